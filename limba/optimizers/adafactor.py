@@ -6,7 +6,6 @@ are factored follows its shape (rank 2 and below) or its logical axes (scanned l
 
 import dataclasses
 import enum
-import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -233,8 +232,13 @@ class Adafactor:
 
         step = jnp.asarray(step, jnp.float32)
         beta2 = self._beta2(step)
-        update_one = functools.partial(self._update_param, beta2=beta2, learning_rate=learning_rate)
         scales = self._scales(params, grads, state, beta2)
+        update_alike = like_parameters.traced_once(self._update_param)
+
+        def update_one(name, param, *others):
+            key = self._factoring(name, param.shape), self._is_scaled(name)
+            return update_alike(key, param, *others, self._weight_decay(name, learning_rate), beta2, learning_rate)
+
         updates, new_state = _split_pairs(_map_named(update_one, params, grads, state, scales))
         if self.skip_nan_updates:
             updates = jax.tree.map(lambda u: jnp.where(jnp.isfinite(u), u, 0.0), updates)
@@ -322,7 +326,9 @@ class Adafactor:
         kernels of its own, which take longer to start than to run.
         """
         if target.platform() != "gpu":
-            return _map_named(functools.partial(self._scales_of, beta2=beta2), params, grads, state)
+            of_alike = like_parameters.traced_once(self._scales_of)
+            scales_of = lambda name, p, *others: of_alike(self._factoring(name, p.shape), p, *others, beta2)  # noqa: E731
+            return _map_named(scales_of, params, grads, state)
         keys, arguments = {}, {}
 
         def collect(name: str, param: Array, grad: Array, state: ParamState) -> str:
@@ -344,8 +350,7 @@ class Adafactor:
         found = like_parameters.map_alike(scales, keys, arguments)
         return jax.tree.map(found.__getitem__, names)
 
-    def _scales_of(self, name: str, param: Array, grad: Array, state: ParamState, beta2: Array) -> _Scales:
-        dims = self._factoring(name, param.shape)
+    def _scales_of(self, dims: _Factoring, param: Array, grad: Array, state: ParamState, beta2: Array) -> _Scales:
         return self._scales_of_gradient(dims, grad, state, _rms(param.astype(jnp.float32), dims.layer_dims), beta2)
 
     def _scales_of_gradient(
@@ -370,15 +375,16 @@ class Adafactor:
 
     def _update_param(
         self,
-        name: str,
+        key: tuple[_Factoring, bool],  # and whether the size of the parameter counts
         param: Array,
         grad: Array,
         state: ParamState,
         scales: _Scales,
+        decay: Array | float | None,
         beta2: Array,
         learning_rate: Array | float,
     ) -> tuple[Array, ParamState]:
-        dims = self._factoring(name, param.shape)
+        dims, is_scaled = key
         param32 = param.astype(jnp.float32)
         slots = ("v_row", "v_col") if dims.factored else ("v",)
         new = {
@@ -390,8 +396,7 @@ class Adafactor:
         if self.clipping_threshold is not None:
             y = y / jnp.maximum(1.0, scales.direction / self.clipping_threshold)
         scale: Array | float = learning_rate
-        scaled = self.multiply_by_parameter_scale
-        if scaled[name] if isinstance(scaled, HParamMap) else scaled:
+        if is_scaled:
             parameter_scale = jnp.maximum(scales.param, self.epsilon2)
             if self.max_parameter_scale is not None:
                 parameter_scale = jnp.minimum(parameter_scale, self.max_parameter_scale)
@@ -401,10 +406,13 @@ class Adafactor:
             momentum = self.beta1 * state.m + (1.0 - self.beta1) * update
             state = dataclasses.replace(state, m=momentum.astype(self.dtype_momentum))
             update = momentum
-        decay = self._weight_decay(name, learning_rate)
         if decay is not None:
             update = update + decay * param32
         return -update, state
+
+    def _is_scaled(self, name: str) -> bool:
+        scaled = self.multiply_by_parameter_scale
+        return bool(scaled[name] if isinstance(scaled, HParamMap) else scaled)
 
     def _weight_decay(self, name: str, learning_rate: Array | float) -> Array | float | None:
         if isinstance(self.weight_decay_rate, HParamMap):
@@ -427,10 +435,7 @@ def _rms(x: Array, dims: tuple[int, ...]) -> Array:
 
 def _split_pairs(pairs: PyTree) -> tuple[PyTree, PyTree]:
     """Two trees of one whose leaves are pairs."""
-
-    def is_pair(x):
-        return isinstance(x, tuple) and len(x) == 2
-
+    is_pair = lambda x: isinstance(x, tuple) and len(x) == 2  # noqa: E731
     first, second = (jax.tree.map(lambda pair: pair[i], pairs, is_leaf=is_pair) for i in (0, 1))  # noqa: B023
     return first, second
 

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from limba.devices import target
-from limba.optimizers import adafactor
+from limba.optimizers import adafactor, like_parameters
 
 RULES = adafactor.standard_logical_factor_rules()
 
@@ -216,3 +216,26 @@ def test_like_parameters_together_are_the_same_numbers(monkeypatch, options):
     for ours, plain in zip(*map(jax.tree.leaves, results), strict=True):
         assert ours.shape == plain.shape
         np.testing.assert_allclose(ours, plain, rtol=2e-6, atol=1e-7)
+
+
+def test_like_parameters_are_traced_once_into_the_same_program(monkeypatch):
+    shapes = {**{f"layers_{i}": (128, 192) for i in range(6)}, "scale": (128,), "other": (128, 192)}
+    params = {name: jnp.ones(shape) for name, shape in shapes.items()}
+    options = {
+        "multiply_by_parameter_scale": adafactor.HParamMap([("other", False), (".*", True)]),
+        "weight_decay_rate": adafactor.HParamMap([("layers_1", 0.1), (".*", 0.2)]),
+        "weight_decay_rate_lr_exponent": 2.0,
+    }
+
+    def program():
+        optimizer = adafactor.Adafactor(**options)
+        traced = []
+        update_param = optimizer._update_param
+        optimizer._update_param = lambda key, *others: traced.append(key) or update_param(key, *others)
+        step = lambda grads, state, rate: optimizer.update(grads, state, params, learning_rate=rate, step=3)  # noqa: E731
+        return jax.jit(step).lower(params, optimizer.init(params), 0.1).as_text(), len(traced)
+
+    text, traced = program()
+    monkeypatch.setattr(like_parameters, "traced_once", lambda function: function)
+    singly = program()
+    assert (traced, singly) == (3, (text, 8))
