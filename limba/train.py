@@ -34,6 +34,7 @@ from limba.reports.goodput import Goodput
 from limba.reports.run_directory import BucketWriter, RunDirectory
 from limba.training import actions as actions_lib
 from limba.training import configured_trainer, inputs, loop, rescue, run_report, start_checks, training_length
+from limba.training.baselines import NgramBaselines, RunBaselines
 from limba.training.loop import NanLossError as NanLossError
 from limba.training.periodic_evaluation import TrainingEvaluation
 from limba.training.run import Periods, Run
@@ -85,8 +86,9 @@ def train(
     metric_writers: Sequence[MakeWriter] = (),
     log_every: int | None = None,
     eval_delay: int = 0,
+    baselines: NgramBaselines | None = None,
 ) -> tuple[int, TrainState]:
-    """Trains until `total_steps`, or until an action ends it. T5X's arguments, but for `epochs` and the last four.
+    """Trains until `total_steps`, or until an action ends it. T5X's arguments, but for `epochs` and the last five.
 
     A `model_dir` with checkpoints is resumed from the newest whole one: same parameters, same optimizer state, same
     position in the data. Otherwise training starts from `checkpoint_cfg.restore`, or from scratch.
@@ -129,6 +131,7 @@ def train(
         with the run's directory and the step that it resumes from, -1 for a new run.
       log_every: steps between plain lines; None is a bar in a terminal, and a line about every 15 s in a log file.
       eval_delay: no evaluation comes before this step; one is made at the end in any case.
+      baselines: n-grams of the training split, which each evaluation has beside the model's metrics; None has none.
 
     Returns:
       The last step and state.
@@ -208,6 +211,10 @@ def train(
         evaluation = TrainingEvaluation(
             *(trainer, eval_batches, eval_steps, evaluator),
             *(training_eval_average_metrics or {}, infer_eval_average_metrics or {}, opened_writers),
+            RunBaselines(
+                *(baselines, model, directory.local, train_dataset_cfg, train_eval_dataset_cfg, eval_steps),
+                (get_dataset_fn, train_eval_get_dataset_fn),
+            ),
         )
         opened.enter_context(rescue.closing(evaluation))
         prepared_actions = actions_lib.Actions(actions, evaluation.measured_tasks)

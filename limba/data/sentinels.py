@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 # SentencePiece begins a sentinel that is a piece with "▁".
 NAME = re.compile(r"▁?<extra_id_(\d+)>")
@@ -25,6 +26,27 @@ def find_sentinels(id_of: Callable[[str], int | None], vocab_size: int) -> tuple
         return next((id_ for id_ in found if id_ is not None and 0 <= id_ < vocab_size), None)
 
     return tuple(itertools.takewhile(lambda id_: id_ is not None, map(find, itertools.count())))  # type: ignore[arg-type]
+
+
+def of_vocabulary(vocabulary: Any) -> tuple[int, ...]:
+    """The ids of `<extra_id_0>`, `<extra_id_1>` …: the last `extra_ids`, which count down, or those of its file.
+
+    Args:
+      vocabulary: SeqIO's or ours. `tokenizer` of one with a file is SentencePiece's, or the library tokenizers'.
+    """
+    if extra_ids := getattr(vocabulary, "extra_ids", 0):
+        return tuple(vocabulary.vocab_size - 1 - i for i in range(extra_ids))
+    tokenizer: Any = getattr(vocabulary, "tokenizer", None)
+    if hasattr(tokenizer, "token_to_id"):
+        return find_sentinels(tokenizer.token_to_id, vocabulary.vocab_size)
+    if not hasattr(tokenizer, "piece_to_id"):
+        return ()
+
+    def id_of(piece: str) -> int | None:
+        id_ = tokenizer.piece_to_id(piece)
+        return id_ if tokenizer.id_to_piece(id_) == piece else None
+
+    return find_sentinels(id_of, vocabulary.vocab_size)
 
 
 def counts_down(sentinels: Sequence[int], vocab_size: int) -> bool:

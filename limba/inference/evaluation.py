@@ -18,7 +18,7 @@ from limba.data.contract import Batch, DatasetConfig
 from limba.inference import batch_inference, task_metrics, tasks_door
 from limba.inference.kept_batches import KeptBatch
 from limba.inference.metric_loggers import TensorBoardLogger
-from limba.models import BaseTransformerModel
+from limba.models import BaseTransformerModel, text_metrics
 from limba.models import metrics as metrics_lib
 from limba.partitioning.meshes import PjitPartitioner
 
@@ -46,8 +46,12 @@ def evaluate(
     batches: Iterable[KeptBatch],
     max_batches: int | None,
     error_of: Callable[[int, Batch], Exception],
+    characters: np.ndarray | None = None,
 ) -> dict[str, float]:
     """The model's metrics over the batches, and metrics of the batches themselves.
+
+    `nats_per_character` divides the nats of text targets by the characters that they stand for, so that vocabularies
+    compare.
 
     `unigram_nats_per_target_token` is the loss of the best constant predictor on the same targets: the entropy of
     their empirical distribution. A model whose `nats_per_target_token` is above it has learned nothing from context.
@@ -56,6 +60,7 @@ def evaluate(
       params: what the step takes: parameters, or a train state.
       max_batches: the most batches to evaluate; None takes all.
       error_of: the error for a batch, by its number from 0, whose loss is not finite: `outputs.loss_error`.
+      characters: of each piece, see `tasks_door.piece_characters`; None leaves `nats_per_character` out.
 
     Raises:
       ValueError: if there is not a single batch.
@@ -89,6 +94,8 @@ def evaluate(
     token_counts = _sum_over_hosts(token_counts)
     shares = token_counts[token_counts > 0] / max(token_counts.sum(), 1)
     scalars["unigram_nats_per_target_token"] = float(-np.sum(shares * np.log(shares)))
+    if characters is not None and text_metrics.NATS in scalars:
+        scalars[text_metrics.PER_CHARACTER] = _per_character(scalars, token_counts, characters)
     scalars["timing/evaluate_seconds"] = time.monotonic() - began
     return scalars
 
@@ -97,10 +104,19 @@ def shown(scalars: Mapping[str, float]) -> list[str]:
     """The results of `evaluate` that a line of text has, of those that a model has."""
     forms = (
         ("nats_per_target_token", "{:.4f} nats/token"),
+        ("nats_per_text_token", "{:.4f} nats/text token"),
         ("mean_squared_error", "mean squared error {:.4f}"),
         ("accuracy", "accuracy {:.2%}"),
     )
     return [form.format(scalars[name]) for name, form in forms if name in scalars]
+
+
+def _per_character(scalars: Mapping[str, float], token_counts: np.ndarray, characters: np.ndarray) -> float:
+    """Pieces of text have characters, others none. Of tokens that several hosts have counted the mean stays."""
+    length = min(len(token_counts), len(characters))
+    total = float(token_counts[:length] @ characters[:length])
+    tokens = scalars["num_target_tokens"] * total / max(token_counts.sum(), 1)
+    return scalars[text_metrics.NATS] * scalars[text_metrics.NUM_TOKENS] / tokens if tokens else 0.0
 
 
 def _add_counts(counts: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from limba.data import contract
 
 
@@ -182,6 +184,13 @@ def sentences_with_blanks(name: str, module: str | None, split: str, count: int)
     from tasks.examples import blank_sentences
 
     return blank_sentences.of_task(name, module, split, count)
+
+
+def piece_characters(vocabulary: Any) -> np.ndarray | None:
+    """How many characters each piece stands for: `tasks.vocabularies.piece_characters.of_vocabulary`."""
+    from tasks.vocabularies import piece_characters
+
+    return piece_characters.of_vocabulary(vocabulary)
 
 
 def ngrams() -> ModuleType:

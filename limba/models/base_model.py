@@ -18,7 +18,7 @@ from flax.linen import partitioning as nn_partitioning
 
 from limba.data.contract import Batch
 from limba.devices import target
-from limba.models import decoding, losses
+from limba.models import decoding, losses, text_metrics
 from limba.models import metrics as metrics_lib
 from limba.models.lora import LoRA
 from limba.network.kernels.linear_cross_entropy import LinearLogits
@@ -168,9 +168,9 @@ class BaseTransformerModel:
     def loss_fn(self, params: PyTree, batch: Batch, dropout_rng: Array | None) -> tuple[Array, metrics_lib.Metrics]:
         """The scalar that training minimizes, and the metrics of the batch.
 
-        Without an rng, which is an evaluation, there is one metric more: `nats_per_target_token`, plain cross entropy
-        per target token of positive weight. Without smoothing, z-loss and normalization it compares between runs, and
-        with other models.
+        Without an rng, which is an evaluation, there are more metrics: `nats_per_target_token`, plain cross entropy
+        per target token of positive weight, which compares between runs, and with other models, whatever smoothing,
+        z-loss and normalization are; and those of `text_metrics`.
         """
         logits = self._logits_of_loss(params, batch, dropout_rng)
         with jax.named_scope("loss"):  # for profiles
@@ -194,6 +194,7 @@ class BaseTransformerModel:
         if dropout_rng is None:
             nats = losses.token_losses(logits, targets).loss
             metrics["nats_per_target_token"] = metrics_lib.Ratio(jnp.sum(nats * counted), jnp.sum(counted))
+            metrics["text"] = text_metrics.text_metrics(logits, targets, counted, self.output_vocabulary)
         return loss, metrics
 
     def eval_fn(self, params: PyTree, batch: Batch) -> tuple[Array, metrics_lib.Metrics]:

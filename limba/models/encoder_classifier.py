@@ -20,7 +20,10 @@ from limba.optimizers.definitions import OptimizerDef
 Array = jax.Array
 PyTree = Any
 # They count targets other than 0, and here 0 is the first label.
-_NOT_OF_LABELS = ("effective_batch_size/decoder", "non_padding_fraction/decoder", "non_padding_fraction/overall")
+_NOT_OF_LABELS = (
+    *("effective_batch_size/decoder", "non_padding_fraction/decoder", "non_padding_fraction/overall"),
+    "text",
+)
 
 
 class EncoderClassifier(EncoderOnlyModel):

@@ -6,6 +6,7 @@ import functools
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from limba.data.contract import Batch
 from limba.network.kernels import linear_cross_entropy
@@ -117,6 +118,35 @@ def token_losses(
         return TokenLosses(*linear_cross_entropy.cross_entropy(logits, targets, label_smoothing, z_loss))
     loss, z = cross_entropy_with_logits(logits, targets, label_smoothing, z_loss)
     return TokenLosses(loss, z, jnp.argmax(logits, axis=-1) == targets)
+
+
+@flax.struct.dataclass
+class TextScores:
+    """Of each position, `[batch, length]`: log(Z) over all words, and over those of text; the logit of the target; and
+    how many words are likelier, int32. Of two that are alike the first counts as likelier, as for an argmax."""
+
+    log_z: Array
+    log_z_of_text: Array
+    of_target: Array
+    rank: Array
+
+
+def text_scores(logits: Array | LinearLogits, targets: Array, is_text: np.ndarray) -> TextScores:
+    """Scores without a gradient.
+
+    Args:
+      logits: of `[batch, length, vocab]`.
+      targets: int32 `[batch, length]`.
+      is_text: bool `[vocab]`.
+    """
+    if isinstance(logits, LinearLogits):
+        return TextScores(*linear_cross_entropy.text_scores(logits, targets, is_text))
+    logits = logits.astype(jnp.float32)
+    of_target = jnp.sum(jnp.where(_is_target(logits, targets), logits, 0.0), axis=-1)
+    log_z, log_z_of_text = (jax.nn.logsumexp(x, axis=-1) for x in (logits, jnp.where(is_text, logits, -jnp.inf)))
+    words = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+    is_likelier = linear_cross_entropy.is_likelier(logits, words, of_target, targets)
+    return TextScores(log_z, log_z_of_text, of_target, jnp.sum(is_likelier, axis=-1))
 
 
 def normalized_sum(loss: Array, normalizing_factor: Array | float | None) -> Array:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from limba.data.contract import Batch
+from limba.models.text_metrics import TextMetrics
 
 Array = jax.Array
 
@@ -136,6 +137,8 @@ def compute(metrics: Mapping[str, Any], task_groups: Mapping[str, Sequence[int]]
     for name, metric in jax.device_get(dict(metrics)).items():
         if isinstance(metric, SumsByTask):
             values |= metric.compute(task_groups or {})
+        elif isinstance(metric, TextMetrics):
+            values |= metric.compute()
         else:
             values[name] = float(metric.compute())
     return values | ({"loss": values.pop(MEAN)} if MEAN in values else {})

@@ -10,12 +10,13 @@ import jax
 import numpy as np
 
 from limba.checkpoints.train_state import TrainState
-from limba.inference import evaluation
+from limba.inference import evaluation, tasks_door
 from limba.inference.kept_batches import KeptBatch, KeptBatches
 from limba.network.finite_numbers import outputs as finite_outputs
 from limba.reports import results_table, writers
 from limba.training import statistics
 from limba.training.actions import TRAIN_METRIC_KEY, ActionMode
+from limba.training.baselines import RunBaselines
 from limba.training.trainer import BaseTrainer
 
 Averages = Mapping[str, Sequence[str]]
@@ -39,6 +40,7 @@ class TrainingEvaluation:
         accuracy is the mean of theirs.
       infer_eval_averages: likewise, of the tasks' own metrics.
       metric_writers: where training_eval goes.
+      baselines: of n-grams, which each evaluation repeats beside its own metrics; None has none.
     """
 
     trainer: BaseTrainer
@@ -48,6 +50,7 @@ class TrainingEvaluation:
     training_eval_averages: Averages
     infer_eval_averages: Averages
     metric_writers: Sequence[writers.MetricWriter]
+    baselines: RunBaselines | None = None
 
     def __post_init__(self):
         self._is_first = True
@@ -92,6 +95,10 @@ class TrainingEvaluation:
         self._is_first = False
         return results
 
+    @functools.cached_property
+    def _piece_characters(self) -> np.ndarray | None:
+        return tasks_door.piece_characters(getattr(self.trainer.model, "output_vocabulary", None))
+
     def close(self) -> None:
         """Returns when the metrics of the tasks are written."""
         if self.inference_evaluator is not None:
@@ -107,8 +114,12 @@ class TrainingEvaluation:
             error_of = functools.partial(
                 finite_outputs.loss_error, self.trainer.model, self.trainer.partitioner, state.params, named
             )
-            scalars = evaluation.evaluate(self.trainer.eval_step, state, counted, self.max_batches, error_of)
+            scalars = evaluation.evaluate(
+                self.trainer.eval_step, state, counted, self.max_batches, error_of, self._piece_characters
+            )
             scalars |= counted.rates()
+            if self.baselines is not None:
+                scalars |= self.baselines.of_task(task, step, say)
             if self._is_first:
                 scalars["timing/compilation_seconds"] = counted.first_seconds
             results[task] = scalars

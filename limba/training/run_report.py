@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 
 from limba.optimizers import freezing
-from limba.reports import writers
+from limba.reports import text_figures, writers
 from limba.reports.goodput import Goodput
 from limba.training.run import Run
 
@@ -54,3 +54,13 @@ def print_validation_losses(model_dir: Path) -> None:
             f"{last['step']}{lower}; best constant (unigram) predictor on the same targets: "
             f"{last['unigram_nats_per_target_token']:.4f}"
         )
+        _print_text_figures(last)
+
+
+def _print_text_figures(line: dict) -> None:
+    if not text_figures.rows(line):
+        return
+    others = line["num_target_tokens"] - line["num_text_tokens"]
+    left_out = f" (the other {others / line['num_target_tokens']:.1%} are sentinels and EOS)" if others else ""
+    print(f"of its {line['num_text_tokens']:,.0f} targets that are text{left_out}, at step {line['step']}:")
+    print(text_figures.table(line))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from limba.data import text_pieces
 from tasks.objectives.objective import VocabularyIds
 
 NONE = -1  # where there is no such token
@@ -56,9 +57,7 @@ class Contexts:
 
 def text_ids(ids: VocabularyIds) -> np.ndarray:
     """Which ids are text, bool `[vocab_size]`: no padding, no EOS, no sentinel, none of BERT's special tokens."""
-    is_text = np.ones(ids.vocab_size, bool)
-    is_text[[*ids.special_ids, 0, ids.eos_id, *ids.sentinels(ids.num_sentinels)]] = False
-    return is_text
+    return text_pieces.is_text(ids.vocab_size, [*ids.special_ids, ids.eos_id, *ids.sentinels(ids.num_sentinels)])
 
 
 def splice(batch: Mapping[str, np.ndarray], ids: VocabularyIds) -> SplicedTexts:

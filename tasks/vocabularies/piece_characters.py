@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from limba.data import text_pieces
 from tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
 from tasks.vocabularies.vocabulary import ByteVocabulary, SentencePieceVocabulary, without_tensorflow
 
@@ -24,7 +25,7 @@ def of_vocabulary(vocabulary: Any) -> np.ndarray | None:
             piece = model.id_to_piece(id_)
             if model.is_byte(id_):
                 characters[id_] = _begins_character(int(piece[3:5], 16))
-            elif not model.is_control(id_):
+            else:
                 characters[id_] = len(piece)
     elif isinstance(vocabulary, TokenizerVocabulary | T5TokenizerVocabulary):
         tokenizer = vocabulary.tokenizer
@@ -42,7 +43,7 @@ def of_vocabulary(vocabulary: Any) -> np.ndarray | None:
                 characters[id_] = len(piece)
     else:
         return None
-    return characters
+    return np.where(text_pieces.of_vocabulary(vocabulary, len(characters)), characters, 0)
 
 
 def _begins_character(byte: int) -> bool:

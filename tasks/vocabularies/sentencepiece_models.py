@@ -13,7 +13,7 @@ import numpy as np
 import sentencepiece
 from google.protobuf.message import DecodeError
 
-from limba.data.sentinels import counts_down, find_sentinels
+from limba.data import sentinels
 from limba.files import written_files
 from tasks import objectives
 from tasks.sources import corpora
@@ -64,35 +64,22 @@ def num_sentinels(vocabulary: Vocabulary) -> int:
 
 def sentinel_ids(vocabulary: Vocabulary) -> tuple[int, ...]:
     """The ids of `<extra_id_0>`, `<extra_id_1>` …: the last `extra_ids`, which count down, or those of the file."""
-    vocabulary = without_tensorflow(vocabulary)
-    if vocabulary.extra_ids:
-        return tuple(vocabulary.vocab_size - 1 - i for i in range(vocabulary.extra_ids))
-    if isinstance(vocabulary, T5TokenizerVocabulary):
-        return find_sentinels(vocabulary.tokenizer.token_to_id, vocabulary.vocab_size)
-    if not isinstance(vocabulary, SentencePieceVocabulary):
-        return ()
-    model = vocabulary.tokenizer
-
-    def id_of(piece: str) -> int | None:
-        id_ = model.piece_to_id(piece)
-        return id_ if model.id_to_piece(id_) == piece else None
-
-    return find_sentinels(id_of, vocabulary.vocab_size)
+    return sentinels.of_vocabulary(without_tensorflow(vocabulary))
 
 
 def ids_of(vocabulary: Any) -> objectives.VocabularyIds:
     """The facts about a vocabulary that objectives need."""
-    sentinels = sentinel_ids(vocabulary)
+    its_sentinels = sentinel_ids(vocabulary)
     return objectives.VocabularyIds(
         vocabulary.vocab_size,
-        len(sentinels),
+        len(its_sentinels),
         vocabulary.eos_id,
         cls_id=getattr(vocabulary, "cls_id", None),
         sep_id=getattr(vocabulary, "sep_id", None),
         mask_id=getattr(vocabulary, "mask_id", None),
         special_ids=getattr(vocabulary, "special_ids", (0,)),
         continues_word=_continues_word(vocabulary),
-        sentinel_ids=None if counts_down(sentinels, vocabulary.vocab_size) else sentinels,
+        sentinel_ids=None if sentinels.counts_down(its_sentinels, vocabulary.vocab_size) else its_sentinels,
     )
 
 

@@ -20,13 +20,14 @@ from limba.files import redaction, storage
 from limba.files.output_folder import REPORT
 from limba.files.storage import AnyPath
 from limba.gin_config.recipe import Recipe
-from limba.reports import writers
+from limba.reports import text_figures, writers
 
 PICTURE = "loss.png"
 
 # T5X's metric of the training, which has the z-loss in it, and the metrics of an evaluation.
 _LOSS = "loss_per_nonpadding_target_token"
 _NATS, _UNIGRAM = "nats_per_target_token", "unigram_nats_per_target_token"
+_OF_TEXT = "nats_per_text_token"
 
 Line = Mapping[str, Any]
 
@@ -240,7 +241,11 @@ def _last_evaluations(metrics: Sequence[Line]) -> dict[str, Line]:
 def _measures(dataset: str, line: Line, accuracy: str) -> Iterator[tuple[str, str, str]]:
     """Of a line of an evaluation the metrics of the model: the name in it, a title, and the hub's type."""
     if dataset.startswith("training_eval/"):
-        shown = [(_NATS, "loss, nats per target token", "loss"), ("accuracy", accuracy, "accuracy")]
+        shown = [
+            (_NATS, "loss, nats per target token", "loss"),
+            (_OF_TEXT, "loss, nats per text token", "loss"),
+            ("accuracy", accuracy, "accuracy"),
+        ]
     else:
         names = [name for name in line if name not in ("step", "dataset") and not name.startswith("timing/")]
         shown = [(name, name.removeprefix("eval/"), name.rpartition("/")[2]) for name in names]
@@ -254,6 +259,8 @@ def _results(metrics: Sequence[Line], accuracy: str) -> Iterator[tuple[str, str,
             value = f"{line[name]:.4f}" if name == _NATS else f"{line[name]:.4g}"
             if name == _NATS and _is_number(line, _UNIGRAM):
                 value += f"; the best constant (unigram) predictor has {line[_UNIGRAM]:.4f}"
+            if name == _OF_TEXT:
+                value = text_figures.in_words(line)
             yield code(dataset.partition("/")[2]), plain(title), value, f"{line['step']:,}"
 
 

@@ -10,6 +10,7 @@ import math
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.linen import partitioning as nn_partitioning
 
 Array = jax.Array
@@ -71,6 +72,42 @@ def cross_entropy(
     """What `losses.cross_entropy_with_logits` returns, and whether the likeliest word is the target, bool `[...]`."""
     settings = (logits.vocab_axis, logits.scale, label_smoothing, z_loss, _num_chunks(logits))
     return _cross_entropy(logits.states, logits.kernel, targets, settings)
+
+
+def text_scores(logits: LinearLogits, targets: Array, is_text: np.ndarray) -> tuple[Array, Array, Array, Array]:
+    """The fields of `losses.TextScores`."""
+    settings = (logits.vocab_axis, logits.scale, 0.0, 0.0, _num_chunks(logits))
+    states, kernel = logits.states, logits.kernel
+    size = logits.vocab // settings[-1]
+    text_chunks = jnp.asarray(is_text).reshape(-1, size)
+
+    def find_target(carry, index):
+        highest, of_target = carry
+        chunk, _ = _chunk_logits(states, kernel, index, settings)
+        of_target += jnp.sum(jnp.where(_is_target(targets, index, size), chunk, 0.0), axis=-1)
+        return (jnp.maximum(highest, jnp.max(chunk, axis=-1)), of_target), None
+
+    def compare(carry, index):
+        sums, sums_of_text, rank = carry
+        chunk, _ = _chunk_logits(states, kernel, index, settings)
+        parts = jnp.exp(chunk - highest[..., None])
+        words = jax.lax.broadcasted_iota(jnp.int32, chunk.shape, chunk.ndim - 1) + index * size
+        rank += jnp.sum(is_likelier(chunk, words, of_target, targets), axis=-1)
+        sums_of_text += jnp.sum(jnp.where(text_chunks[index], parts, 0.0), axis=-1)
+        return (sums + jnp.sum(parts, axis=-1), sums_of_text, rank), None
+
+    zeros, chunks = jnp.zeros(targets.shape, jnp.float32), jnp.arange(settings[-1])
+    (highest, of_target), _ = jax.lax.scan(find_target, (jnp.full(targets.shape, -jnp.inf), zeros), chunks)
+    start = (zeros, zeros, jnp.zeros(targets.shape, jnp.int32))
+    (sums, sums_of_text, rank), _ = jax.lax.scan(compare, start, chunks)
+    return highest + jnp.log(sums), highest + jnp.log(sums_of_text), of_target, rank
+
+
+def is_likelier(logits: Array, words: Array, of_target: Array, targets: Array) -> Array:
+    """Which words are likelier than the target, bool like `logits`; of two alike the first one is."""
+    of_target, targets = of_target[..., None], targets[..., None]
+    # The target is not compared with itself, which may have been rounded otherwise.
+    return ((logits > of_target) | ((logits == of_target) & (words < targets))) & (words != targets)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))

@@ -1,15 +1,19 @@
 """Characters of pieces add up to those of the text, for each kind of vocabulary."""
 
+import json
+
 import numpy as np
 import pytest
 import tokenizers
 
+from tasks.sources import corpora
 from tasks.vocabularies import (
     ByteVocabulary,
     LabelVocabulary,
     T5TokenizerVocabulary,
     TokenizerVocabulary,
     piece_characters,
+    sentencepiece_models,
 )
 
 TEXT = "déjà vu, 東京"
@@ -22,6 +26,18 @@ def _sum(vocabulary, text=TEXT):
 def test_bytes():
     assert _sum(ByteVocabulary(extra_ids=10)) == len(TEXT)
     assert piece_characters.of_vocabulary(ByteVocabulary(extra_ids=10)).shape == (269,)
+
+
+def test_sentence_pieces(tmp_path):
+    rng = np.random.default_rng(0)
+    corpus = [" ".join("".join(rng.choice(list("abdéjàvu京東"), 4)) for _ in range(9)) for _ in range(300)]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in [TEXT, *corpus]))
+    source = corpora.HuggingFaceSource({"train": str(tmp_path / "corpus.jsonl")})
+    sentencepiece_models.train_vocabulary(source, str(tmp_path / "spiece.model"), vocab_size=512, byte_fallback=True)
+    vocabulary = sentencepiece_models.open_vocabulary(str(tmp_path / "spiece.model"))
+    # The blank before a text is a piece's, and a character that no piece has is one byte that begins it.
+    assert _sum(vocabulary) == len(f" {TEXT}") and _sum(vocabulary, "ñ") == len(" ñ")
+    assert not piece_characters.of_vocabulary(vocabulary)[[0, 1, *sentencepiece_models.sentinel_ids(vocabulary)]].any()
 
 
 @pytest.fixture(scope="module")

@@ -67,7 +67,9 @@ METRICS = [
     | {"non_padding_fraction/overall": 0.9},
     {"step": 3000, "dataset": "train", LOSS: 3.75, "z_loss": 75.0, "cross_ent_loss": 300.0, "accuracy": 0.4}
     | {"non_padding_fraction/overall": 1.0},
-    {"step": 3000, "dataset": "training_eval/news", LOSS: 4.5, NATS: 3.25, UNIGRAM: 5.59414, "accuracy": 0.375},
+    {"step": 3000, "dataset": "training_eval/news", LOSS: 4.5, NATS: 3.25, UNIGRAM: 5.59414, "accuracy": 0.375}
+    | {"nats_per_text_token": 4.5, "nats_per_text_token_renormalized": 4.25, "left_bigram/nats_per_text_token": 4.75}
+    | {"left_trigram/nats_per_text_token": 4.125},
     {"step": 3000, "dataset": "training_eval/books", NATS: None, "accuracy": 0.375},
     {"step": 3000, "dataset": "inference_eval/news", "eval/bleu": 27.512345678, "timing/evaluate_seconds": 3.0},
     {"step": 4000, "dataset": "train", LOSS: 1.0, "z_loss": 0.0, "cross_ent_loss": 100.0},
@@ -145,6 +147,7 @@ def test_metadata_are_what_the_hub_reads(tmp_path):
     assert name == "base"
     assert [(x.dataset_name, x.metric_type, x.metric_name, x.metric_value) for x in read] == [
         ("news", "loss", "loss, nats per target token", 3.25),
+        ("news", "loss", "loss, nats per text token", 4.5),
         ("news", "accuracy", "accuracy of the next token", 0.375),
         ("news", "bleu", "bleu", 27.5123),
         ("books", "accuracy", "accuracy of the next token", 0.375),
@@ -219,6 +222,8 @@ def test_results_are_the_last_ones_until_the_step(tmp_path):
     results = text[text.index("## Results") : text.index("## Training")].splitlines()[4:]
     assert [line for line in results if line.startswith("|")] == [
         "| `news` | loss, nats per target token | 3.2500; the best constant (unigram) predictor has 5.5941 | 3,000 |",
+        "| `news` | loss, nats per text token | 4.5000 (told that text follows 4.2500; bigram of the token before 4.7500"
+        ", trigram of two tokens before 4.1250) | 3,000 |",
         "| `news` | accuracy of the next token | 0.375 | 3,000 |",
         "| `books` | accuracy of the next token | 0.375 | 3,000 |",
         "| `news` | bleu | 27.51 | 3,000 |",

@@ -1,0 +1,110 @@
+"""What n-grams of the training corpus predict of a run's evaluation: a model that is worse has learned no context."""
+
+import dataclasses
+import inspect
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from limba.data.contract import DatasetConfig
+from limba.files import json_text, storage
+from limba.files.storage import AnyPath
+from limba.inference import tasks_door
+from limba.models import BaseTransformerModel
+
+logger = logging.getLogger(__name__)
+
+NAME = "baselines.json"
+Baselines = Mapping[str, Mapping[str, Mapping[str, float]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class NgramBaselines:
+    """Counts n-grams of the training split once in a run, and evaluates them on exactly the targets of the evaluation.
+
+    Process 0 does it and keeps the results in `baselines.json` of the run. Only tasks that Limba opens have them.
+
+    Attributes:
+      first_step: the first evaluation from this step on does it, so that a start does not wait for it.
+      most_tokens: of the training split, from its beginning; a million take a second or two, and 100 MB at most.
+    """
+
+    first_step: int = 100
+    most_tokens: int = 5_000_000
+
+    def __post_init__(self):
+        if self.most_tokens < 1 or self.first_step < 0:
+            raise ValueError(
+                f"NgramBaselines.most_tokens is {self.most_tokens} and first_step {self.first_step}: at least one "
+                "token is counted, at step 0 or later. train.baselines = None counts none."
+            )
+
+
+@dataclasses.dataclass
+class RunBaselines:
+    """The baselines of one run.
+
+    Attributes:
+      settings: None makes none.
+      model_dir: where they are kept.
+      train_config, eval_config: of the run.
+      opens: the functions that open the streams of both.
+    """
+
+    settings: NgramBaselines | None
+    model: BaseTransformerModel
+    model_dir: AnyPath
+    train_config: DatasetConfig
+    eval_config: DatasetConfig | None
+    eval_steps: int | None
+    opens: tuple[Callable[..., Any] | None, Callable[..., Any] | None]
+
+    def __post_init__(self):
+        ours = (tasks_door.get_dataset, tasks_door.get_training_eval_datasets)
+        is_ours = all(x is None or inspect.unwrap(x) is y for x, y in zip(self.opens, ours, strict=True))
+        self._are_wanted = self.eval_config is not None and is_ours
+        self._made: Baselines | None = None
+
+    def of_task(self, task: str, step: int, say: Callable[[str], None]) -> dict[str, float]:
+        """`{"left_bigram/nats_per_text_token": 4.9, …}`; empty before they are due, and on other processes than 0."""
+        if self.settings is None or not self._are_wanted or jax.process_index() != 0:
+            return {}
+        if step < self.settings.first_step:
+            return {}
+        if self._made is None:
+            self._made = self._read() or self._count(say)
+        return {f"{name}/{key}": x for name, found in self._made.get(task, {}).items() for key, x in found.items()}
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        """What the baselines depend on; those of other facts are counted again."""
+        evaluation = self.eval_config
+        assert evaluation is not None and self.settings is not None
+        return {
+            "train": [self.train_config.name, self.train_config.split],
+            "evaluation": [evaluation.name, evaluation.split, evaluation.batch_size, evaluation.seed, self.eval_steps],
+            "feature_lengths": dict(evaluation.task_feature_lengths or {}),
+            "most_tokens": self.settings.most_tokens,
+        }
+
+    def _read(self) -> Baselines | None:
+        path = self.model_dir / NAME
+        try:
+            kept = json.loads(storage.read_bytes(path)) if path.exists() else {}
+        except ValueError:
+            return None  # Damaged: it is made again.
+        return kept["baselines"] if isinstance(kept, dict) and kept.get("facts") == self._facts else None
+
+    def _count(self, say: Callable[[str], None]) -> Baselines:
+        assert self.settings is not None and self.eval_config is not None
+        say("counting n-grams of the training split, for comparison")
+        ngrams = tasks_door.ngrams()
+        vocabulary, converter = self.model.output_vocabulary, self.model.FEATURE_CONVERTER_CLS
+        counts = ngrams.count(self.train_config, vocabulary, converter, self.settings.most_tokens)
+        made = ngrams.predict(counts, self.eval_config, vocabulary, converter, self.eval_steps)
+        content = {"facts": self._facts, "counted_tokens": counts.num_tokens, "baselines": made}
+        storage.replace_text(self.model_dir / NAME, json_text.dumps(content, indent=2) + "\n")
+        return made
