@@ -16,3 +16,26 @@ def test_a_loss_is_lower_or_higher_than_at_the_start(tmp_path, capsys, last, say
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run_report.print_validation_losses(tmp_path)
     assert says in capsys.readouterr().out
+
+
+def test_figures_of_text_stand_beside_those_of_ngrams(tmp_path, capsys):
+    line = {"step": 7, "dataset": "training_eval/t", "nats_per_target_token": 4.0, "unigram_nats_per_target_token": 5.0}
+    line |= {"num_target_tokens": 1000.0, "num_text_tokens": 750.0, "nats_per_text_token": 5.0}
+    line |= {"nats_per_text_token_renormalized": 4.5, "text_accuracy": 0.125, "text_top_5_accuracy": 0.25}
+    line |= {"nats_per_character": 1.25}
+    bigram = {
+        "nats_per_text_token": 4.75,
+        "text_accuracy": 0.2,
+        "text_top_5_accuracy": 0.4,
+        "nats_per_character": 1.1875,
+    }
+    line |= {f"left_bigram/{name}": x for name, x in bigram.items()}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    run_report.print_validation_losses(tmp_path)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "of its 750 targets that are text (the other 25.0% are sentinels and EOS), at step 7:",
+        "                                   nats per token  per character  likeliest  among five",
+        "the model                                   5.000          1.250      12.5%       25.0%",
+        "the model, told that text follows           4.500          1.125",
+        "bigram of the token before                  4.750          1.188      20.0%       40.0%",
+    ]

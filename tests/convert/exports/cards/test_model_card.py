@@ -222,8 +222,8 @@ def test_results_are_the_last_ones_until_the_step(tmp_path):
     results = text[text.index("## Results") : text.index("## Training")].splitlines()[4:]
     assert [line for line in results if line.startswith("|")] == [
         "| `news` | loss, nats per target token | 3.2500; the best constant (unigram) predictor has 5.5941 | 3,000 |",
-        "| `news` | loss, nats per text token | 4.5000 (told that text follows 4.2500; bigram of the token before 4.7500"
-        ", trigram of two tokens before 4.1250) | 3,000 |",
+        "| `news` | loss, nats per text token | 4.5000 (told that text follows 4.2500; bigram of the token before "
+        "4.7500, trigram of two tokens before 4.1250) | 3,000 |",
         "| `news` | accuracy of the next token | 0.375 | 3,000 |",
         "| `books` | accuracy of the next token | 0.375 | 3,000 |",
         "| `news` | bleu | 27.51 | 3,000 |",
