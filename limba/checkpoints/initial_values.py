@@ -2,7 +2,8 @@
 
 A network of 24 layers has some 220 parameters of eight shapes. As one program each of them is compiled: 40 cpu-seconds
 for T5 1.1 base on a CPU, where its training step takes 25. Here each array is cut out of the traced function, and
-arrays that differ only in their random numbers, or not at all, share a program.
+arrays that differ only in their random numbers, or not at all, share a program. Their keys are arguments of it, and are
+made before: a second threefry in each program would take as long to lower and to compile as the first.
 """
 
 import dataclasses
@@ -16,7 +17,8 @@ from jax.extend import core
 
 PyTree = Any
 
-_FOLD_IN = "random_fold_in"
+# What makes a key of numbers that are known: of a seed, or of a key and the name of a parameter.
+_KEY_MAKERS = ("random_seed", "random_fold_in")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,11 +84,29 @@ def _flatten(closed: core.ClosedJaxpr, given: Sequence[_Source], operations: lis
         # A function of one result, such as jax.random.normal, stays whole: it is traced once for a shape.
         if equation.primitive.name == "jit" and len(equation.outvars) > 1:
             results = _flatten(equation.params["jaxpr"], inputs, operations)
+        elif equation.primitive.name in _KEY_MAKERS and len(known := _values(inputs)) == len(inputs):
+            results = [_Constant(_key(equation, known), None)]
         else:
             results = [_Result(len(operations), i) for i in range(len(equation.outvars))]
             operations.append(_Operation(equation, inputs))
         sources |= dict(zip(equation.outvars, results, strict=True))
     return [source(x) for x in jaxpr.outvars]
+
+
+def _values(sources: Sequence[_Source]) -> list[Any]:
+    """Of the constants among them."""
+    return [source.value for source in sources if isinstance(source, _Constant)]
+
+
+def _key(equation: core.JaxprEqn, values: Sequence[Any]) -> jax.Array:
+    avals: list[Any] = [var.aval for var in equation.invars]  # Python's own numbers have the types that are in these.
+    given = [x if isinstance(x, jax.Array) else np.asarray(x, a.dtype) for x, a in zip(values, avals, strict=True)]
+    return _key_maker(equation.primitive, tuple(sorted(equation.params.items())))(*given)
+
+
+@functools.lru_cache(maxsize=8)
+def _key_maker(primitive: Any, params: tuple[tuple[str, Any], ...]) -> Callable[..., jax.Array]:
+    return jax.jit(functools.partial(primitive.bind, **dict(params)))
 
 
 def _groups(operations: Sequence[_Operation], outputs: Sequence[_Source]) -> list[list[int]]:
@@ -133,20 +153,18 @@ def _run(
     new = {old: number for number, old in enumerate(needed)}
     arguments: list[Any] = []
 
-    def place(source: _Source, of: core.JaxprEqn | None = None) -> _Source:
+    def place(source: _Source) -> _Source:
         if isinstance(source, _Result):
             return _Result(new[source.operation], source.number)
-        if isinstance(source, _Constant):
-            # Keys and what they are folded with tell like arrays apart. Other numbers the compiler should know: it may
-            # divide by them in another way than by an argument, and the last bits differ.
-            is_name = of is not None and of.primitive.name == _FOLD_IN
-            if is_name or source.described is None:
-                arguments.append(source.value)
-                return _Argument(len(arguments) - 1)
+        # Keys tell like arrays apart. Single numbers the compiler should know: it may divide by them in another way
+        # than by an argument, and the last bits differ.
+        if isinstance(source, _Constant) and source.described is None:
+            arguments.append(source.value)
+            return _Argument(len(arguments) - 1)
         return source
 
     cut = [operations[n] for n in needed]
-    cut = [_Operation(x.equation, tuple(place(source, x.equation) for source in x.sources)) for x in cut]
+    cut = [_Operation(x.equation, tuple(map(place, x.sources))) for x in cut]
     returned = [place(source) for source in outputs]
     described = tuple((x.equation.primitive, _hashable(x.equation.params), x.sources) for x in cut)
     return _jitted(_Program((described, tuple(returned), shardings), cut, returned, shardings))(*arguments)
@@ -190,9 +208,6 @@ def _evaluate(operations: Sequence[_Operation], outputs: Sequence[_Source], *arg
 
     for equation, sources in operations:
         inputs = [value(source) for source in sources]
-        if equation.primitive.name == _FOLD_IN:
-            results.append([jax.random.fold_in(*inputs)])
-            continue
         given = {var: x for var, x in zip(equation.invars, inputs, strict=True) if isinstance(var, core.Var)}
         alone = core.Jaxpr((), list(given), equation.outvars, [equation], equation.effects)
         results.append(core.jaxpr_as_fun(core.ClosedJaxpr(alone, ()))(*given.values()))

@@ -55,10 +55,12 @@ def test_only_what_is_the_same_shares_a_program():
             return factor * jax.random.normal(jax.random.fold_in(jax.random.key(0), name), (2, 3))
 
         pair = jax.lax.scan(lambda x, _: (x + 1, x), draw(1, 1.0), length=2)
+        inner = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 3), jnp.uint32(1 << 31))
         return {
             "a": draw(1, 0.5), "b": draw(2, 0.5), "other factor": draw(1, 0.25), "given": jnp.asarray(given),
             "also given": jnp.asarray(given + 1), "zero": jnp.zeros((2, 3)), "zeros": jnp.zeros((2, 3)),
             "whole numbers": jnp.zeros((2, 3), jnp.int32), "one": jnp.ones((2, 3)), "last": pair[0], "steps": pair[1],
+            "a key of a key": 0.5 * jax.random.normal(inner, (2, 3)),
         }  # fmt: skip
 
     initial_values._jitted.cache_clear()
@@ -69,5 +71,19 @@ def test_only_what_is_the_same_shares_a_program():
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
-    # a and b; the given ones; zero and zeros; last and steps; the other three.
+    # a, b and that of a key of a key; the given ones; zero and zeros; last and steps; the other three.
     assert initial_values._jitted.cache_info().misses == 7
+
+
+def test_keys_are_arguments_of_programs(monkeypatch):
+    initializer = small.make_trainer(small.model(**small.TINY), small.partitioner(1)).initializer
+    names: set[str] = set()
+    run = initial_values._run
+
+    def noted(operations, *others):
+        names.update(operation.equation.primitive.name for operation in operations)
+        return run(operations, *others)
+
+    monkeypatch.setattr(initial_values, "_run", noted)
+    initializer.from_scratch(jax.random.key(7))
+    assert "random_fold_in" not in names and len(names) > 2, names
