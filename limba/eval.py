@@ -203,11 +203,12 @@ def _losses(
 ) -> Results:
     """The metrics of teacher forcing of each task, with a bar, which a data set without an end needs most."""
     losses: Results = {}
+    characters = tasks_door.piece_characters(getattr(model, "output_vocabulary", None))
     for task, of_task in batches.items():
         name, limit = f"{task}, step {step}", limits[task]
         bar = tqdm(of_task, name, limit, unit="batch", leave=False, disable=jax.process_index() != 0 or None)
         error_of = functools.partial(finite_outputs.loss_error, model, partitioner, params, name)
-        losses[task] = dict(evaluation.evaluate(eval_step, params, bar, limit, error_of))
+        losses[task] = evaluation.evaluate(eval_step, params, bar, limit, error_of, characters)
     return losses
 
 

@@ -21,6 +21,9 @@ _LOSSES = {
     **{name: name for name in ("nats_per_target_token", "mean_squared_error")},
     "accuracy": "token_accuracy",
 }
+# Where targets have sentinels, which are easy, those of text say more.
+_OF_TEXT = {name: name for name in ("nats_per_text_token", "text_accuracy", "text_top_5_accuracy")}
+_OF_SENTINELS = "nats_per_sentinel"
 # Characters of a line.
 _WIDEST = 120
 
@@ -82,7 +85,8 @@ def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _scalars(row: Row) -> Mapping[str, Any]:
-    losses = {column: row["loss"][name] for name, column in _LOSSES.items() if name in row["loss"]}
+    shown_losses = _LOSSES | (_OF_TEXT if _OF_SENTINELS in row["loss"] else {})
+    losses = {column: row["loss"][name] for name, column in shown_losses.items() if name in row["loss"]}
     return losses | {name: value for name, value in row["metrics"].items() if value is None or np.isscalar(value)}
 
 

@@ -8,6 +8,8 @@ from limba.data import text_pieces
 from tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
 from tasks.vocabularies.vocabulary import ByteVocabulary, SentencePieceVocabulary, without_tensorflow
 
+_KNOWN = ByteVocabulary | SentencePieceVocabulary | TokenizerVocabulary | T5TokenizerVocabulary
+
 
 def of_vocabulary(vocabulary: Any) -> np.ndarray | None:
     """Characters of each piece, int64 `[vocab_size]`; None for a kind of vocabulary whose pieces are not known.
@@ -16,6 +18,8 @@ def of_vocabulary(vocabulary: Any) -> np.ndarray | None:
     counts. Special tokens and sentinels have none.
     """
     vocabulary = without_tensorflow(vocabulary)
+    if not isinstance(vocabulary, _KNOWN):
+        return None
     characters = np.zeros(vocabulary.vocab_size, np.int64)
     if isinstance(vocabulary, ByteVocabulary):
         characters[3:259] = [_begins_character(byte) for byte in range(256)]
@@ -27,7 +31,7 @@ def of_vocabulary(vocabulary: Any) -> np.ndarray | None:
                 characters[id_] = _begins_character(int(piece[3:5], 16))
             else:
                 characters[id_] = len(piece)
-    elif isinstance(vocabulary, TokenizerVocabulary | T5TokenizerVocabulary):
+    else:
         tokenizer = vocabulary.tokenizer
         added = tokenizer.get_added_tokens_decoder()
         is_bytes = '"ByteLevel"' in tokenizer.to_str()
@@ -41,8 +45,6 @@ def of_vocabulary(vocabulary: Any) -> np.ndarray | None:
                 characters[id_] = len(piece) - 2 if piece.startswith("##") else len(piece) + 1
             else:
                 characters[id_] = len(piece)
-    else:
-        return None
     return np.where(text_pieces.of_vocabulary(vocabulary, len(characters)), characters, 0)
 
 
