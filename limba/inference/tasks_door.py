@@ -194,8 +194,8 @@ def piece_characters(vocabulary: Any) -> np.ndarray | None:
 
 
 def ngrams() -> ModuleType:
-    """`tasks.ngrams.corpus_ngrams`: counts of a task's training texts, and what their n-grams predict."""
-    from tasks.ngrams import corpus_ngrams
+    """`tasks.pipeline.corpus_ngrams`: counts of a task's training texts, and what their n-grams predict."""
+    from tasks.pipeline import corpus_ngrams
 
     return corpus_ngrams
 
