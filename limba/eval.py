@@ -2,12 +2,14 @@
 
     limba eval RUN --checkpoints all
     limba eval RUN --task my_task --module my_tasks --split test
+    limba eval RUN --pairs pairs.jsonl
 
     limba eval --gin_file=RUN/config.gin --gin_file=gin/runs/eval.gin --gin.CHECKPOINT_PATH="'RUN'" \\
         --gin.EVAL_OUTPUT_DIR="'RUN/eval'"
 
 The first two take the run's own configuration and print a table of all checkpoints that were evaluated so far. The
-third is T5X's way: gin/runs/eval.gin gives the loss, t5x/configs/runs/eval.gin the task's metrics.
+third asks which sentence of a pair the model prefers (docs/pairs.md). The last is T5X's way: gin/runs/eval.gin gives
+the loss, t5x/configs/runs/eval.gin the task's metrics.
 """
 
 import argparse
@@ -21,7 +23,7 @@ from typing import Any
 import jax
 from tqdm import tqdm
 
-from limba import command_line
+from limba import command_line, eval_pairs
 from limba.checkpoint_files import directories
 from limba.checkpoints import checkpointing, run_configuration
 from limba.checkpoints.parameters import (
@@ -34,7 +36,6 @@ from limba.data import contract
 from limba.data.contract import DatasetConfig, GetEvalDatasetFn
 from limba.devices import native_logs
 from limba.files import json_text, storage
-from limba.files.local_paths import local_path
 from limba.gin_config import gin_files, recipe
 from limba.inference import evaluation, kept_batches, tasks_door
 from limba.inference.evaluation import InferenceEvaluator
@@ -100,7 +101,7 @@ def evaluate(
     """
     del use_orbax
     refuse_train_state_initializer(train_state_initializer_cls, "evaluate")
-    directory = _make_folder(output_dir)
+    directory = evaluation.make_folder(output_dir)
     partitioner.check_batch_size(dataset_cfg.batch_size, "DatasetConfig.batch_size")
     if (is_writer := jax.process_index() == 0) and summarize_config_fn is not None:
         summarize_config_fn(model_dir=str(directory), summary_writer=None, step=0)
@@ -133,16 +134,6 @@ def evaluate(
 
 
 # ----------------------------------------------------- chapters ------------------------------------------------------
-
-
-def _make_folder(output_dir: str) -> Path:
-    if "://" in output_dir:
-        raise ValueError(f"EVAL_OUTPUT_DIR {output_dir} is not a path of this machine.")
-    directory = local_path(output_dir)
-    if directory.is_file():
-        raise ValueError(f"EVAL_OUTPUT_DIR (--output_dir) {directory} is a file; name a folder.")
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
 
 
 def _predicted(dataset_cfg: DatasetConfig, lengths: Any) -> DatasetConfig:
@@ -342,7 +333,9 @@ def main(argv: Sequence[str]) -> int:
     group.add_argument("--split", help="validation, unless given")
     group.add_argument("--output_dir", help="RUN/eval, unless given")
     group.add_argument("--eval_steps", type=int, metavar="N", help="batches of the loss; the whole split, unless given")
+    eval_pairs.add_flags(parser)
     flags = command_line.parse_flags(parser, argv)
+    eval_pairs.check_flags(flags, parser)
     names = ("checkpoints", "task", "module", "split", "output_dir", "eval_steps")
     of_a_run = [f"--{name}" for name in names if getattr(flags, name) is not None]
     if flags.eval_steps is not None and flags.eval_steps < 1:
@@ -350,8 +343,10 @@ def main(argv: Sequence[str]) -> int:
     if not flags.run_dir and (of_a_run or not flags.gin_file):
         beside = f" with {of_a_run[0]}" if of_a_run else ""
         parser.error(f"give RUN{beside}, or --gin_file=RUN/config.gin …")
-    configured = gin_files.configurable(evaluate, module="limba.eval")
     bindings = run_bindings(flags) if flags.run_dir else {}
+    if flags.pairs is not None:
+        return eval_pairs.run(flags, bindings)
+    configured = gin_files.configurable(evaluate, module="limba.eval")
     run_configuration.parse(flags, "gin/runs/eval_run.gin", bindings)
     gin_files.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"", EVAL_OUTPUT_DIR="\"'runs/my_run/eval'\"")
     # Validation data that never end are evaluated as the run did it in training.

@@ -29,7 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ),
     ("limba.network", "limba.reports", "tasks.registry", "tasks.ngrams"),
     ("limba.models", "tasks.pretraining", "tasks.supervised", "tasks.diacritics", "tasks.t5", "convert.families"),
-    ("limba.checkpoints", "tasks.pipeline", "tasks.examples", "convert.model_files"),
+    ("limba.checkpoints", "tasks.pipeline", "tasks.minimal_pairs", "tasks.examples", "convert.model_files"),
     ("limba.inference", "tasks.lint", "convert.compare"),
     ("limba.training", "convert.exports", "convert.t5x"),
     ("limba", "convert"),

@@ -15,6 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from limba.data.contract import Batch, DatasetConfig
+from limba.files.local_paths import local_path
 from limba.inference import batch_inference, task_metrics, tasks_door
 from limba.inference.kept_batches import KeptBatch
 from limba.inference.metric_loggers import TensorBoardLogger
@@ -26,6 +27,21 @@ PyTree = Any
 logger = logging.getLogger(__name__)
 
 EvalStep = Callable[[PyTree, Batch], metrics_lib.Metrics]
+
+
+def make_folder(output_dir: str) -> Path:
+    """The folder of an evaluation's results; it is made.
+
+    Raises:
+      ValueError: if it is a bucket, or a file.
+    """
+    if "://" in output_dir:
+        raise ValueError(f"EVAL_OUTPUT_DIR {output_dir} is not a path of this machine.")
+    directory = local_path(output_dir)
+    if directory.is_file():
+        raise ValueError(f"EVAL_OUTPUT_DIR (--output_dir) {directory} is a file; name a folder.")
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
 
 
 # ------------------------------------------------- teacher forcing --------------------------------------------------

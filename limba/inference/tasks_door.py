@@ -172,6 +172,36 @@ def input_rows() -> ModuleType:
     return input_rows
 
 
+def pairs_tasks(
+    files: Sequence[str], columns: Mapping[str, str | None], kind: str, vocabulary: Any, mode: str, longest: int | None
+) -> list[Any]:
+    """A task of each file with minimal pairs, with the split "pairs"; their columns are found.
+
+    Args:
+      columns: "good", "bad" and "phenomenon", where they are named.
+      kind: of `tasks.minimal_pairs.pair_formats`: "FilledBlanks", "WholeSentences" or "MaskedWords".
+      vocabulary, mode, longest: see `tasks.minimal_pairs.pairs_tasks.make_pairs_task`.
+
+    Raises:
+      FileNotFoundError, ValueError: if a file is not there, cannot be read, is empty or lacks a column.
+    """
+    from tasks.minimal_pairs import pair_columns, pair_formats, pairs_tasks
+
+    found = [pair_columns.find(file, *(columns[x] for x in ("good", "bad", "phenomenon"))) for file in files]
+    form = getattr(pair_formats, kind)()
+    return [
+        pairs_tasks.make_pairs_task(name, {"pairs": file}, vocabulary, form, mode, names, longest)
+        for name, file, names in zip(pair_columns.names_of_files(files), files, found, strict=True)
+    ]
+
+
+def mixture_of(name: str, tasks: Sequence[Any]) -> Any:
+    """A mixture of tasks, which is not registered: to evaluate them together."""
+    from tasks.registry import Mixture
+
+    return Mixture(name, tasks, default_rate=1.0)
+
+
 def describe_unknown(vocabulary: Any, texts: Sequence[str]) -> str:
     """`tasks.vocabularies.known_text.describe_inputs`: texts with characters that a vocabulary does not know."""
     from tasks.vocabularies import known_text

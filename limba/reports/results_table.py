@@ -30,17 +30,17 @@ _WIDEST = 120
 Row = dict[str, Any]
 
 
-def add(directory: Path, rows: Sequence[Row]) -> None:
+def add(directory: Path, rows: Sequence[Row], name: str = NAME) -> None:
     """Writes rows to the file of a directory, in order of task, split and step."""
     merged: dict[tuple[str, str, int, str], Row] = {}
-    earlier = json_lines.read_and_repair(directory / NAME, lambda row: row.keys() >= _KEYS)
+    earlier = json_lines.read_and_repair(directory / name, lambda row: row.keys() >= _KEYS)
     for row in [*earlier, *rows]:
         key = (row["task"], row["split"], row["step"], row["checkpoint"])
         # An evaluation of the loss alone keeps the metrics of earlier predictions.
         before = merged.get(key, row)
         merged[key] = row | {kind: row[kind] or before[kind] for kind in ("loss", "metrics")}
     lines = [json_text.dumps(merged[key], default=_plain, ensure_ascii=False) + "\n" for key in sorted(merged)]
-    storage.replace_text(directory / NAME, "".join(lines))
+    storage.replace_text(directory / name, "".join(lines))
 
 
 def _plain(value: Any) -> Any:
@@ -51,9 +51,9 @@ def _plain(value: Any) -> Any:
 _KEYS: set[str] = {"task", "split", "step", "checkpoint", "loss", "metrics"}
 
 
-def read(directory: Path) -> list[Row]:
+def read(directory: Path, name: str = NAME) -> list[Row]:
     """The rows of the file in a directory, without damaged lines; [] if there is none."""
-    return json_lines.read(directory / NAME, lambda row: row.keys() >= _KEYS)
+    return json_lines.read(directory / name, lambda row: row.keys() >= _KEYS)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -74,12 +74,13 @@ def _block(rows: Sequence[Row]) -> str:
     for row, found in zip(rows, values, strict=True):
         lines.append([str(row["step"]), *(shown(found[name]) if name in found else "-" for name in names)])
     turned = list(map(list, zip(*lines, strict=True)))
-    if len(_aligned(lines)[0]) > max(_WIDEST, len(_aligned(turned)[0])):
+    if len(aligned(lines)[0]) > max(_WIDEST, len(aligned(turned)[0])):
         lines = turned
-    return "\n".join(line.rstrip() for line in _aligned(lines))
+    return "\n".join(line.rstrip() for line in aligned(lines))
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of text of cells, whose columns end at the same place."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(map(str.rjust, line, widths)) for line in lines]
 

@@ -140,7 +140,8 @@ def model_features(
     found: Sequence[Example], lengths: Mapping[str, int] | None, feature_converter: Any
 ) -> dict[str, np.ndarray]:
     """The model's features of examples, `[examples, length]`; without lengths as long as the longest."""
-    tokens = {name: Tokens.of([x[name] for x in found]) for name in ("inputs", "targets") if name in found[0]}
+    names = ("inputs", "targets", "target_positions")
+    tokens = {name: Tokens.of([x[name] for x in found]) for name in names if name in found[0]}
     padded: dict[str, np.ndarray] = {
         name: column.cut(length).pad(length)
         for name, column in tokens.items()

@@ -1,0 +1,178 @@
+"""`limba eval RUN --pairs FILE …`: how often a model prefers the right sentence of a pair, by phenomenon."""
+
+import argparse
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from limba import command_line
+from limba.checkpoint_files import run_folder
+from limba.checkpoints import checkpointing, run_configuration
+from limba.checkpoints.parameters import checkpoint_step, load_model_params, no_checkpoint
+from limba.data.contract import DatasetConfig
+from limba.devices import native_logs
+from limba.files import storage
+from limba.gin_config import gin_files
+from limba.inference import evaluation, tasks_door
+from limba.models import (
+    BaseTransformerModel,
+    DecoderOnlyModel,
+    EncoderClassifier,
+    EncoderDecoderModel,
+    EncoderOnlyModel,
+)
+from limba.partitioning.meshes import PjitPartitioner
+from limba.reports import pair_results
+from limba.workers import distributed
+
+logger = logging.getLogger(__name__)
+
+SPLIT = "pairs"
+
+
+def evaluate_pairs(
+    *,
+    model: BaseTransformerModel,
+    restore_checkpoint_cfg: checkpointing.RestoreCheckpointConfig,
+    partitioner: PjitPartitioner,
+    output_dir: str,
+    files: Sequence[str],
+    inference_evaluator_cls: Callable[..., Any],
+    columns: Mapping[str, str | None] | None = None,
+    mode: str = "",
+    batch_size: int = 32,
+) -> dict[str, dict[str, Any]]:
+    """Scores the pairs of files with one checkpoint or several, and prints a table.
+
+    `<output_dir>/pairs_results.jsonl` gets a line for each file and checkpoint, `<output_dir>/inference_eval` what the
+    loggers of the evaluator write. A row that is bad is found before parameters are read.
+
+    Args:
+      files: tables with two columns of sentences (`tasks.minimal_pairs.pair_columns`).
+      inference_evaluator_cls: `task_metrics.Evaluator` with its loggers.
+      columns: the names of the columns "good", "bad" and "phenomenon"; those of known formats need none.
+      mode: text in front of the inputs of a model with sentinels, such as UL2's "[NLU]".
+      batch_size: sentences that are scored together.
+
+    Returns:
+      The metrics of each file, of the last checkpoint.
+
+    Raises:
+      ValueError: for a model that gives no words a probability, and for a file or row that cannot be scored.
+    """
+    kind = format_of(model)
+    directory = evaluation.make_folder(output_dir)
+    longest = getattr(getattr(model.module, "config", None), "longest_row", None)
+    named = {"good": None, "bad": None, "phenomenon": None} | dict(columns or {})
+    tasks = tasks_door.pairs_tasks(files, named, kind, model.input_vocabulary, mode, longest)
+    file_of = {task.name: file for task, file in zip(tasks, files, strict=True)}
+    config = DatasetConfig(tasks_door.mixture_of(SPLIT, tasks), None, SPLIT, batch_size, shuffle=False, seed=0)
+    with native_logs.filtered():
+        evaluator = evaluation.InferenceEvaluator(config, inference_evaluator_cls, model, partitioner, directory)
+    checkpoints = distributed.from_first(
+        "checkpoints", lambda: [str(path) for path in restore_checkpoint_cfg.checkpoints]
+    )
+    if not checkpoints:
+        raise no_checkpoint()
+    results: dict[str, dict[str, Any]] = {}
+    rows: list[dict[str, Any]] = []
+    for path in checkpoints:
+        step = checkpoint_step(path)
+        params, _ = load_model_params(model, partitioner, restore_checkpoint_cfg, path, None)
+        results = evaluator.evaluate(params, step)
+        del params
+        where = {"split": SPLIT, "step": step, "checkpoint": path, "loss": {}}
+        new = [
+            {"task": task, **where, "metrics": dict(found), "file": file_of[task]} for task, found in results.items()
+        ]
+        rows += new
+        if jax.process_index() == 0:
+            pair_results.add(directory, new)
+    evaluator.close()
+    if jax.process_index() == 0:
+        print(f"\n{pair_results.table(rows)}\n(all of it in {directory / pair_results.NAME})")
+    return results
+
+
+def format_of(model: BaseTransformerModel) -> str:
+    """What a kind of model reads of a pair: a class of `tasks.minimal_pairs.pair_formats`.
+
+    Raises:
+      ValueError: for a classifier or regressor.
+    """
+    if isinstance(model, EncoderClassifier):
+        raise ValueError(
+            f"{type(model).__name__} gives labels or numbers, and words no probability: pairs need the model that it "
+            "was fine-tuned from, an encoder with a masked-LM head, or a T5 or decoder."
+        )
+    if isinstance(model, EncoderOnlyModel):
+        return "MaskedWords"
+    if isinstance(model, DecoderOnlyModel):
+        return "WholeSentences"
+    if isinstance(model, EncoderDecoderModel):
+        return "FilledBlanks"
+    raise ValueError(
+        f"--pairs scores encoder-decoders, decoders and encoders of limba.models, not {type(model).__name__}."
+    )
+
+
+# ------------------------------------------------------ command ------------------------------------------------------
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `limba eval` that are about pairs."""
+    group = parser.add_argument_group("minimal pairs")
+    group.add_argument(
+        "--pairs",
+        nargs="+",
+        metavar="FILE",
+        help="score pairs of a right and a wrong sentence instead; RUN goes before it",
+    )
+    for name, what in (("good", "right sentences"), ("bad", "wrong sentences"), ("phenomenon", "phenomena")):
+        group.add_argument(
+            f"--{name}_column", metavar="NAME", help=f"the column with the {what}; known formats need none"
+        )
+    group.add_argument("--mode", metavar="TEXT", help="text in front of the inputs of a model with sentinels: '[NLU]'")
+
+
+def check_flags(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Ends the process for flags that do not go together."""
+    names = ("good_column", "bad_column", "phenomenon_column", "mode")
+    if flags.pairs is None:
+        if given := [f"--{name}" for name in names if getattr(flags, name) is not None]:
+            parser.error(f"{given[0]} goes with --pairs FILE.")
+        return
+    others = ("task", "module", "split", "eval_steps")
+    if given := [f"--{name}" for name in others if getattr(flags, name) is not None]:
+        parser.error(f"--pairs scores files, and {given[0]} is about tasks: leave one of them out.")
+    if not flags.run_dir:
+        parser.error("give RUN before --pairs FILE: limba eval RUN --pairs FILE")
+
+
+def run(flags: argparse.Namespace, bindings: Mapping[str, Any]) -> int:
+    """Evaluates pairs with the flags of a command, and the bindings of its run.
+
+    Raises:
+      FileNotFoundError: for a file that is not there.
+    """
+    for file in flags.pairs:
+        if "://" not in file and not Path(file).expanduser().is_file():
+            found = "is a folder" if Path(file).is_dir() else "does not exist"
+            raise FileNotFoundError(f"--pairs {file} {found}; give files with pairs of sentences.")
+    kept = ("CHECKPOINT_PATH", "EVAL_OUTPUT_DIR", "eval/checkpoints.RestoreCheckpointConfig.mode")
+    given = {name: bindings[name] for name in kept}
+    configured = gin_files.configurable(evaluate_pairs, module="limba.eval_pairs")
+    run_configuration.parse(flags, "gin/runs/eval_pairs.gin", given, needs_tasks=False)
+    checkpoint = storage.as_path(run_configuration.newest_checkpoint(flags.run_dir))
+    if not run_folder.has_blanks(checkpoint):
+        logger.warning(
+            "The task of %s has no blanks: a T5 that was fine-tuned without them fills them badly. Score the run that "
+            "it began with.",
+            flags.run_dir,
+        )
+    columns = {name: getattr(flags, f"{name}_column") for name in ("good", "bad", "phenomenon")}
+    command_line.start(configured, flags, files=flags.pairs, columns=columns, mode=flags.mode or "")
+    return 0

@@ -1,0 +1,75 @@
+"""The results of minimal pairs: `pairs_results.jsonl`, with lines as those of `results.jsonl`, and a table of them.
+
+Metrics are those of `tasks.metrics.pair_metrics.pair_accuracy`: `accuracy` over all pairs, `accuracy/PHENOMENON` …
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from limba.reports import results_table
+
+NAME = "pairs_results.jsonl"
+ALL = "all"
+# Characters of a line.
+_WIDEST = 120
+
+
+def add(directory: Path, rows: Sequence[results_table.Row]) -> None:
+    """Writes rows to the file of a directory, in the place of earlier ones of the same task and checkpoint."""
+    results_table.add(directory, rows, NAME)
+
+
+def read(directory: Path) -> list[results_table.Row]:
+    """The rows of the file in a directory; [] if there is none."""
+    return results_table.read(directory, NAME)
+
+
+def table(rows: Sequence[results_table.Row]) -> str:
+    """Text with a block for each task: a line for each phenomenon and one for all, a column for each checkpoint.
+
+    Cells are accuracies in percent, with their 95 % intervals if there is room.
+    """
+    blocks: dict[str, list[results_table.Row]] = {}
+    for row in rows:
+        blocks.setdefault(row["task"], []).append(row)
+    return "\n\n".join(f"{task}: {_block(found)}" for task, found in blocks.items())
+
+
+def _block(rows: Sequence[results_table.Row]) -> str:
+    titles = [f"step {row['step']}" for row in rows]
+    columns = [row["metrics"] for row in rows]
+    last = columns[-1]
+    names = [name.partition("/")[2] for name in last if name.startswith("accuracy/")]
+    endings = [*((name, f"/{name}") for name in names), (ALL, "")]
+    for with_intervals in (True, False):
+        lines = [["phenomenon", "pairs", *titles]]
+        lines += [
+            [name, _shown(last.get(f"pairs{end}")), *(_cell(found, end, with_intervals) for found in columns)]
+            for name, end in endings
+        ]
+        text = _aligned(lines)
+        if len(text[0]) <= _WIDEST:
+            break
+    intervals = " with 95 % intervals" if with_intervals else ""
+    ties = sum(int(found.get("ties") or 0) for found in columns)
+    about = f"{ties:,} ties, counted as wrong" if ties else "no ties"
+    return "\n".join([f"accuracy in percent{intervals}, {about}", *text])
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """As `results_table.aligned`, but the first column begins at the same place."""
+    width = max(len(line[0]) for line in lines)
+    return results_table.aligned([[line[0].ljust(width), *line[1:]] for line in lines])
+
+
+def _cell(metrics: Mapping[str, Any], ending: str, with_interval: bool) -> str:
+    values = [metrics.get(f"{name}{ending}") for name in ("accuracy", "accuracy_low", "accuracy_high")]
+    if not all(isinstance(value, int | float) for value in values):
+        return "-" if f"accuracy{ending}" not in metrics else "undefined"
+    accuracy, low, high = map(float, values)  # type: ignore[arg-type]
+    return f"{accuracy:.1f} ({low:.1f} to {high:.1f})" if with_interval else f"{accuracy:.1f}"
+
+
+def _shown(count: Any) -> str:
+    return f"{count:,}" if isinstance(count, int | float) else "-"
