@@ -20,7 +20,7 @@ from tests.convert import vocabularies
 
 ROOT = Path(__file__).parent.parent
 # docs/extending.md has tests/test_extending.py.
-PAGES = ("README", "docs/data", "docs/diacritics", "docs/encoders", "docs/finetune", "docs/networks")
+PAGES = ("README", "docs/data", "docs/diacritics", "docs/encoders", "docs/finetune", "docs/networks", "docs/pairs")
 
 
 def _blocks(page: str, language: str) -> list[str]:
@@ -47,6 +47,8 @@ def home(tmp_path_factory) -> Path:
             csv.writer(file).writerows([("story", "mood", "premise", "hypothesis", "label"), *rows])
         words = [{"tokens": x.split()[:4], "ner_tags": ["O"] * len(x.split()[:4])} for x in part]
         (root / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in words))
+    pairs = [{"sentence_good": f"{x[:9]} a", "sentence_bad": f"{x[:9]} b", "phenomenon": "last"} for x in sentences[:9]]
+    (root / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
     source = corpora.HuggingFaceSource({"train": [str(root / "corpus" / "train-0.jsonl")]}, ["text"])
     text = training_text.TrainingText(source, "train", "text")
     tokenizer_training.train_wordpiece(text, root / "vocab" / "tokenizer.json", vocab_size=256)
@@ -67,7 +69,7 @@ def test_python_of_the_docs(page, home, monkeypatch, capsys):
     assert len(registered) >= len(re.findall(r"register_\w+\(", "".join(blocks)))
     for name in registered:
         lengths = ["--inputs_length=32"] + (
-            ["--targets_length=32"] if "my_task" in name or "diacritics" in name else []
+            ["--targets_length=32"] if "my_task" in name or "diacritics" in name or name == "agreement" else []
         )
         assert preview.main([name, "--num=1", "--split=validation", *lengths]) in (None, 0)
         registry.TaskRegistry.remove(name)
@@ -108,7 +110,7 @@ def test_the_layer_of_ones_own_trains(home, monkeypatch):
 
 
 def _gin_blocks():
-    for page in ("README", "docs/encoders", "docs/networks"):
+    for page in ("README", "docs/encoders", "docs/networks", "docs/pairs"):
         for number, block in enumerate(_blocks(page, "")):
             if re.search(r"^[\w/.]+ = |^include ", block, re.M):
                 yield pytest.param(page, block, id=f"{page}-{number}")

@@ -257,7 +257,8 @@ class ScorePairs(Step):
                 given = (self.sequence_length or {}).get(name)
                 if given is not None and len(tokens) > given:
                     raise ValueError(
-                        f"its {name} have {len(tokens)} tokens, and TASK_FEATURE_LENGTHS {given}: pairs are not cut"
+                        f"its {name} have {len(tokens)} tokens, and task_feature_lengths {given}: pairs are not cut, "
+                        "and a length of None takes all"
                     )
                 if self.longest is not None and len(tokens) > self.longest:
                     raise ValueError(

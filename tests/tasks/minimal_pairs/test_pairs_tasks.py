@@ -101,7 +101,7 @@ def test_masks_of_several_pieces():
 
 def test_lengths_do_not_cut_pairs(file):
     _register(file)
-    with pytest.raises(ValueError, match=r"row 0 .*its inputs have 8 tokens, and TASK_FEATURE_LENGTHS 7: pairs are"):
+    with pytest.raises(ValueError, match=r"row 0 .*its inputs have 8 tokens, and task_feature_lengths 7: pairs are"):
         task_metrics.Evaluator(_config({"inputs": 7, "targets": 12}), "EncDecFeatureConverter").open()
 
 
