@@ -25,6 +25,10 @@ COMMANDS = {
     "run": ("limba.hf_script.command", "train with the keys of a Hugging Face script, and export"),
     "sweep": ("limba.sweep.command", "try many values of gin bindings, and keep the best"),
     "eval": ("limba.eval", "loss and metrics of one, several or all checkpoints of a run, as a table"),
+    "pairs": (
+        "tasks.minimal_pairs.pairs_command",
+        "make minimal pairs about agreement of a treebank, for eval",
+    ),
     "infer": ("limba.infer", "let a checkpoint fill blanks or answer"),
     "embed": ("limba.embed", "vectors of texts from a checkpoint's encoder, in a file"),
     "try": ("limba.try_model", "a prompt in the terminal, or a page in the browser, for trying a model"),
