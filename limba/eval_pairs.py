@@ -128,6 +128,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--pairs",
         nargs="+",
+        action="extend",
         metavar="FILE",
         help="score pairs of a right and a wrong sentence instead; RUN goes before it",
     )
