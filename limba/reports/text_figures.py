@@ -1,6 +1,6 @@
 """The figures of text targets as a table: a model's, and those of n-grams of its training corpus beside them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 # Names of metrics.jsonl; those of n-grams are behind the name of the predictor.
 _NATS, _PER_CHARACTER, _RIGHT, _TOP_5 = (
@@ -8,7 +8,7 @@ _NATS, _PER_CHARACTER, _RIGHT, _TOP_5 = (
     *("text_accuracy", "text_top_5_accuracy"),
 )
 _RENORMALIZED = f"{_NATS}_renormalized"
-_PREDICTORS = {
+PREDICTORS = {
     "unigram": "unigram",
     "left_bigram": "bigram of the token before",
     "left_trigram": "trigram of two tokens before",
@@ -26,31 +26,35 @@ def rows(line: Mapping[str, float]) -> list[tuple[str, ...]]:
     if _NATS not in line:
         return []
     made = [_row("the model", line, line[_NATS])]
-    predictors = [name for name in _PREDICTORS if f"{name}/{_NATS}" in line]
+    predictors = [name for name in PREDICTORS if f"{name}/{_NATS}" in line]
     if predictors:
         share = line[_RENORMALIZED] / line[_NATS] if line[_NATS] else 1.0
         per_character = {_PER_CHARACTER: line[_PER_CHARACTER] * share} if _PER_CHARACTER in line else {}
         made.append(_row("the model, told that text follows", per_character, line[_RENORMALIZED]))
     for name in predictors:
         of_predictor = {key.removeprefix(f"{name}/"): x for key, x in line.items() if key.startswith(f"{name}/")}
-        made.append(_row(_PREDICTORS[name], of_predictor, of_predictor[_NATS]))
+        made.append(_row(PREDICTORS[name], of_predictor, of_predictor[_NATS]))
     return made
 
 
 def table(line: Mapping[str, float]) -> str:
     """`rows` as text, without a newline at its end."""
-    cells = [HEAD, *rows(line)]
+    return aligned([HEAD, *rows(line)])
+
+
+def aligned(cells: Sequence[Sequence[str]]) -> str:
+    """Lines of a table, names on the left and numbers on the right of their columns."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
     for name, *numbers in cells:
-        aligned = [name.ljust(widths[0]), *(x.rjust(width) for x, width in zip(numbers, widths[1:], strict=True))]
-        lines.append("  ".join(aligned).rstrip())
+        padded = [name.ljust(widths[0]), *(x.rjust(width) for x, width in zip(numbers, widths[1:], strict=True))]
+        lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)
 
 
 def in_words(line: Mapping[str, float]) -> str:
     """The nats per text token of a line that has them, with those of n-grams behind them."""
-    others = [f"{name} {line[f'{key}/{_NATS}']:.4f}" for key, name in _PREDICTORS.items() if f"{key}/{_NATS}" in line]
+    others = [f"{name} {line[f'{key}/{_NATS}']:.4f}" for key, name in PREDICTORS.items() if f"{key}/{_NATS}" in line]
     told = f" (told that text follows {line[_RENORMALIZED]:.4f}; {', '.join(others)})" if others else ""
     return f"{line[_NATS]:.4f}{told}"
 

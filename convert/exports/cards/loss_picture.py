@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 WIDTH, HEIGHT = 1200, 620
-# Blue and orange: different to every eye.
-COLORS = ((31, 119, 180), (255, 127, 14))
+# Different to every eye: blue and orange first, then those of Okabe and Ito.
+COLORS = (
+    *((31, 119, 180), (255, 127, 14), (0, 158, 115), (204, 121, 167)),
+    *((0, 0, 0), (86, 180, 233), (213, 94, 0), (240, 228, 66)),
+)
 _DPI = 100
 
 logger = logging.getLogger(__name__)
@@ -16,7 +19,7 @@ Curve = tuple[str, Sequence[tuple[float, float]]]
 
 
 def draw(curves: Sequence[Curve], x_label: str, y_label: str, dots: Sequence[str] = ()) -> bytes | None:
-    """A PNG of one or two curves; None, and a line of the log, where matplotlib is missing.
+    """A PNG of at most eight curves; None, and a line of the log, where matplotlib is missing.
 
     Args:
       curves: each a label and its points (x, y) in the order of x, x in whole numbers.
