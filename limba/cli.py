@@ -163,6 +163,17 @@ def _ended_by_interrupt() -> Iterator[None]:
         os.close(terminal)
 
 
+@contextlib.contextmanager
+def _without_garbage() -> Iterator[None]:
+    """A context of imports: what they make stays, and is never searched for garbage."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def main() -> None:
     """Dispatches `sys.argv`."""
     # Imports and traces make millions of objects that stay. Python searches for garbage after every 700 new ones, which
@@ -174,9 +185,9 @@ def main() -> None:
         command = _find_command()
         accelerators.forget_absent_tpu(os.environ)
         sys.path.insert(0, str(Path.cwd()))  # Task modules of the user's own, as `python -m` finds them.
-        with native_logs.filtered():
+        with native_logs.filtered(), _without_garbage():
             module = _load(command)
-        from limba.command_line import run_command
+            from limba.command_line import run_command
 
     run_command(module.main, sys.argv[1 + len(command.split()) :])
 

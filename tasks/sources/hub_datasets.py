@@ -15,7 +15,6 @@ from typing import Any
 
 import fsspec.utils
 from huggingface_hub import constants
-from huggingface_hub.utils import build_hf_headers
 
 from limba.files import redaction
 from tasks.sources import arrow_tables
@@ -149,6 +148,8 @@ class Repository:
 
 def headers(token: str | None = None) -> dict[str, str]:
     """Of a request to the hub: with the token given, or that of the usual places if there is one."""
+    from huggingface_hub.utils import build_hf_headers  # here: local files need no client of HTTP
+
     return dict(build_hf_headers(token=token))
 
 

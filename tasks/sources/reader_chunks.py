@@ -143,7 +143,9 @@ def _is_text(kind: pa.DataType) -> bool:
 def _to_numpy(column: pa.ChunkedArray) -> np.ndarray:
     if _is_text(column.type):
         # A missing text is an empty one.
-        values = [value or b"" for value in column.cast(pa.large_binary()).to_pylist()]
+        binary = pa.binary() if pa.types.is_string(column.type) else pa.large_binary()
+        # A cast would import pyarrow.compute.
+        values = [value or b"" for chunk in column.chunks for value in chunk.view(binary).to_pylist()]
         return np.array(values, dtype=object)
     if pa.types.is_boolean(column.type):  # As files of text have them.
         return np.array([b"" if value is None else str(value).encode() for value in column.to_pylist()], dtype=object)

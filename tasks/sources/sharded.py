@@ -213,9 +213,9 @@ class ShardedSource(abc.ABC):
         for shard in (row.shard for row in rows if not tables.shards[row.shard].is_remote):
             try:
                 if (found := tables.beginning(shard)) is not None:
-                    pa.Table.from_batches([], pa.schema([found.schema.field(name) for name in self._columns])).cast(
-                        schema
-                    )
+                    there = pa.schema([found.schema.field(name) for name in self._columns])
+                    if there != schema:  # casting imports pyarrow.compute
+                        pa.Table.from_batches([], there).cast(schema)
             except (*chunks.UNREADABLE, KeyError) as error:
                 if wrong := chunks.what_is_wrong(tables.shards[shard], self._columns):
                     raise ValueError(f"{tables.shards[shard].name} cannot be read: {wrong}") from error

@@ -1,5 +1,6 @@
 """Commands that packages outside the repository add to `limba`."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -139,3 +140,13 @@ def test_nothing_large_is_imported_before_ctrl_c_is_heard():
     script = "import sys, limba.cli; print(sorted({'tensorstore', 'numpy', 'jax'} & sys.modules.keys()))"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert found.stdout == "[]\n", found.stderr
+
+
+def test_what_is_imported_is_never_searched_for_garbage():
+    try:
+        with cli._without_garbage():
+            assert not gc.isenabled()
+            made = [[] for _ in range(3)]
+        assert gc.isenabled() and gc.get_freeze_count() > len(made)
+    finally:
+        gc.unfreeze()

@@ -2,6 +2,8 @@
 
 A failed request is repeated after a wait, from the byte where it stopped: with `Range` where the server knows it,
 otherwise the bytes that were read already are skipped.
+
+requests is imported by what reads: of local files it would be a part of the start-up.
 """
 
 import dataclasses
@@ -9,13 +11,14 @@ import io
 import re
 import time
 from collections.abc import Callable, Mapping
-
-import requests
-import urllib3
+from typing import TYPE_CHECKING
 
 from limba.files import awaited, redaction
 from tasks.sources.remote_files import http_retries
 from tasks.sources.remote_files.http_retries import BrokenFileError as BrokenFileError
+
+if TYPE_CHECKING:
+    import requests
 
 # Of a connection, and of each piece of a body. Hubs answer within seconds even when they are busy.
 TIMEOUT_SECONDS = (10.0, 30.0)
@@ -24,7 +27,6 @@ MIN_BYTES_PER_SECOND = 1024
 SLOW_AFTER_SECONDS = 60.0
 
 _TRANSIENT_STATUS = {408, 425, 429}  # and everything from 500 on
-_FAILURES = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
 
 Headers = Callable[[], Mapping[str, str]]
 
@@ -41,7 +43,7 @@ class HttpStatusError(Exception):
       code: the hub's own word for it, such as "GatedRepo", or "".
     """
 
-    def __init__(self, url: str, response: requests.Response):
+    def __init__(self, url: str, response: "requests.Response"):
         self.status = response.status_code
         self.code = response.headers.get("X-Error-Code", "")
         message = response.headers.get("X-Error-Message", "")
@@ -49,13 +51,21 @@ class HttpStatusError(Exception):
         super().__init__(f"{where} answers with HTTP status {self.status} {response.reason} {message}".rstrip())
 
 
-def fetch(url: str, headers: Headers) -> requests.Response:
+def _failures() -> tuple[type[Exception], ...]:
+    import urllib3
+
+    return urllib3.exceptions.HTTPError, OSError  # requests' own errors are OSErrors
+
+
+def fetch(url: str, headers: Headers) -> "requests.Response":
     """A small document, read whole.
 
     Raises:
       HttpStatusError: if the server refuses it.
       BrokenFileError: if it stays unreadable.
     """
+    import requests
+
     retries = http_retries.Retries(url, http_retries.MAX_FAILURES_AT_START)
     with requests.Session() as session:
         while True:
@@ -64,7 +74,7 @@ def fetch(url: str, headers: Headers) -> requests.Response:
                     response = session.get(url, headers=dict(headers()), timeout=TIMEOUT_SECONDS)
                 _check_status(url, response)
                 return response
-            except _FAILURES as error:
+            except _failures() as error:
                 retries.wait_after(error)
 
 
@@ -76,6 +86,8 @@ def size_of(url: str, headers: Headers = dict) -> int:
       ValueError: if the server does not give the length.
       BrokenFileError: if it does not answer.
     """
+    import requests
+
     retries = http_retries.Retries(url, http_retries.MAX_FAILURES_AT_START)
     while True:
         wanted = {**headers(), "Accept-Encoding": "identity", "Range": "bytes=0-0"}
@@ -91,7 +103,7 @@ def size_of(url: str, headers: Headers = dict) -> int:
                 length = total if response.status_code == 206 else response.headers.get("Content-Length", "")
         except HttpStatusError as error:
             raise FileNotFoundError(f"{error}; check the address.") from error
-        except _FAILURES as error:
+        except _failures() as error:
             retries.wait_after(error)
             continue
         if not length.isdigit():
@@ -130,6 +142,8 @@ class RemoteFile:
 
 class _HttpFile(io.RawIOBase):
     def __init__(self, file: RemoteFile, to_the_end: bool):
+        import requests
+
         super().__init__()
         self._file = file
         self._to_the_end = to_the_end
@@ -180,7 +194,7 @@ class _HttpFile(io.RawIOBase):
                 if self._response is None or self._at != self._position or self._at >= self._end:
                     self._request(self._file.size if self._to_the_end else self._position + wanted)
                 data = self._receive(min(wanted, self._end - self._at))
-            except _FAILURES as error:
+            except _failures() as error:
                 self._disconnect()
                 self._retries.wait_after(error)
                 continue
@@ -254,7 +268,7 @@ class _HttpFile(io.RawIOBase):
             self._response = None
 
 
-def _check_status(url: str, response: requests.Response) -> None:
+def _check_status(url: str, response: "requests.Response") -> None:
     status = response.status_code
     if status in _TRANSIENT_STATUS or status >= 500:
         wait = http_retries.asked_wait(response.headers)

@@ -2,13 +2,16 @@ import collections
 import csv
 import gzip
 import json
+import subprocess
+import sys
 
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from tasks.sources import chunks, corpora
+from tasks.sources import chunks, corpora, reader_chunks
 from tasks.sources.remote_files import http_files
+from tests import house
 
 
 def read(source, split="train", num_readers=1, reader=0, shuffle=True, seed=None, num_epochs=1):
@@ -151,3 +154,23 @@ def test_a_column_of_mixed_values_beside_the_text_does_not_matter(tmp_path):
     assert source.column_names("train") == ["text", "list"]
     (tmp_path / "b.csv").write_text("text,label\n")
     assert corpora.HuggingFaceSource({"train": str(tmp_path / "b.csv")}).column_names("train") == ["text", "label"]
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["texts", "large texts"])
+def test_bytes_of_texts_are_those_of_the_file(large):
+    column = pa.chunked_array([pa.array(["a", None, "é"], pa.large_string() if large else pa.string()), []])
+    assert reader_chunks._to_numpy(column.slice(1)).tolist() == [b"", "é".encode()]
+
+
+def test_a_local_corpus_is_read_without_clients_of_http_and_arrows_functions(tmp_path):
+    for part in range(2):
+        (tmp_path / f"{part}.jsonl").write_text(f'{{"text": "part {part}"}}\n')
+    code = f"""
+import sys
+from tasks.sources.corpora import HuggingFaceSource
+source = HuggingFaceSource({{"train": {str(tmp_path / "*.jsonl")!r}}})
+print([rows.columns["text"].tolist() for rows in source.chunks_of("train", False, 0).documents(num_epochs=1)])
+print([name for name in ("requests", "urllib3", "huggingface_hub.utils", "pyarrow.compute") if name in sys.modules])
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=house.ROOT)
+    assert out.stdout == "[[b'part 0'], [b'part 1']]\n[]\n"
