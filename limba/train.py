@@ -45,8 +45,10 @@ from limba.workers import distributed, handshake, watchdog
 logger = logging.getLogger(__name__)
 
 _WATCHDOG = watchdog.WatchdogConfig()
+PyTree = Any
 ConfigSummary = Callable[[str, writers.SummaryWriter, int], None]
 MakeWriter = Callable[[Path, int], writers.MetricWriter]
+InitialValues = Callable[..., PyTree]
 
 
 # T5X's gin files bind these arguments by their names: they stay one flat list.
@@ -87,8 +89,9 @@ def train(
     log_every: int | None = None,
     eval_delay: int = 0,
     baselines: NgramBaselines | None = None,
+    initial_values_fn: InitialValues | None = None,
 ) -> tuple[int, TrainState]:
-    """Trains until `total_steps`, or until an action ends it. T5X's arguments, but for `epochs` and the last five.
+    """Trains until `total_steps`, or until an action ends it. T5X's arguments, but for `epochs` and the last six.
 
     A `model_dir` with checkpoints is resumed from the newest whole one: same parameters, same optimizer state, same
     position in the data. Otherwise training starts from `checkpoint_cfg.restore`, or from scratch.
@@ -132,6 +135,8 @@ def train(
       log_every: steps between plain lines; None is a bar in a terminal, and a line about every 15 s in a log file.
       eval_delay: no evaluation comes before this step; one is made at the end in any case.
       baselines: n-grams of the training split, which each evaluation has beside the model's metrics; None has none.
+      initial_values_fn: changes the random parameters of a run that begins without a checkpoint, such as
+        `start_from_counts.StartFromCounts()`: called with whole arrays, the model and `train_dataset_cfg`.
 
     Returns:
       The last step and state.
@@ -151,6 +156,9 @@ def train(
     _check_batch_sizes(partitioner, train_dataset_cfg, train_eval_dataset_cfg, infer_eval_dataset_cfg)
     for writer in metric_writers:
         getattr(writer, "check", lambda: None)()  # what it needs is missing now as it would be after the data are open
+
+    if initial_values_fn is not None:
+        getattr(initial_values_fn, "check", lambda model: None)(model)
 
     # ----------------------------------------------- seeds and trainer ------------------------------------------------
     record = run_description.recorded(directory.home)
@@ -191,8 +199,9 @@ def train(
         opened.enter_context(rescue.closing(checkpointer))
         first_batch, step_ahead = inputs.FirstBatch(batches), StepAhead(trainer, train_dataset_cfg, batches)
         prepare = functools.partial(_begin, first_batch, step_ahead)
+        change = initial_values_fn and functools.partial(initial_values_fn, model=model, dataset=train_dataset_cfg)
         state, resumed = _restore_or_initialize(
-            checkpointer, checkpoint_cfg.restore, initializer, init_rng, trainer, batches, prepare
+            checkpointer, checkpoint_cfg.restore, initializer, init_rng, trainer, batches, prepare, change
         )
         first_step = int(state.step)
         count_rows = functools.partial(
@@ -284,12 +293,14 @@ def _restore_or_initialize(
     trainer: BaseTrainer,
     batches: BatchIterator,
     prepare: Callable[[], None],
+    change: Callable[[PyTree], PyTree] | None,
 ) -> tuple[TrainState, bool]:
     """The state to begin with, and whether it is from a checkpoint of this run.
 
     Args:
       batches: are set to the position of the checkpoint.
       prepare: the first step; called before a state is made from scratch, and the batches stay at their beginning.
+      change: of the parameters that are made from scratch.
     """
     shapes = trainer.sharded_state_shapes()
     if (own := checkpointer.restore_latest(shapes, restore)) is not None:
@@ -301,7 +312,8 @@ def _restore_or_initialize(
     path = distributed.from_first("initial checkpoint", lambda: restore.checkpoint) if restore is not None else None
     if restore is None or path is None:
         prepare()
-        return initializer.from_scratch(init_rng), False
+        state = initializer.from_scratch(init_rng)
+        return (state if change is None else initializer.changed(state, change)), False
     if restore.dtype not in (None, "float32"):
         raise ValueError(f"RestoreCheckpointConfig.dtype is {restore.dtype!r}; training is in float32.")
     state = checkpointing.load_state(path, shapes, restore, functools.partial(initializer.new_state, init_rng))

@@ -8,8 +8,10 @@ import flax.core
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import serialization, traverse_util
 from flax.linen import partitioning as nn_partitioning
+from jax.experimental import multihost_utils
 
 from limba.checkpoints import initial_values
 from limba.optimizers.definitions import OptimizerDef
@@ -108,3 +110,24 @@ class TrainStateInitializer:
         """A randomly initialized state, created where it is sharded. The same numbers on every mesh."""
         with self._partitioner.activate():
             return initial_values.compute(functools.partial(self.new_state, init_rng), self.train_state_axes)
+
+    def changed(self, state: TrainState, change: Callable[[PyTree], PyTree]) -> TrainState:
+        """A state with changed parameters, before its first step.
+
+        Args:
+          change: called with the parameters as whole NumPy arrays, on every host; returns the same on every host.
+
+        Raises:
+          ValueError: if a changed parameter has another shape.
+        """
+        whole = jax.tree.map(np.asarray, multihost_utils.process_allgather(state.params, tiled=True))
+        new = change(whole)
+
+        def placed(old: jax.Array, x: Any, sharding: Any) -> jax.Array:
+            if np.shape(x) != old.shape:
+                raise ValueError(f"A changed parameter has the shape {np.shape(x)}; the network's has {old.shape}.")
+            return jax.make_array_from_callback(old.shape, sharding, lambda part: np.asarray(x, old.dtype)[part])
+
+        params = jax.tree.map(placed, state.params, new, self.train_state_axes.params)
+        with self._partitioner.activate():
+            return initial_values.compute(functools.partial(self._with_optimizer, params), self.train_state_axes)

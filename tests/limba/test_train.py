@@ -27,6 +27,7 @@ from limba.optimizers.schedules import create_learning_rate_scheduler
 from limba.reports import run_lock, wandb_writer, writers
 from limba.train import NanLossError, train
 from limba.training import rescue, trainer
+from limba.training.from_counts.start_from_counts import StartFromCounts
 from limba.workers import code_versions, heartbeats
 from limba.workers.preemption import PREEMPTED_EXIT_CODE
 from tests.limba import small
@@ -86,6 +87,32 @@ def test_a_run_writes_what_it_promises(tmp_path, capsys, caplog):
     assert steps[-2].startswith(f"step 6/6: loss {train_line['loss']:.3f}, learning rate 0.01, ")
     info = checkpointing.load_run_info(tmp_path)
     assert info["network"]["emb_dim"] == 16 and info["seeds"] == {"random": 7, "dataset": 0}
+
+
+def test_initial_values_are_changed_once_and_before_the_first_evaluation(tmp_path):
+    changed = []
+
+    def no_weights(params, model, dataset):
+        assert all(isinstance(x, np.ndarray) for x in jax.tree.leaves(params))
+        changed.append((model, dataset.split))
+        return jax.tree.map(np.zeros_like, params)
+
+    for total_steps in (2, 4):
+        step, _ = _train(tmp_path, total_steps, initial_values_fn=no_weights)
+    assert step == 4 and changed == [(small.tiny_model(), "train")]
+    at_0 = next(line for line in writers.read_metrics(tmp_path, "training_eval/") if line["step"] == 0)
+    assert at_0["nats_per_target_token"] == pytest.approx(np.log(small.VOCAB_SIZE))
+    wrong_shapes = lambda params, **_: jax.tree.map(lambda x: x[..., :1], params)  # noqa: E731
+    with pytest.raises(ValueError, match=r"A changed parameter has the shape \(1,\); the network's has \(16,\)"):
+        _train(tmp_path / "other", 2, initial_values_fn=wrong_shapes)
+
+
+def test_a_start_from_counts_refuses_a_network_before_the_data_are_opened(tmp_path):
+    opened = []
+    tied = small.model(logits_via_embedding=True, **small.TINY)
+    with pytest.raises(ValueError, match=r"A start from counts .*: logits_via_embedding is True"):
+        _train(tmp_path, model=tied, initial_values_fn=StartFromCounts(), get_dataset_fn=lambda *_: opened.append(1))
+    assert not opened and not list(tmp_path.iterdir())
 
 
 def test_a_writer_that_cannot_work_is_found_before_the_data_are_opened(tmp_path, monkeypatch):

@@ -29,6 +29,11 @@ _LOSS = "loss_per_nonpadding_target_token"
 _NATS, _UNIGRAM = "nats_per_target_token", "unigram_nats_per_target_token"
 _OF_TEXT = "nats_per_text_token"
 
+_FROM_COUNTS = (
+    "Training began from counts of pairs of tokens in its texts: the first embeddings, output matrix and part of the "
+    "attention predicted as these counts do, and were not learned from random values."
+)
+
 Line = Mapping[str, Any]
 
 
@@ -116,6 +121,8 @@ def write(folder: Path, facts: Facts) -> None:
         sections.append(f"![Nats per target token against steps]({PICTURE})")
     if training := list(_training(facts, metrics)):
         sections.append(f"## Training\n\n{table(training)}")
+        if _began_from_counts(Recipe.parse(facts.gin)):
+            sections.append(_FROM_COUNTS)
     sections += [f"## Network\n\n{table(facts.description.network)}", f"## Check\n\n{_check(facts)}"]
     (folder / "README.md").write_text(redaction.redact("\n\n".join(sections)) + "\n", "utf-8")
 
@@ -184,6 +191,12 @@ def _training(facts: Facts, metrics: Sequence[Line]) -> Iterator[tuple[str, str]
         yield "Limba", plain(version) + (f", commit {code(commit)}" if commit else "")
     if commit := run.get("commits", {}).get("project"):
         yield "project", f"commit {code(commit)}"
+
+
+def _began_from_counts(recipe: Recipe) -> bool:
+    """Whether the run's first parameters were made by `limba.training.from_counts`; a checkpoint would replace them."""
+    functions = _references(recipe.parameters("train").get("initial_values_fn", ""))
+    return "StartFromCounts" in functions and not recipe.macros.get("INITIAL_CHECKPOINT_PATH")
 
 
 def _optimizer(recipe: Recipe) -> str:

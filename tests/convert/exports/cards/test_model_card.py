@@ -311,3 +311,18 @@ def test_the_record_lies_with_the_checkpoint(new_run, tmp_path, capsys):
     assert (
         "warning: " in (said := capsys.readouterr().err) and f"{tmp_path}/run/config.gin cannot be read as gin" in said
     )
+
+
+_STARTED = (
+    GIN.replace("'/home/somebody/secret/runs/first'", "()")
+    + """
+train.initial_values_fn = @start_from_counts.StartFromCounts()
+"""
+)
+
+
+@pytest.mark.parametrize(("gin", "said"), [(_STARTED, 1), (GIN, 0), (_STARTED.replace("()\nTASK", "'first'\nTASK"), 0)])
+def test_a_start_from_counts_is_said_and_one_from_a_checkpoint_is_not(tmp_path, gin, said):
+    model_card.write(tmp_path, dataclasses.replace(BARE, run=RUN, gin=gin, step=2000))
+    card = (tmp_path / "README.md").read_text()
+    assert card.count("began from counts of pairs of tokens") == card.count("not learned from random values") == said

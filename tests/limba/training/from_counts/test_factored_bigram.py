@@ -1,0 +1,67 @@
+"""Factored bigrams beside the discounted bigram worked out in whole."""
+
+import numpy as np
+import pytest
+
+from limba.training.from_counts import factored_bigram
+from limba.training.from_counts.factored_bigram import BigramCounts
+
+PIECES, SEEN, DISCOUNT = 40, slice(3, 33), 0.75
+
+
+@pytest.fixture(scope="module")
+def counts():
+    """Of a chain in which each piece has a few followers; ids below 3 and above 32 never come."""
+    rng = np.random.default_rng(0)
+    text = np.cumsum(rng.choice([1, 1, 1, 2, 7], 5000)) % 30 + 3
+    keys, pairs = np.unique(text[:-1] * PIECES + text[1:], return_counts=True)
+    return BigramCounts(np.bincount(text, minlength=PIECES), keys, pairs)
+
+
+def _discounted(counts):
+    """Log probabilities of seen pieces after each, interpolated with how many pieces each of them follows."""
+    table = np.zeros((PIECES, PIECES))
+    table[np.divmod(counts.keys, PIECES)] = counts.counts
+    follows = np.where(counts.unigrams > 0, (table > 0).sum(axis=0) + 0.1, 0)
+    removed = np.minimum(table, DISCOUNT).sum(axis=1, keepdims=True)
+    seen = np.maximum(table - DISCOUNT, 0) + removed * follows / follows.sum()
+    seen = seen[SEEN, SEEN]
+    return np.log(seen / seen.sum(axis=1, keepdims=True))
+
+
+def _divergence(counts, bigram):
+    expected = _discounted(counts)
+    found = bigram.log_probabilities(np.arange(3, 33))[:, SEEN]
+    return np.sum(np.exp(expected) * (expected - found), axis=1)
+
+
+def test_a_fit_of_full_rank_is_the_discounted_bigram(counts):
+    bigram = factored_bigram.fit(counts, 29, 10.0, DISCOUNT, 150)
+    assert _divergence(counts, bigram).max() < 0.02
+    everything = bigram.log_probabilities(np.array([3]))
+    assert np.exp(everything).sum() == pytest.approx(1) and np.isneginf(everything[0, :3]).all()
+
+
+def test_steps_of_a_fit_bring_a_small_rank_nearer(counts):
+    near, far = (factored_bigram.fit(counts, 8, 10.0, DISCOUNT, steps) for steps in (60, 0))
+    assert _divergence(counts, near).mean() < 0.5 * _divergence(counts, far).mean()
+    # The important columns come first, and a text's vectors have the mean 0.
+    shares = counts.unigrams / counts.unigrams.sum()
+    lengths = shares @ np.square(near.right)
+    assert list(lengths) == sorted(lengths, reverse=True)
+    np.testing.assert_allclose(shares @ near.left, 0, atol=1e-2)
+
+
+def test_a_fit_is_the_same_twice_and_its_rank_is_no_more_than_the_pieces(counts):
+    first, second = (factored_bigram.fit(counts, 100, 10.0, DISCOUNT, 5) for _ in range(2))
+    assert first.rank == 29
+    for a, b in ((first.left, second.left), (first.right, second.right), (first.bias, second.bias)):
+        np.testing.assert_array_equal(a, b)
+    assert not first.left[~first.seen].any() and not first.right[~first.seen].any()
+
+
+def test_steps_are_fewer_where_they_would_take_minutes():
+    steps = [
+        factored_bigram.affordable_steps(size, rank, 40) for size, rank in ((4096, 102), (8192, 102), (32128, 256))
+    ]
+    assert steps == [40, 14, 0]
