@@ -31,6 +31,7 @@ from limba.workers import distributed
 logger = logging.getLogger(__name__)
 
 SPLIT = "pairs"
+NGRAM_TOKENS = 5_000_000
 
 
 def evaluate_pairs(
@@ -44,6 +45,8 @@ def evaluate_pairs(
     columns: Mapping[str, str | None] | None = None,
     mode: str = "",
     batch_size: int = 32,
+    train_dataset_cfg: DatasetConfig | None = None,
+    ngram_tokens: int | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Scores the pairs of files with one checkpoint or several, and prints a table.
 
@@ -56,6 +59,7 @@ def evaluate_pairs(
       columns: the names of the columns "good", "bad" and "phenomenon"; those of known formats need none.
       mode: text in front of the inputs of a model with sentinels, such as UL2's "[NLU]".
       batch_size: sentences that are scored together.
+      train_dataset_cfg, ngram_tokens: n-grams of so many tokens of these texts score the pairs too; None scores none.
 
     Returns:
       The metrics of each file, of the last checkpoint.
@@ -77,6 +81,17 @@ def evaluate_pairs(
     )
     if not checkpoints:
         raise no_checkpoint()
+    if kind == "FilledBlanks" and not run_folder.has_blanks(storage.as_path(checkpoints[0])):
+        logger.warning(
+            "The task of %s has no blanks: a T5 that was fine-tuned without them fills them badly. Score the run that "
+            "it began with.",
+            checkpoints[0],
+        )
+    ngrams: dict[str, dict[str, Any]] = {}
+    if ngram_tokens is not None and train_dataset_cfg is not None and jax.process_index() == 0:
+        vocabulary, converter = model.output_vocabulary, model.FEATURE_CONVERTER_CLS
+        counts = tasks_door.ngrams().count(train_dataset_cfg, vocabulary, converter, ngram_tokens)
+        ngrams = tasks_door.ngrams_of_pairs(tasks, SPLIT, counts, vocabulary)
     results: dict[str, dict[str, Any]] = {}
     rows: list[dict[str, Any]] = []
     for path in checkpoints:
@@ -88,6 +103,7 @@ def evaluate_pairs(
         new = [
             {"task": task, **where, "metrics": dict(found), "file": file_of[task]} for task, found in results.items()
         ]
+        new = [row | ({"ngrams": ngrams[row["task"]]} if ngrams else {}) for row in new]
         rows += new
         if jax.process_index() == 0:
             pair_results.add(directory, new)
@@ -137,11 +153,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             f"--{name}_column", metavar="NAME", help=f"the column with the {what}; known formats need none"
         )
     group.add_argument("--mode", metavar="TEXT", help="text in front of the inputs of a model with sentinels: '[NLU]'")
+    group.add_argument(
+        "--ngrams",
+        type=int,
+        nargs="?",
+        const=NGRAM_TOKENS,
+        metavar="N",
+        help=f"also score the pairs by n-grams of N tokens of the run's training texts ({NGRAM_TOKENS:,})",
+    )
 
 
 def check_flags(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Ends the process for flags that do not go together."""
-    names = ("good_column", "bad_column", "phenomenon_column", "mode")
+    names = ("good_column", "bad_column", "phenomenon_column", "mode", "ngrams")
     if flags.pairs is None:
         if given := [f"--{name}" for name in names if getattr(flags, name) is not None]:
             parser.error(f"{given[0]} goes with --pairs FILE.")
@@ -149,6 +173,8 @@ def check_flags(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> N
     others = ("task", "module", "split", "eval_steps")
     if given := [f"--{name}" for name in others if getattr(flags, name) is not None]:
         parser.error(f"--pairs scores files, and {given[0]} is about tasks: leave one of them out.")
+    if flags.ngrams is not None and flags.ngrams < 1:
+        parser.error(f"--ngrams is {flags.ngrams}; it is a number of tokens of the run's training texts.")
     if not flags.run_dir:
         parser.error("give RUN before --pairs FILE: limba eval RUN --pairs FILE")
 
@@ -166,14 +192,9 @@ def run(flags: argparse.Namespace, bindings: Mapping[str, Any]) -> int:
     kept = ("CHECKPOINT_PATH", "EVAL_OUTPUT_DIR", "eval/checkpoints.RestoreCheckpointConfig.mode")
     given = {name: bindings[name] for name in kept}
     configured = gin_files.configurable(evaluate_pairs, module="limba.eval_pairs")
-    run_configuration.parse(flags, "gin/runs/eval_pairs.gin", given, needs_tasks=False)
-    checkpoint = storage.as_path(run_configuration.newest_checkpoint(flags.run_dir))
-    if not run_folder.has_blanks(checkpoint):
-        logger.warning(
-            "The task of %s has no blanks: a T5 that was fine-tuned without them fills them badly. Score the run that "
-            "it began with.",
-            flags.run_dir,
-        )
+    file = "gin/runs/eval_pairs.gin" if flags.ngrams is None else "gin/runs/eval_pairs_ngrams.gin"
+    run_configuration.parse(flags, file, given, needs_tasks=flags.ngrams is not None)
     columns = {name: getattr(flags, f"{name}_column") for name in ("good", "bad", "phenomenon")}
-    command_line.start(configured, flags, files=flags.pairs, columns=columns, mode=flags.mode or "")
+    of_ngrams = {} if flags.ngrams is None else {"ngram_tokens": flags.ngrams}
+    command_line.start(configured, flags, files=flags.pairs, columns=columns, mode=flags.mode or "", **of_ngrams)
     return 0

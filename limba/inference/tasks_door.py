@@ -195,6 +195,13 @@ def pairs_tasks(
     ]
 
 
+def ngrams_of_pairs(tasks: Sequence[Any], split: str, counts: Any, vocabulary: Any) -> dict[str, dict[str, Any]]:
+    """`tasks.minimal_pairs.pair_ngrams.accuracies` of each task: `{task: {"bigram": {"accuracy": 70.0, …}, …}}`."""
+    from tasks.minimal_pairs import pair_ngrams
+
+    return {task.name: pair_ngrams.accuracies(task, split, counts, vocabulary) for task in tasks}
+
+
 def mixture_of(name: str, tasks: Sequence[Any]) -> Any:
     """A mixture of tasks, which is not registered: to evaluate them together."""
     from tasks.registry import Mixture

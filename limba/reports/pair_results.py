@@ -1,6 +1,7 @@
 """The results of minimal pairs: `pairs_results.jsonl`, with lines as those of `results.jsonl`, and a table of them.
 
 Metrics are those of `tasks.metrics.pair_metrics.pair_accuracy`: `accuracy` over all pairs, `accuracy/PHENOMENON` …
+"ngrams", where it is there, has those of n-grams by name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ def read(directory: Path) -> list[results_table.Row]:
 def table(rows: Sequence[results_table.Row]) -> str:
     """Text with a block for each task: a line for each phenomenon and one for all, a column for each checkpoint.
 
-    Cells are accuracies in percent, with their 95 % intervals if there is room.
+    Cells are accuracies in percent, those of checkpoints with their 95 % intervals if there is room.
     """
     blocks: dict[str, list[results_table.Row]] = {}
     for row in rows:
@@ -42,12 +43,13 @@ def _block(rows: Sequence[results_table.Row]) -> str:
     last = columns[-1]
     names = [name.partition("/")[2] for name in last if name.startswith("accuracy/")]
     endings = [*((name, f"/{name}") for name in names), (ALL, "")]
+    ngrams: Mapping[str, Mapping[str, Any]] = rows[-1].get("ngrams") or {}
     for with_intervals in (True, False):
-        lines = [["phenomenon", "pairs", *titles]]
-        lines += [
-            [name, _shown(last.get(f"pairs{end}")), *(_cell(found, end, with_intervals) for found in columns)]
-            for name, end in endings
-        ]
+        lines = [["phenomenon", "pairs", *ngrams, *titles]]
+        for name, end in endings:
+            cells = [_cell(found, end, False) for found in ngrams.values()]
+            cells += [_cell(found, end, with_intervals) for found in columns]
+            lines.append([name, _shown(last.get(f"pairs{end}")), *cells])
         text = _aligned(lines)
         if len(text[0]) <= _WIDEST:
             break
