@@ -95,9 +95,9 @@ def check(config: contract.DatasetConfig, feature_converter: Any, purpose: Purpo
             yield from lint_letters.check(task, config.split)
         unusable = _UNUSABLE_DENOISED if _find_denoise(task) else _UNUSABLE
         if purpose.role == "train" and whole and not any(finding.name in unusable for finding in found):
-            stream = kind(config, provider, tasks, feature_converter, None)
-            yield from _check_examples(stream, task)
-            yield from _check_epochs(stream, task, purpose.steps)
+            yield from _check_examples(kind(config, provider, tasks, feature_converter, None), task)
+            # Examples are counted in any order: without a shuffle buffer, which is filled before the first one comes.
+            yield from _check_epochs(kind(config, provider, tasks, feature_converter, 1), task, purpose.steps)
 
 
 # -------------------------------------------------- vocabulary and objective -----------------------------------------

@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 from limba.data import contract
 from tasks import diacritics, objectives, supervised
 from tasks.lint import lint_tasks
+from tasks.pipeline import blocks
 from tasks.pretraining import pretraining_tasks
 from tasks.registry import Feature, MixtureRegistry, TaskRegistry, steps
 from tasks.registry.rows import TOKENS, Tokens
@@ -187,6 +188,21 @@ def test_thousands_of_epochs_of_a_small_corpus(tmp_path, write_jsonl):
     assert not check("lint_few", None) and not check("lint_few", 100) and not check("lint_more", 10_000)
     (finding,) = check("lint_both", 10_000)
     assert "task 'lint_few'" in finding.what and "the training reads 40,000" in finding.what
+
+
+def test_examples_are_counted_until_they_suffice(tmp_path, write_jsonl, monkeypatch):
+    """A shuffle buffer would be filled first."""
+    file = write_jsonl(tmp_path / "text.jsonl", [{"text": f"a line of text, number {i:5}"} for i in range(4000)])
+    pretraining_tasks.register_pretraining_task("counted", data_files={"train": str(file)}, vocabulary=BYTES)
+    groups = []
+    windows = blocks.windows
+    noted = lambda *others: (groups.append(1) or block for block in windows(*others))  # noqa: E731
+    monkeypatch.setattr(blocks, "windows", noted)
+    monkeypatch.setattr(lint_tasks, "_check_examples", lambda *_: ())
+    assert "many_epochs" not in _check(
+        "counted", objectives.span_corruption_lengths(32), lint_tasks.Purpose("train", steps=100)
+    )
+    assert len(groups) == 1
 
 
 UKRAINIAN = "мама мила раму і тато читав газету про погоду в столиці та гарні цілющі ягоди " * 4
