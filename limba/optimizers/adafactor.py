@@ -209,7 +209,8 @@ class Adafactor:
 
     def init(self, params: PyTree) -> PyTree:
         """A tree as `params`, with a `ParamState` for each parameter."""
-        return _map_named(self._init_param, params)
+        new_alike = like_parameters.traced_once(self._new_state)
+        return _map_named(lambda name, p: new_alike((self._factoring(name, p.shape), p.shape)), params)
 
     def update(
         self,
@@ -304,13 +305,13 @@ class Adafactor:
         smaller, larger = (int(i) for i in np.argsort(shape, kind="stable"))
         return _Factoring(row_reduced=(larger,), col_reduced=(smaller,), layer_dims=layer_dims)
 
-    def _init_param(self, name: str, param: Array) -> ParamState:
-        dims = self._factoring(name, param.shape)
+    def _new_state(self, key: tuple[_Factoring, tuple[int, ...]]) -> ParamState:
+        dims, shape = key
         unused = lambda: jnp.zeros((1,), jnp.float32)  # noqa: E731
-        without = lambda reduced: tuple(n for i, n in enumerate(param.shape) if i not in reduced)  # noqa: E731
+        without = lambda reduced: tuple(n for i, n in enumerate(shape) if i not in reduced)  # noqa: E731
         return ParamState(
-            m=jnp.zeros(param.shape, self.dtype_momentum) if self.beta1 is not None else unused(),
-            v=unused() if dims.factored else jnp.zeros(param.shape, jnp.float32),
+            m=jnp.zeros(shape, self.dtype_momentum) if self.beta1 is not None else unused(),
+            v=unused() if dims.factored else jnp.zeros(shape, jnp.float32),
             v_row=jnp.zeros(without(dims.row_reduced), jnp.float32) if dims.factored else unused(),
             v_col=jnp.zeros(without(dims.col_reduced), jnp.float32) if dims.factored else unused(),
         )
