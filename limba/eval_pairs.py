@@ -31,7 +31,13 @@ from limba.workers import distributed
 logger = logging.getLogger(__name__)
 
 SPLIT = "pairs"
+# The row of the pairs of several files together.
+ALL_FILES = "all_files"
 NGRAM_TOKENS = 5_000_000
+# Of more files only the table of all together is printed.
+_MOST_TABLES = 6
+
+Results = dict[str, dict[str, Any]]
 
 
 def evaluate_pairs(
@@ -47,7 +53,7 @@ def evaluate_pairs(
     batch_size: int = 32,
     train_dataset_cfg: DatasetConfig | None = None,
     ngram_tokens: int | None = None,
-) -> dict[str, dict[str, Any]]:
+) -> Results:
     """Scores the pairs of files with one checkpoint or several, and prints a table.
 
     `<output_dir>/pairs_results.jsonl` gets a line for each file and checkpoint, `<output_dir>/inference_eval` what the
@@ -87,30 +93,42 @@ def evaluate_pairs(
             "it began with.",
             checkpoints[0],
         )
-    ngrams: dict[str, dict[str, Any]] = {}
+    ngrams: Results = {}
     if ngram_tokens is not None and train_dataset_cfg is not None and jax.process_index() == 0:
         vocabulary, converter = model.output_vocabulary, model.FEATURE_CONVERTER_CLS
         counts = tasks_door.ngrams().count(train_dataset_cfg, vocabulary, converter, ngram_tokens)
         ngrams = tasks_door.ngrams_of_pairs(tasks, SPLIT, counts, vocabulary)
-    results: dict[str, dict[str, Any]] = {}
+    results: Results = {}
     rows: list[dict[str, Any]] = []
     for path in checkpoints:
         step = checkpoint_step(path)
         params, _ = load_model_params(model, partitioner, restore_checkpoint_cfg, path, None)
         results = evaluator.evaluate(params, step)
         del params
-        where = {"split": SPLIT, "step": step, "checkpoint": path, "loss": {}}
-        new = [
-            {"task": task, **where, "metrics": dict(found), "file": file_of[task]} for task, found in results.items()
-        ]
-        new = [row | ({"ngrams": ngrams[row["task"]]} if ngrams else {}) for row in new]
-        rows += new
         if jax.process_index() == 0:
+            where = {"split": SPLIT, "step": step, "checkpoint": path, "loss": {}}
+            new = [where | row for row in _rows(results, ngrams, file_of)]
             pair_results.add(directory, new)
+            rows += new
     evaluator.close()
     if jax.process_index() == 0:
-        print(f"\n{pair_results.table(rows)}\n(all of it in {directory / pair_results.NAME})")
+        shown = rows if len(files) <= _MOST_TABLES else [row for row in rows if row["task"] == ALL_FILES]
+        print(f"\n{pair_results.table(shown)}\n(all of it in {directory / pair_results.NAME})")
     return results
+
+
+def _rows(results: Results, ngrams: Results, file_of: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A row of each file; of several also one of all their pairs together."""
+    rows: list[dict[str, Any]] = [
+        {"task": task, "metrics": dict(found), "file": file_of[task]} | ({"ngrams": ngrams[task]} if ngrams else {})
+        for task, found in results.items()
+    ]
+    if len(rows) > 1:
+        names = next(iter(ngrams.values()), {})
+        of_all = {name: tasks_door.pooled_pairs([x[name] for x in ngrams.values()]) for name in names}
+        pooled = {"task": ALL_FILES, "metrics": tasks_door.pooled_pairs([*results.values()])}
+        rows.append(pooled | ({"ngrams": of_all} if of_all else {}))
+    return rows
 
 
 def format_of(model: BaseTransformerModel) -> str:

@@ -202,6 +202,13 @@ def ngrams_of_pairs(tasks: Sequence[Any], split: str, counts: Any, vocabulary: A
     return {task.name: pair_ngrams.accuracies(task, split, counts, vocabulary) for task in tasks}
 
 
+def pooled_pairs(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """`tasks.metrics.pair_metrics.pooled`: the metrics over the pairs of several files together."""
+    from tasks.metrics import pair_metrics
+
+    return pair_metrics.pooled([dict(result) for result in results])
+
+
 def mixture_of(name: str, tasks: Sequence[Any]) -> Any:
     """A mixture of tasks, which is not registered: to evaluate them together."""
     from tasks.registry import Mixture

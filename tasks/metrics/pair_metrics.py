@@ -111,13 +111,38 @@ def pair_accuracy(targets: Sequence[ScoredSentence], scores: Sequence[float]) ->
     return result
 
 
+def pooled(results: Sequence[Metrics]) -> Metrics:
+    """The metrics over the pairs of several results of `pair_accuracy` together: each pair counts once."""
+    endings = {name.removeprefix("accuracy"): None for one in results for name in one if _is_accuracy(name)}
+    made: Metrics = {}
+    for ending in ["", *sorted(endings.keys() - {""})]:
+        found = [one for one in results if f"pairs{ending}" in one]
+        if not found:
+            return {}
+        won = [round(one[f"accuracy{ending}"] * one[f"pairs{ending}"] / 100) for one in found]
+        counts = (sum(int(one[f"{name}{ending}"]) for one in found) for name in ("pairs", "ties"))
+        of_all = _of_counts(sum(won), *counts)
+        if not ending and all("accuracy_per_token" in one for one in found):
+            weighted = sum(one["accuracy_per_token"] * one["pairs"] for one in found)
+            of_all["accuracy_per_token"] = weighted / of_all["pairs"]
+        made |= {f"{name}{ending}": value for name, value in of_all.items()}
+    return made
+
+
+def _is_accuracy(name: str) -> bool:
+    return name.partition("/")[0] == "accuracy"
+
+
 def _measures(found: Sequence[ScoredPair]) -> Metrics:
-    won = sum(pair.is_won for pair in found)
-    low, high = wilson_interval(won, len(found))
+    return _of_counts(sum(pair.is_won for pair in found), len(found), sum(pair.is_tie for pair in found))
+
+
+def _of_counts(won: int, num_pairs: int, ties: int) -> Metrics:
+    low, high = wilson_interval(won, num_pairs)
     return {
-        "accuracy": 100 * won / len(found),
+        "accuracy": 100 * won / num_pairs,
         "accuracy_low": 100 * low,
         "accuracy_high": 100 * high,
-        "pairs": len(found),
-        "ties": sum(pair.is_tie for pair in found),
+        "pairs": num_pairs,
+        "ties": ties,
     }

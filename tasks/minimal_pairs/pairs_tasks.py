@@ -235,6 +235,7 @@ class ScorePairs(Step):
             sentencepiece_models.check_file(vocabulary)
         ids = sentencepiece_models.ids_of(vocabulary)
         mode = list(vocabulary.encode(self.mode)) if self.mode else []
+        special = {*ids.sentinels(ids.num_sentinels).tolist(), ids.eos_id, ids.cls_id, ids.sep_id, ids.mask_id}
 
         def make(document: Mapping[str, Any], where: str) -> tuple[tuple[str, str, str], tuple[Any, Any]]:
             try:
@@ -242,6 +243,8 @@ class ScorePairs(Step):
                 if not differing_words.differences(*texts[:2]):
                     raise ValueError(f"the two sentences have the same words, {untrusted_files.shown(texts[0])}")
                 tokens = token_spans.encode(vocabulary, texts[:2])
+                if found := [id_ for of_text in tokens for id_ in of_text.ids if id_ in special]:
+                    raise ValueError(f"a sentence has the special token {vocabulary.decode(found[:1])!r} in its text")
                 both = self.form(Sentences(*texts[:2], (tokens[0], tokens[1])), ids, mode)
                 self._check_lengths(both)
             except ValueError as error:

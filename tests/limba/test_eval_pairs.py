@@ -207,6 +207,30 @@ def test_many_checkpoints_leave_the_intervals_out():
     assert pair_results.table(rows).splitlines()[0] == "a: accuracy in percent, 9 ties, counted as wrong"
 
 
+def test_several_files_and_all_of_them_together(tmp_path, capsys, monkeypatch):
+    model = _decoder()
+    _save(model, tmp_path / "run")
+    files = [_write(tmp_path / f"{name}.jsonl", rows) for name, rows in (("a", PAIRS[:2]), ("b", PAIRS[2:]))]
+    arguments = {
+        "model": model,
+        "restore_checkpoint_cfg": checkpointing.RestoreCheckpointConfig(path=str(tmp_path / "run"), mode="latest"),
+        "partitioner": small.partitioner(1),
+        "output_dir": str(tmp_path / "out"),
+        "files": files,
+        "inference_evaluator_cls": Evaluator,
+    }
+    metrics = eval_pairs.evaluate_pairs(**arguments)
+    of_all = {row["task"]: row["metrics"] for row in pair_results.read(tmp_path / "out")}
+    assert of_all.keys() == {"a", "b", "all_files"} and of_all["all_files"]["pairs"] == 3
+    won = [metrics[name]["accuracy"] * metrics[name]["pairs"] for name in ("a", "b")]
+    assert of_all["all_files"]["accuracy"] == pytest.approx(sum(won) / 3)
+    assert "\na: accuracy" in capsys.readouterr().out
+    monkeypatch.setattr(eval_pairs, "_MOST_TABLES", 1)
+    eval_pairs.evaluate_pairs(**arguments)
+    printed = capsys.readouterr().out
+    assert "all_files: accuracy" in printed and "\nb: accuracy" not in printed
+
+
 def test_models_without_a_language_model_are_refused(tmp_path):
     labels = vocabularies.LabelVocabulary(["glad", "sad"])
     head = classifier.SequenceClassifier(_encoder_config(), labels=("glad", "sad"))
@@ -230,6 +254,7 @@ _SAME = {**PAIRS[1], "sentence_bad": " the  dog barks"}
         ),
         ([{**PAIRS[0], "sentence_good": " "}], r"row 0 .* column 'sentence_good' has ' ' where a sentence is needed"),
         ([], r"made.jsonl is empty"),
+        ([{**PAIRS[0], "sentence_bad": "the [MASK] barks."}], r"row 0 .* has the special token '\[MASK\]' in its text"),
         ([_LONG], r"row 0 .* its inputs have 2\d tokens, and the model reads at most 16: pairs are not cut"),
     ],
 )

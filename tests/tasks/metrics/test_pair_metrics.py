@@ -54,6 +54,15 @@ def test_accuracy_by_phenomenon_and_by_the_mean_of_tokens():
     }
 
 
+def test_pooled_results_are_those_of_all_pairs():
+    targets = _sentences(("x", 2, 1), ("x", 1, 1), ("y", 1, 1), ("", 1, 4), ("y", 3, 2), ("z", 1, 1))
+    scores = [-3.0, -2.0, -1.0, -1.0, -2.0, -1.0, -2.0, -4.0, -1.0, -5.0, -1.0, -3.0]
+    parts = [pair_metrics.pair_accuracy(targets[a:b], scores[a:b]) for a, b in ((0, 2), (2, 8), (8, 12))]
+    whole = pair_metrics.pair_accuracy(targets, scores)
+    together = pair_metrics.pooled(parts)
+    assert together == pytest.approx(whole) and together["accuracy/y"] == 50 and together["ties"] == 1
+
+
 def test_order_does_not_matter_and_halves_of_pairs_are_refused():
     targets, scores = _sentences(("", 1, 1), ("", 1, 1)), [-1.0, -2.0, -4.0, -3.0]
     turned = pair_metrics.pair_accuracy(targets[::-1], scores[::-1])
