@@ -135,7 +135,7 @@ def format_of(model: BaseTransformerModel) -> str:
     """What a kind of model reads of a pair: a class of `tasks.minimal_pairs.pair_formats`.
 
     Raises:
-      ValueError: for a classifier or regressor.
+      ValueError: for a classifier or regressor, and for a prefix LM that reads its inputs in both directions.
     """
     if isinstance(model, EncoderClassifier):
         raise ValueError(
@@ -145,6 +145,11 @@ def format_of(model: BaseTransformerModel) -> str:
     if isinstance(model, EncoderOnlyModel):
         return "MaskedWords"
     if isinstance(model, DecoderOnlyModel):
+        if model.inputs_bidirectional_attention:
+            raise ValueError(
+                "A prefix LM with inputs_bidirectional_attention scores targets behind inputs, and a sentence of a pair "
+                "has no inputs: score a language model, with inputs_bidirectional_attention = False."
+            )
         return "WholeSentences"
     if isinstance(model, EncoderDecoderModel):
         return "FilledBlanks"

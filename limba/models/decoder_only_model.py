@@ -52,6 +52,11 @@ class DecoderOnlyModel(BaseTransformerModel):
         if feature_converter_cls is not None:
             self.FEATURE_CONVERTER_CLS = feature_converter_cls
 
+    @property
+    def inputs_bidirectional_attention(self) -> bool:
+        """Whether it is a prefix LM whose inputs all see each other."""
+        return self._inputs_bidirectional_attention
+
     def get_initial_variables(
         self, rng: Array, input_shapes: Mapping[str, Any], input_types: Mapping[str, Any] | None = None
     ) -> Mapping[str, PyTree]:

@@ -10,12 +10,14 @@ import pytest
 
 from limba import eval, eval_pairs, models
 from limba.checkpoints import checkpointing, train_state
-from limba.inference import metric_loggers, task_metrics
+from limba.data import contract
+from limba.inference import evaluation, metric_loggers, task_metrics
 from limba.network import decoder_only, t5
 from limba.network.encoders import classifier, encoder
 from limba.optimizers import adafactor
 from limba.reports import pair_results
-from tasks import vocabularies
+from tasks import minimal_pairs, objectives, vocabularies
+from tasks.registry import TaskRegistry
 from tests.convert import vocabularies as made_vocabularies
 from tests.limba import small
 
@@ -229,6 +231,39 @@ def test_several_files_and_all_of_them_together(tmp_path, capsys, monkeypatch):
     eval_pairs.evaluate_pairs(**arguments)
     printed = capsys.readouterr().out
     assert "all_files: accuracy" in printed and "\nb: accuracy" not in printed
+
+
+@pytest.mark.parametrize("kind", ["t5", "decoder", "encoder"])
+def test_a_registered_task_in_training_gives_the_same(kind, tmp_path):
+    """`infer_eval_dataset_cfg` is evaluated by the same class with the parameters of the moment."""
+    model = {"t5": _t5, "decoder": _decoder, "encoder": lambda: _encoder(tmp_path)}[kind]()
+    params = _save(model, tmp_path / "run")
+    expected = _evaluate(model, tmp_path, PAIRS)["made"]
+    objective = {"decoder": objectives.FullLM(), "encoder": objectives.MaskedLM()}.get(kind)
+    minimal_pairs.register_pairs_task(
+        f"agreement_{kind}",
+        data_files={"validation": str(tmp_path / "made.jsonl")},
+        vocabulary=model.input_vocabulary,
+        objective=objective,
+    )
+    config = contract.DatasetConfig(f"agreement_{kind}", None, "validation", 4, shuffle=False, seed=0)
+    evaluator = evaluation.InferenceEvaluator(config, Evaluator, model, small.partitioner(2), tmp_path / "run")
+    found = evaluator.evaluate(params, 5)[f"agreement_{kind}"]
+    assert found == expected
+    file = tmp_path / f"run/inference_eval/agreement_{kind}-pairs-000005.jsonl"
+    assert [json.loads(line) for line in file.read_text("utf-8").splitlines()] == _lines(tmp_path)
+    TaskRegistry.remove(f"agreement_{kind}")
+
+
+def test_a_prefix_lm_is_refused():
+    model = models.DecoderOnlyModel(
+        decoder_only.DecoderWrapper(small.config(**small.TINY)),
+        BYTES,
+        _optimizer(),
+        inputs_bidirectional_attention=True,
+    )
+    with pytest.raises(ValueError, match="a sentence of a pair has no inputs"):
+        eval_pairs.format_of(model)
 
 
 def test_models_without_a_language_model_are_refused(tmp_path):
