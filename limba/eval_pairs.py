@@ -147,8 +147,8 @@ def format_of(model: BaseTransformerModel) -> str:
     if isinstance(model, DecoderOnlyModel):
         if model.inputs_bidirectional_attention:
             raise ValueError(
-                "A prefix LM with inputs_bidirectional_attention scores targets behind inputs, and a sentence of a pair "
-                "has no inputs: score a language model, with inputs_bidirectional_attention = False."
+                "A prefix LM with inputs_bidirectional_attention scores targets behind inputs, and a sentence of a "
+                "pair has no inputs: score a language model, with inputs_bidirectional_attention = False."
             )
         return "WholeSentences"
     if isinstance(model, EncoderDecoderModel):
