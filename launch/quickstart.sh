@@ -8,14 +8,14 @@ REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$REPOSITORY/launch/environment.sh"
 LIMBA_QUICKSTART_DIR=${LIMBA_QUICKSTART_DIR:-$REPOSITORY/runs/quickstart} # the folder for all output
 VOCAB_SIZE=${VOCAB_SIZE:-4096}                                            # a multiple of 128, sentinels included
-TRAIN_STEPS=${TRAIN_STEPS:-700}                                           # more steps, better model
+TRAIN_STEPS=${TRAIN_STEPS:-2400}                                          # more steps, better model
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   cat <<HELP
 usage: bash launch/quickstart.sh [limba train options, such as --gin.BATCH_SIZE=64]
 
 Installs, writes a corpus (Python's own documentation), builds a vocabulary, pre-trains a small T5 1.1, exports it for
-Hugging Face and fills blanks with it. Takes seven minutes on two cores. Environment variables:
+Hugging Face and fills blanks with it. Takes ten minutes on two cores. Environment variables:
 
   LIMBA_QUICKSTART_DIR  folder for all output    ($LIMBA_QUICKSTART_DIR)
   VOCAB_SIZE            size of the vocabulary   ($VOCAB_SIZE)

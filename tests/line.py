@@ -85,6 +85,7 @@ def train_arguments(directory: Path, model_dir: Path, steps: int, *more: str) ->
         "--gin.DROPOUT_RATE=0.1",
         "--gin.train/data.DatasetConfig.num_readers=2",
         "--gin.train.stats_period=1",
+        "--gin.optimizers.adamw_scale.vocab_rate=1.0",  # a hundred steps are enough to learn the first sentinel
         "--gin.checkpoints.SaveCheckpointConfig.period=20",
         *more,
     ]

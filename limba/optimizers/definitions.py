@@ -181,12 +181,16 @@ def _adamw_scale(
     eps: float = 1e-6,
     min_scale: float = 1e-3,
     weight_decay: float = 0.0,
+    vocab_rate: float = 1.0,
 ) -> optax.GradientTransformation:
     """nanoT5's AdamWScale: AdamW whose steps are multiplied by the RMS of the parameter, as Adafactor's are.
 
     `step = max(min_scale, rms(param)) * sqrt(1 - b2^t) / (1 - b1^t) * mu / (sqrt(nu) + eps) + weight_decay * param`,
     times the learning rate; the RMS is per layer where layers are scanned. Source: nanoT5's `AdamWScale`
     (github.com/PiotrNawrot/nanoT5), which decays the parameter after its step instead of before.
+
+    Args:
+      vocab_rate: multiplies the steps of the parameters that have the axis `vocab`, embeddings and logits.
     """
 
     def init(params):
@@ -203,7 +207,8 @@ def _adamw_scale(
             axes = _param_axes(path) or (None,) * param.ndim
             dims = tuple(i for i, axis in enumerate(axes) if axis not in _LAYER_AXES)
             rms = jnp.sqrt(jnp.mean(jnp.square(param), axis=dims, keepdims=True))
-            return jnp.maximum(rms, min_scale) * correction * m / (jnp.sqrt(v) + eps)
+            rate = vocab_rate if "vocab" in axes else 1.0
+            return rate * jnp.maximum(rms, min_scale) * correction * m / (jnp.sqrt(v) + eps)
 
         return jax.tree_util.tree_map_with_path(step, params, mu, nu), optax.ScaleByAdamState(count, mu, nu)
 

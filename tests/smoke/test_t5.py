@@ -26,7 +26,7 @@ def test_corpus_vocabulary_training_export_and_answer(tmp_path):
     arguments = line.train_arguments(tmp_path, tmp_path / "run", 40)
     run("train", *arguments[1:], "--gin.create_learning_rate_scheduler.warmup_steps=10")
     metrics = [json.loads(text) for text in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    losses = [x["loss_per_nonpadding_target_token"] for x in metrics if x["dataset"] == "train"]
+    losses = [x["cross_ent_loss"] for x in metrics if x["dataset"] == "train"]
     assert len(losses) == 40 and losses[-1] < losses[0] - 0.3, (losses[0], losses[-1])
 
     run("convert", "to-hf", tmp_path / "run", tmp_path / "export", "--format=safetensors", "--no-check")

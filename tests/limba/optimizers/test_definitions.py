@@ -232,6 +232,17 @@ def test_adamw_scale_is_nanot5s():
     np.testing.assert_allclose(params["w"], p, rtol=1e-5, atol=1e-6)
 
 
+def test_adamw_scale_has_a_rate_of_its_own_for_parameters_with_the_axis_vocab():
+    params = {"table": jnp.ones((4, 3)), "kernel": jnp.ones((3, 2))}
+    steps = []
+    for definition in (definitions.adamw_scale(), definitions.adamw_scale(vocab_rate=0.1)):
+        definition.set_param_axes({"table": P("vocab", "embed"), "kernel": P("embed", "mlp")})
+        rate, step = jnp.float32(0.02), jnp.int32(0)
+        steps.append(definition.update(params, definition.init(params), params, learning_rate=rate, step=step)[0])
+    np.testing.assert_allclose(steps[1]["table"], 0.1 * steps[0]["table"], rtol=1e-6)
+    np.testing.assert_array_equal(steps[1]["kernel"], steps[0]["kernel"])
+
+
 @pytest.mark.parametrize("build", [definitions.adamw_scale, definitions.muon])
 def test_scanned_layers_are_treated_one_by_one(build):
     """`[embed, layers, mlp]` in one tensor gives the numbers of its layers in tensors of their own."""

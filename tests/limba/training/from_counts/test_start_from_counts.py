@@ -1,5 +1,7 @@
 """Networks that begin from counts, beside the factored bigram itself."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -66,7 +68,7 @@ def _nats(bigram, left, log_probabilities):
     return np.mean(np.sum(np.exp(expected) * (expected - found), axis=1))
 
 
-FORMS = {
+FORMS: dict[str, dict[str, Any]] = {
     "unrolled": {},
     "scanned, a table in each layer": {"scan_layers": True, "relative_bias_per_layer": True},
     "wide heads, divided queries": {
