@@ -122,13 +122,14 @@ def token_losses(
 
 @flax.struct.dataclass
 class TextScores:
-    """Of each position, `[batch, length]`: log(Z) over all words, and over those of text; the logit of the target; and
-    how many words are likelier, int32. Of two that are alike the first counts as likelier, as for an argmax."""
+    """Of each position, `[batch, length]`: log(Z) over all words, and over those of text; the logit of the target; how
+    many words are likelier, and how many of text, int32. Of two alike the first counts as likelier, as for argmax."""
 
     log_z: Array
     log_z_of_text: Array
     of_target: Array
     rank: Array
+    rank_in_text: Array
 
 
 def text_scores(logits: Array | LinearLogits, targets: Array, is_text: np.ndarray) -> TextScores:
@@ -146,7 +147,8 @@ def text_scores(logits: Array | LinearLogits, targets: Array, is_text: np.ndarra
     log_z, log_z_of_text = (jax.nn.logsumexp(x, axis=-1) for x in (logits, jnp.where(is_text, logits, -jnp.inf)))
     words = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
     is_likelier = linear_cross_entropy.is_likelier(logits, words, of_target, targets)
-    return TextScores(log_z, log_z_of_text, of_target, jnp.sum(is_likelier, axis=-1))
+    ranks = (jnp.sum(x, axis=-1) for x in (is_likelier, is_likelier & is_text))
+    return TextScores(log_z, log_z_of_text, of_target, *ranks)
 
 
 def normalized_sum(loss: Array, normalizing_factor: Array | float | None) -> Array:

@@ -18,6 +18,7 @@ Array = jax.Array
 
 NATS, RENORMALIZED = "nats_per_text_token", "nats_per_text_token_renormalized"
 ACCURACY, TOP_5 = "text_accuracy", "text_top_5_accuracy"
+ACCURACY_RENORMALIZED, TOP_5_RENORMALIZED = f"{ACCURACY}_renormalized", f"{TOP_5}_renormalized"
 NUM_TOKENS = "num_text_tokens"
 PER_CHARACTER = "nats_per_character"  # of the host, see `limba.inference.evaluation`
 
@@ -27,8 +28,8 @@ class TextMetrics:
     """Sums over targets, float32 scalars: their number, nats, and of text targets what else there is.
 
     Attributes:
-      text: number, nats, nats among the pieces of text alone, targets that are the likeliest piece, targets among the
-        five likeliest.
+      text: number, nats, targets that are the likeliest piece, targets among the five likeliest; then the last three
+        among the pieces of text alone.
       first_of_span: number and nats of the text targets that follow a sentinel.
       later_in_span: of those that follow these.
       sentinels, eos: likewise.
@@ -46,11 +47,12 @@ class TextMetrics:
     def compute(self) -> dict[str, float]:
         """Means, under the names above; without those of which there is no target.
 
-        `nats_per_text_token_renormalized` is what compares with n-grams, which do not have to guess where a span ends.
+        Those that end with `_renormalized` compare with n-grams, which do not have to guess where a span ends.
         """
-        count, nats, renormalized, right, top_5 = map(float, self.text)
-        means = {NATS: nats, RENORMALIZED: renormalized, ACCURACY: right, TOP_5: top_5}
-        values = {name: x / count for name, x in means.items()} | {NUM_TOKENS: count} if count else {}
+        count, *sums = map(float, self.text)
+        names = (NATS, ACCURACY, TOP_5, RENORMALIZED, ACCURACY_RENORMALIZED, TOP_5_RENORMALIZED)
+        means = {name: x / count for name, x in zip(names, sums, strict=True)} if count else {}
+        values = means | ({NUM_TOKENS: count} if count else {})
         for name, (number, nats_of) in (
             (f"{NATS}/first_of_span", self.first_of_span),
             (f"{NATS}/later_in_span", self.later_in_span),
@@ -88,7 +90,10 @@ def text_metrics(logits: Array | LinearLogits, targets: Array, counted: Array, v
         return (jnp.sum(chosen), *(jnp.sum(jnp.where(chosen > 0, x, 0.0)) for x in values))
 
     return TextMetrics(
-        text=sums(is_text, nats, renormalized, scores.rank < 1, scores.rank < 5),
+        text=sums(
+            *(is_text, nats, scores.rank < 1, scores.rank < 5),
+            *(renormalized, scores.rank_in_text < 1, scores.rank_in_text < 5),
+        ),
         first_of_span=sums(is_first, nats),
         later_in_span=sums(is_later, nats),
         sentinels=sums(is_sentinel, nats),

@@ -29,8 +29,9 @@ def rows(line: Mapping[str, float]) -> list[tuple[str, ...]]:
     predictors = [name for name in PREDICTORS if f"{name}/{_NATS}" in line]
     if predictors:
         share = line[_RENORMALIZED] / line[_NATS] if line[_NATS] else 1.0
-        per_character = {_PER_CHARACTER: line[_PER_CHARACTER] * share} if _PER_CHARACTER in line else {}
-        made.append(_row("the model, told that text follows", per_character, line[_RENORMALIZED]))
+        told = {_PER_CHARACTER: line[_PER_CHARACTER] * share} if _PER_CHARACTER in line else {}
+        told |= {name: line[f"{name}_renormalized"] for name in (_RIGHT, _TOP_5) if f"{name}_renormalized" in line}
+        made.append(_row("the model, told that text follows", told, line[_RENORMALIZED]))
     for name in predictors:
         of_predictor = {key.removeprefix(f"{name}/"): x for key, x in line.items() if key.startswith(f"{name}/")}
         made.append(_row(PREDICTORS[name], of_predictor, of_predictor[_NATS]))

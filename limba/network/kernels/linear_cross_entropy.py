@@ -74,7 +74,7 @@ def cross_entropy(
     return _cross_entropy(logits.states, logits.kernel, targets, settings)
 
 
-def text_scores(logits: LinearLogits, targets: Array, is_text: np.ndarray) -> tuple[Array, Array, Array, Array]:
+def text_scores(logits: LinearLogits, targets: Array, is_text: np.ndarray) -> tuple[Array, ...]:
     """The fields of `losses.TextScores`."""
     settings = (logits.vocab_axis, logits.scale, 0.0, 0.0, _num_chunks(logits))
     states, kernel = logits.states, logits.kernel
@@ -88,19 +88,21 @@ def text_scores(logits: LinearLogits, targets: Array, is_text: np.ndarray) -> tu
         return (jnp.maximum(highest, jnp.max(chunk, axis=-1)), of_target), None
 
     def compare(carry, index):
-        sums, sums_of_text, rank = carry
+        sums, sums_of_text, rank, rank_in_text = carry
         chunk, _ = _chunk_logits(states, kernel, index, settings)
         parts = jnp.exp(chunk - highest[..., None])
         words = jax.lax.broadcasted_iota(jnp.int32, chunk.shape, chunk.ndim - 1) + index * size
-        rank += jnp.sum(is_likelier(chunk, words, of_target, targets), axis=-1)
+        likelier = is_likelier(chunk, words, of_target, targets)
+        rank += jnp.sum(likelier, axis=-1)
+        rank_in_text += jnp.sum(likelier & text_chunks[index], axis=-1)
         sums_of_text += jnp.sum(jnp.where(text_chunks[index], parts, 0.0), axis=-1)
-        return (sums + jnp.sum(parts, axis=-1), sums_of_text, rank), None
+        return (sums + jnp.sum(parts, axis=-1), sums_of_text, rank, rank_in_text), None
 
     zeros, chunks = jnp.zeros(targets.shape, jnp.float32), jnp.arange(settings[-1])
     (highest, of_target), _ = jax.lax.scan(find_target, (jnp.full(targets.shape, -jnp.inf), zeros), chunks)
-    start = (zeros, zeros, jnp.zeros(targets.shape, jnp.int32))
-    (sums, sums_of_text, rank), _ = jax.lax.scan(compare, start, chunks)
-    return highest + jnp.log(sums), highest + jnp.log(sums_of_text), of_target, rank
+    start = (zeros, zeros, *[jnp.zeros(targets.shape, jnp.int32)] * 2)
+    (sums, sums_of_text, *ranks), _ = jax.lax.scan(compare, start, chunks)
+    return highest + jnp.log(sums), highest + jnp.log(sums_of_text), of_target, *ranks
 
 
 def is_likelier(logits: Array, words: Array, of_target: Array, targets: Array) -> Array:

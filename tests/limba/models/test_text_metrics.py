@@ -27,6 +27,7 @@ def logits():
     made = rng.normal(size=(*TARGETS.shape, ROWS)).astype(np.float32)
     made[0, 1, 7] = 9  # one is the likeliest, one among the five likeliest
     made[0, 2, [8, 20, 21]] = 8, 9, 10
+    made[0, 3, [9, 200]] = 9, 10  # only a sentinel is likelier
     made[1, 0] = 0  # all alike: the first is the likeliest
     return made
 
@@ -40,6 +41,8 @@ def _by_hand(logits):
     renormalized = text_sum - np.take_along_axis(logits, TARGETS[..., None], -1)[..., 0]
     order = np.argsort(-logits, axis=-1, kind="stable")
     rank = np.argmax(order == TARGETS[..., None], axis=-1)
+    order = np.argsort(np.where(is_text, -logits, np.inf), axis=-1, kind="stable")
+    rank_in_text = np.argmax(order == TARGETS[..., None], axis=-1)
     first = np.zeros(TARGETS.shape, bool)
     first[[0, 0, 2], [1, 5, 2]] = True
     later = np.zeros(TARGETS.shape, bool)
@@ -49,6 +52,8 @@ def _by_hand(logits):
         "nats_per_text_token_renormalized": renormalized[text].mean(),
         "text_accuracy": np.mean(rank[text] == 0),
         "text_top_5_accuracy": np.mean(rank[text] < 5),
+        "text_accuracy_renormalized": np.mean(rank_in_text[text] == 0),
+        "text_top_5_accuracy_renormalized": np.mean(rank_in_text[text] < 5),
         "num_text_tokens": 12,
         "nats_per_text_token/first_of_span": nats[first].mean(),
         "nats_per_text_token/later_in_span": nats[later].mean(),
@@ -61,7 +66,8 @@ def test_figures_are_those_of_numpy(logits):
     counted = (TARGETS != 0).astype(np.float32)
     found = text_metrics.text_metrics(jnp.asarray(logits), jnp.asarray(TARGETS), counted, small.FixedVocabulary())
     expected = _by_hand(logits)
-    assert 0 < expected["text_accuracy"] < expected["text_top_5_accuracy"] < 1
+    assert 0 < expected["text_accuracy"] < expected["text_accuracy_renormalized"]
+    assert expected["text_top_5_accuracy"] <= expected["text_top_5_accuracy_renormalized"] < 1
     assert metrics.compute({"text": found}) == pytest.approx(expected, rel=1e-5)
     # Batches add up.
     twice = metrics.add({"text": found}, {"text": found})
@@ -88,3 +94,4 @@ def test_logits_that_are_not_made_have_the_same_scores(vocab_axis, monkeypatch):
     for name in ("log_z", "log_z_of_text", "of_target"):
         np.testing.assert_allclose(getattr(made, name), getattr(expected, name), rtol=2e-5, atol=2e-5)
     assert np.array_equal(made.rank, expected.rank) and len(np.unique(made.rank)) > 10
+    assert np.array_equal(made.rank_in_text, expected.rank_in_text) and np.any(made.rank_in_text < made.rank)

@@ -140,6 +140,7 @@ def test_tensorboard_has_the_tags_of_t5x(tmp_path, predictions):
         "num_target_tokens",
         "timing/evaluate_seconds",
         *("nats_per_text_token", "nats_per_text_token_renormalized", "text_accuracy", "text_top_5_accuracy"),
+        *("text_accuracy_renormalized", "text_top_5_accuracy_renormalized"),
         *("num_text_tokens", "nats_per_sentinel", "nats_per_eos"),
         *("nats_per_text_token/first_of_span", "nats_per_text_token/later_in_span"),
     }

@@ -22,7 +22,7 @@ def test_figures_of_text_stand_beside_those_of_ngrams(tmp_path, capsys):
     line = {"step": 7, "dataset": "training_eval/t", "nats_per_target_token": 4.0, "unigram_nats_per_target_token": 5.0}
     line |= {"num_target_tokens": 1000.0, "num_text_tokens": 750.0, "nats_per_text_token": 5.0}
     line |= {"nats_per_text_token_renormalized": 4.5, "text_accuracy": 0.125, "text_top_5_accuracy": 0.25}
-    line |= {"nats_per_character": 1.25}
+    line |= {"nats_per_character": 1.25, "text_accuracy_renormalized": 0.15, "text_top_5_accuracy_renormalized": 0.3}
     bigram = {
         "nats_per_text_token": 4.75,
         "text_accuracy": 0.2,
@@ -36,6 +36,6 @@ def test_figures_of_text_stand_beside_those_of_ngrams(tmp_path, capsys):
         "of its 750 targets that are text (the other 25.0% are sentinels and EOS), at step 7:",
         "                                   nats per token  per character  likeliest  among five",
         "the model                                   5.000          1.250      12.5%       25.0%",
-        "the model, told that text follows           4.500          1.125",
+        "the model, told that text follows           4.500          1.125      15.0%       30.0%",
         "bigram of the token before                  4.750          1.188      20.0%       40.0%",
     ]
