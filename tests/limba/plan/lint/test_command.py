@@ -62,7 +62,7 @@ _SMALL = [
     *(f"--gin.T5Config.num_{stack}_layers=1" for stack in ("encoder", "decoder")),
 ]
 _PROJECT = ["--gin_search_paths=.", "--buckets=buckets", _MODEL_DIR]
-_QUICK = ["gin/recipes/quickstart.gin", *_OVERRIDES["quickstart"], *_SMALL]
+_QUICK = ["gin/recipes/pretrain_laptop.gin", *_OF_A_USER, "--gin.VOCAB_SIZE=4096", *_SMALL]
 
 # Arguments by name.
 RUNS = {
