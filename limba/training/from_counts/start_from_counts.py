@@ -28,7 +28,8 @@ class StartFromCounts:
     """Changes the initial parameters of a run that begins without a checkpoint.
 
     Attributes:
-      rank: dims of the factored bigram; None takes those that the width has left beside codes of sentinels, 102 of 128.
+      rank: dims of the factored bigram; None takes those that the width has left beside codes of sentinels, 102 of 128,
+        and at most 256.
       most_tokens: of the training texts that are counted.
       discount: taken off each count of a pair, between 0 and 1, and given to pieces that follow many others.
       fit_steps: after the decomposition, of 0.3 seconds each at 4,096 pieces and rank 102. Of a vocabulary for which

@@ -25,6 +25,8 @@ PyTree = Any
 
 _CONSTANT, _FILLER, _FACTORS = 0, 1, 2  # the first dims
 _MOST_CODES = 24
+# Unless the user wants more: of 32,000 pieces it takes a minute or two.
+_MOST_RANK = 256
 # The parts of a row's squared length, which is the width: of the constant dim; of the factors at most; of a sentinel's
 # filler, 4 of 128, and its codes, the rest.
 _CONSTANT_SHARE, _FACTORS_SHARE, _SENTINEL_FILLER_SHARE = 1 / 8, 0.7, 1 / 32
@@ -67,15 +69,15 @@ def check(config: Any) -> None:
 
 
 def room(config: t5.T5Config, rank: int | None) -> Room:
-    """Raises ValueError for a rank that the width does not have room for."""
+    """Of a rank that was asked for, or of None; raises ValueError for one that the width does not have room for."""
     codes = min(_MOST_CODES, config.emb_dim // 4) if _has_encoder(config) else 0
     most = config.emb_dim - codes - _FACTORS
     if rank is not None and not 1 <= rank <= most:
         raise ValueError(
             f"StartFromCounts.rank is {rank}; a width (emb_dim) of {config.emb_dim} has room for 1 to {most}, and None "
-            "takes what there is."
+            f"takes all of it, at most {_MOST_RANK}."
         )
-    return Room(rank or most, codes, float(np.sqrt(_FACTORS_SHARE * config.emb_dim)))
+    return Room(rank or min(most, _MOST_RANK), codes, float(np.sqrt(_FACTORS_SHARE * config.emb_dim)))
 
 
 def _has_encoder(config: t5.T5Config) -> bool:

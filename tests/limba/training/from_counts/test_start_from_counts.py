@@ -184,6 +184,7 @@ def test_other_networks_ranks_and_numbers_are_refused(counts):
         t5_wiring.check(None)
     with pytest.raises(ValueError, match=r"rank is 103; a width \(emb_dim\) of 128 has room for 1 to 102"):
         t5_wiring.room(_config(), 103)
+    assert [t5_wiring.room(_config(emb_dim=512), rank).rank for rank in (None, 400)] == [256, 400]
     with pytest.raises(ValueError, match="discount is 1; it lies between 0 and 1"):
         StartFromCounts(discount=1)
     with pytest.raises(ValueError, match="fit_steps is -1; it is a whole number of at least 0"):
