@@ -1,0 +1,82 @@
+"""The rows of `benchmarks/quality.py`: the quickstart's recipe with other settings, for about the same cpu-seconds."""
+
+import dataclasses
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One setting.
+
+    Attributes:
+      why: what is other than in the quickstart, in a few words.
+      bindings: gin's, `NAME = VALUE`.
+      gin_files: after the recipe.
+      steps: of the training, chosen so that rows cost about the same.
+    """
+
+    why: str
+    bindings: Sequence[str] = ()
+    gin_files: Sequence[str] = ()
+    steps: int = 300
+
+
+def _network(width: int, heads: int, layers: int, mlp: int, head_dim: int = 32) -> list[str]:
+    sizes = {"emb_dim": width, "num_heads": heads, "head_dim": head_dim, "mlp_dim": mlp}
+    sizes |= {"num_encoder_layers": layers, "num_decoder_layers": layers}
+    return [f"network.T5Config.{name} = {value}" for name, value in sizes.items()]
+
+
+_RANDOM = "train_script.train.initial_values_fn = None"
+_RATE = "schedules.create_learning_rate_scheduler.base_learning_rate"
+_FACTORS = "schedules.create_learning_rate_scheduler.factors"
+_START = "start_from_counts.StartFromCounts"
+_STANDARD = [
+    "train/data.DatasetConfig.mixture_or_task_name = 'quickstart_span_corruption'",
+    "train/data.DatasetConfig.task_feature_lengths = %TASK_FEATURE_LENGTHS",
+]
+_LARGE = _network(256, 4, 4, 512, head_dim=64)
+
+ROWS = {
+    "quickstart": Row("nothing"),
+    "random": Row("random initial values", [_RANDOM]),
+    "random_standard": Row("random initial values, 15% masked", [_RANDOM, *_STANDARD]),
+    "random_vocab_rate_1": Row(
+        "random initial values, tables at the full rate", [_RANDOM, "optimizers.adamw_scale.vocab_rate = 1.0"]
+    ),
+    "standard": Row("15% masked", _STANDARD),
+    "vocab_rate_1": Row("tables at the full rate", ["optimizers.adamw_scale.vocab_rate = 1.0"]),
+    "vocab_rate_0.3": Row("tables at 0.3 of the rate", ["optimizers.adamw_scale.vocab_rate = 0.3"]),
+    "vocab_rate_0.03": Row("tables at 0.03 of the rate", ["optimizers.adamw_scale.vocab_rate = 0.03"]),
+    "rate_0.01": Row("rate 0.01", [f"{_RATE} = 0.01"]),
+    "rate_0.015": Row("rate 0.015", [f"{_RATE} = 0.015"]),
+    "rate_0.06": Row("rate 0.06", [f"{_RATE} = 0.06"]),
+    "constant": Row("no decay", [f"{_FACTORS} = 'constant * linear_warmup'"]),
+    "rsqrt": Row(
+        "rate falls with the root of the step", [f"{_FACTORS} = 'constant * linear_warmup * rsqrt_normalized_decay'"]
+    ),
+    "b2_0.999": Row("b2 0.999", ["optimizers.adamw_scale.b2 = 0.999"]),
+    "weight_decay": Row("weight decay 1e-4 a step", ["optimizers.adamw_scale.weight_decay = 0.01"]),
+    "no_z_loss": Row("no z-loss", ["Z_LOSS = 0.0"]),
+    "z_loss_1e-3": Row("z-loss 1e-3", ["Z_LOSS = 0.001"]),
+    "dropout": Row("dropout 0.1", ["DROPOUT_RATE = 0.1"]),
+    "label_smoothing": Row("label smoothing 0.1", ["LABEL_SMOOTHING = 0.1"]),
+    "batch_8": Row("batch 8", ["BATCH_SIZE = 8"], steps=600),
+    "batch_32": Row("batch 32", ["BATCH_SIZE = 32"], steps=150),
+    "large": Row("8.4M parameters: d 256, 4+4 layers", _LARGE, steps=110),
+    "large_random": Row("8.4M parameters, random initial values", [_RANDOM, *_LARGE], steps=110),
+    "shallow": Row("d 128, 2+2 layers", _network(128, 4, 2, 384), steps=400),
+    "wide": Row("d 192, 2+2 layers", _network(192, 6, 2, 512), steps=230),
+    "deep": Row("d 128, 4+4 layers", _network(128, 4, 4, 384), steps=240),
+    "no_fit": Row("counts factored, not fitted", [f"{_START}.fit_steps = 0"]),
+    "rank_64": Row("rank 64 of the bigram", [f"{_START}.rank = 64"]),
+    "output_scale_0.02": Row("output kernels start at 0.02", [f"{_START}.output_scale = 0.02"]),
+    "output_scale_1": Row("output kernels start at 1", [f"{_START}.output_scale = 1.0"]),
+    "start_alone": Row("no training: the start alone", steps=1),
+    "muon": Row("Muon for kernels, AdamW for the rest, rate 3e-3", [f"{_RATE} = 3e-3"], ["gin/optimizers/muon.gin"]),
+    "adafactor": Row(
+        "Adafactor, rate 0.02",
+        [f"{_RATE} = 0.02", "LOSS_NORMALIZING_FACTOR = None"],
+        ["gin/optimizers/adafactor.gin"],
+    ),
+}
