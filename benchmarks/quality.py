@@ -20,6 +20,7 @@ import json
 import os
 import platform
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -63,17 +64,25 @@ def _prepare(work: Path, corpus: str | None, vocab_size: int) -> None:
         if corpus is None:
             _run(work, ["-m", "tasks.examples.python_docs", "--out", str(work / "corpus")])
         else:
-            (work / "corpus").mkdir()
-            for split in ("train", "validation"):
-                files = sorted(Path().glob(corpus.format(split=split)))
-                if not files:
-                    raise SystemExit(f"error: --corpus {corpus}: no file for the split {split}.")
-                for file in files:
-                    (work / "corpus" / f"{split}-{file.name}").symlink_to(file.resolve())
+            _link(work / "corpus", corpus)
     vocabulary = work / "vocab" / "spiece.model"
     if not vocabulary.exists():
         files = ["--data_files", str(work / "corpus" / "train-*.jsonl"), "--out", str(vocabulary)]
         _run(work, ["-m", "limba", "vocab", "build", "--vocab_size", str(vocab_size), *files])
+
+
+def _link(folder: Path, corpus: str) -> None:
+    """Links to the files of a corpus, under the names that the quickstart's tasks read."""
+    place = Path(corpus).parent
+    found = {split: sorted(place.glob(Path(corpus).name.format(split=split))) for split in ("train", "validation")}
+    for split, files in found.items():
+        if not files or any(file.suffix != ".jsonl" for file in files):
+            named = ", ".join(map(str, files)) or "no file"
+            raise SystemExit(f"error: --corpus {corpus}: of the split {split} it names {named}; give .jsonl.")
+    folder.mkdir()
+    for split, files in found.items():
+        for file in files:
+            (folder / f"{split}-{file.name}").symlink_to(file.resolve())
 
 
 def _train(work: Path, name: str, row: Row, seed: int, vocab_size: int) -> None:
@@ -81,6 +90,7 @@ def _train(work: Path, name: str, row: Row, seed: int, vocab_size: int) -> None:
         return
     print(f"== {name}, seed {seed}: {row.why}", flush=True)
     model_dir = work / "runs" / f"{name}-{seed}"
+    shutil.rmtree(model_dir, ignore_errors=True)  # of a row that was interrupted: its seconds would be missing
     bindings = [
         f"MODEL_DIR = '{model_dir}'",
         f"VOCABULARY_FILE = '{work}/vocab/spiece.model'",

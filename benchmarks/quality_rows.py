@@ -18,7 +18,7 @@ class Row:
     why: str
     bindings: Sequence[str] = ()
     gin_files: Sequence[str] = ()
-    steps: int = 300
+    steps: int = 200
 
 
 def _network(width: int, heads: int, layers: int, mlp: int, head_dim: int = 32) -> list[str]:
@@ -38,7 +38,7 @@ _STANDARD = [
 _LARGE = _network(256, 4, 4, 512, head_dim=64)
 
 ROWS = {
-    "quickstart": Row("nothing"),
+    "quickstart": Row("nothing but fewer steps"),
     "random": Row("random initial values", [_RANDOM]),
     "random_standard": Row("random initial values, 15% masked", [_RANDOM, *_STANDARD]),
     "random_vocab_rate_1": Row(
@@ -61,13 +61,13 @@ ROWS = {
     "z_loss_1e-3": Row("z-loss 1e-3", ["Z_LOSS = 0.001"]),
     "dropout": Row("dropout 0.1", ["DROPOUT_RATE = 0.1"]),
     "label_smoothing": Row("label smoothing 0.1", ["LABEL_SMOOTHING = 0.1"]),
-    "batch_8": Row("batch 8", ["BATCH_SIZE = 8"], steps=600),
-    "batch_32": Row("batch 32", ["BATCH_SIZE = 32"], steps=150),
-    "large": Row("8.4M parameters: d 256, 4+4 layers", _LARGE, steps=110),
-    "large_random": Row("8.4M parameters, random initial values", [_RANDOM, *_LARGE], steps=110),
-    "shallow": Row("d 128, 2+2 layers", _network(128, 4, 2, 384), steps=400),
-    "wide": Row("d 192, 2+2 layers", _network(192, 6, 2, 512), steps=230),
-    "deep": Row("d 128, 4+4 layers", _network(128, 4, 4, 384), steps=240),
+    "batch_8": Row("batch 8", ["BATCH_SIZE = 8"], steps=400),
+    "batch_32": Row("batch 32", ["BATCH_SIZE = 32"], steps=100),
+    "large": Row("8.4M parameters: d 256, 4+4 layers", _LARGE, steps=75),
+    "large_random": Row("8.4M parameters, random initial values", [_RANDOM, *_LARGE], steps=75),
+    "shallow": Row("d 128, 2+2 layers", _network(128, 4, 2, 384), steps=270),
+    "wide": Row("d 192, 2+2 layers", _network(192, 6, 2, 512), steps=155),
+    "deep": Row("d 128, 4+4 layers", _network(128, 4, 4, 384), steps=160),
     "no_fit": Row("counts factored, not fitted", [f"{_START}.fit_steps = 0"]),
     "rank_64": Row("rank 64 of the bigram", [f"{_START}.rank = 64"]),
     "output_scale_0.02": Row("output kernels start at 0.02", [f"{_START}.output_scale = 0.02"]),

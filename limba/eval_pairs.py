@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 SPLIT = "pairs"
 # The row of the pairs of several files together.
-ALL_FILES = "all_files"
 NGRAM_TOKENS = 5_000_000
 # Of more files only the table of all together is printed.
 _MOST_TABLES = 6
@@ -65,7 +64,7 @@ def evaluate_pairs(
       columns: the names of the columns "good", "bad" and "phenomenon"; those of known formats need none.
       mode: text in front of the inputs of a model with sentinels, such as UL2's "[NLU]".
       batch_size: sentences that are scored together.
-      train_dataset_cfg, ngram_tokens: n-grams of so many tokens of these texts score the pairs too; None scores none.
+      train_dataset_cfg, ngram_tokens: n-grams of this number of their tokens score the pairs too; None scores none.
 
     Returns:
       The metrics of each file, of the last checkpoint.
@@ -112,7 +111,7 @@ def evaluate_pairs(
             rows += new
     evaluator.close()
     if jax.process_index() == 0:
-        shown = rows if len(files) <= _MOST_TABLES else [row for row in rows if row["task"] == ALL_FILES]
+        shown = rows if len(files) <= _MOST_TABLES else [row for row in rows if row["task"] == pair_results.ALL_FILES]
         print(f"\n{pair_results.table(shown)}\n(all of it in {directory / pair_results.NAME})")
     return results
 
@@ -126,7 +125,7 @@ def _rows(results: Results, ngrams: Results, file_of: Mapping[str, str]) -> list
     if len(rows) > 1:
         names = next(iter(ngrams.values()), {})
         of_all = {name: tasks_door.pooled_pairs([x[name] for x in ngrams.values()]) for name in names}
-        pooled = {"task": ALL_FILES, "metrics": tasks_door.pooled_pairs([*results.values()])}
+        pooled = {"task": pair_results.ALL_FILES, "metrics": tasks_door.pooled_pairs([*results.values()])}
         rows.append(pooled | ({"ngrams": of_all} if of_all else {}))
     return rows
 

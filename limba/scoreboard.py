@@ -6,7 +6,7 @@
 A line for each run: the last evaluation's figures of text (docs/evaluate.md), accuracy over minimal pairs where `limba
 eval RUN --pairs` has been there, hours, and seed. N-grams of the training split are below, once for each set of
 targets. Nats per character compare between vocabularies, other figures between runs of one vocabulary. Nothing is
-evaluated anew.
+evaluated.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from limba.reports import goodput, pair_results, text_figures, writers
 _FIGURES = {
     "nats_per_character": "nats/character",
     "nats_per_text_token": "nats/token",
-    "nats_per_text_token_renormalized": "told of text",
+    "nats_per_text_token_renormalized": "nats among text",
     "text_accuracy": "likeliest",
     "text_top_5_accuracy": "among five",
 }
@@ -80,7 +80,7 @@ def _figures(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _ngrams(line: Mapping[str, Any]) -> list[tuple[str, dict[str, float]]]:
-    columns = _FIGURES | {"nats_per_text_token": "told of text"}
+    columns = _FIGURES | {"nats_per_text_token": "nats among text"}
     found = []
     for key, title in text_figures.PREDICTORS.items():
         figures = {columns[name]: line[f"{key}/{name}"] for name in columns if f"{key}/{name}" in line}
@@ -89,11 +89,14 @@ def _ngrams(line: Mapping[str, Any]) -> list[tuple[str, dict[str, float]]]:
 
 
 def _pairs_by_step(run: Path) -> dict[int, dict[str, float]]:
-    """The mean accuracy over all files of pairs that were evaluated with a checkpoint, as a share."""
-    by_step: dict[int, list[float]] = {}
+    """The accuracy over all pairs that were evaluated together with a checkpoint, as a share; else the files' mean."""
+    by_step: dict[int, dict[str, float]] = {}
     for row in pair_results.read(run / "eval"):
-        by_step.setdefault(row["step"], []).append(row["metrics"]["accuracy"] / 100)
-    return {step: {"pairs": sum(found) / len(found)} for step, found in by_step.items()}
+        if (accuracy := row["metrics"].get("accuracy")) is not None:
+            by_step.setdefault(row["step"], {})[row["task"]] = accuracy / 100
+    all_files = pair_results.ALL_FILES
+    means = {step: sum(found.values()) / len(found) for step, found in by_step.items()}
+    return {step: {"pairs": found.get(all_files, means[step])} for step, found in by_step.items()}
 
 
 def _costs(run: Path) -> dict[str, float]:
@@ -152,14 +155,19 @@ def _picture(runs: Sequence[Path]) -> bytes | None:
     from convert.exports.cards import loss_picture
 
     rows = [row for run in runs for row in rows_of_run(run, every_step=True)]
+    tasks = {row.task for row in rows}
+    of_task = {task: f", {task}" if len(tasks) > 1 else "" for task in tasks}
     curves: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         if "step" in row.figures and "nats/character" in row.figures:
-            curves.setdefault(row.name, []).append((row.figures["step"], row.figures["nats/character"]))
+            name = f"{row.name}{of_task[row.task]}"
+            curves.setdefault(name, []).append((row.figures["step"], row.figures["nats/character"]))
     trigram = text_figures.PREDICTORS["left_trigram"]
-    if found := [row.figures["nats/character"] for row in rows if row.name == trigram]:
+    found = {row.figures["nats/character"] for row in rows if row.name == trigram and "nats/character" in row.figures}
+    if len(found) == 1:  # the same targets
+        (height,) = found
         steps = [step for points in curves.values() for step, _ in points]
-        curves[f"{trigram}, told that text follows"] = [(min(steps), found[0]), (max(steps), found[0])]
+        curves[f"{trigram}, told that text follows"] = [(min(steps), height), (max(steps), height)]
     if not curves:
         raise ValueError("No evaluation has nats per character, which --picture draws: its pieces have no known texts.")
     if len(curves) > len(loss_picture.COLORS):

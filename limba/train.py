@@ -157,9 +157,6 @@ def train(
     for writer in metric_writers:
         getattr(writer, "check", lambda: None)()  # what it needs is missing now as it would be after the data are open
 
-    if initial_values_fn is not None:
-        getattr(initial_values_fn, "check", lambda model: None)(model)
-
     # ----------------------------------------------- seeds and trainer ------------------------------------------------
     record = run_description.recorded(directory.home)
     seeds = run_description.choose_seeds(record, random_seed, train_dataset_cfg.seed)
@@ -170,6 +167,8 @@ def train(
     initializer = train_state_initializer_cls(
         optimizer_def=model.optimizer_def, init_fn=model.initial_variables, partitioner=partitioner
     )
+    if initial_values_fn is not None:
+        _check_initial_values(initial_values_fn, model, get_dataset_fn, initializer)
     trainer = configured_trainer.make_trainer(
         trainer_cls, model, partitioner, initializer, dropout_rng, str(directory.local)
     )
@@ -269,6 +268,21 @@ def _verify(
 ) -> None:
     for config in filter(None, configs):
         verify_fn(config, model)
+
+
+def _check_initial_values(
+    initial_values_fn: InitialValues,
+    model: EncoderDecoderModel,
+    get_dataset_fn: GetDatasetFn | None,
+    initializer: TrainStateInitializer,
+) -> None:
+    if not hasattr(initializer, "changed"):
+        raise ValueError(
+            f"train.initial_values_fn needs a method `changed` of train_state_initializer_cls, and {type(initializer)} "
+            "has none: derive it from limba.checkpoints.train_state.TrainStateInitializer."
+        )
+    if hasattr(initial_values_fn, "check"):
+        initial_values_fn.check(model, tasks_door.is_own(get_dataset_fn))
 
 
 def _begin(*ahead: inputs.FirstBatch | StepAhead) -> None:

@@ -112,7 +112,7 @@ class TrainStateInitializer:
             return initial_values.compute(functools.partial(self.new_state, init_rng), self.train_state_axes)
 
     def changed(self, state: TrainState, change: Callable[[PyTree], PyTree]) -> TrainState:
-        """A state with changed parameters, before its first step.
+        """A state with changed parameters, before its first step. While it is made, devices hold two.
 
         Args:
           change: called with the parameters as whole NumPy arrays, on every host; returns the same on every host.

@@ -1,6 +1,6 @@
 """The door to `tasks` for the rooms of the engine, which do not import it themselves; it imports it inside functions.
 
-Where arrays are given by other means nothing here is called, and no library of data is imported.
+Where arrays are given by other means no library of data is imported.
 """
 
 import inspect
@@ -84,10 +84,14 @@ def facts(cfg: contract.DatasetConfig) -> dict[str, str]:
     return task_batches.data_facts(cfg)
 
 
+def is_own(get_dataset_fn: contract.GetDatasetFn | None) -> bool:
+    """Whether a training stream is `get_dataset`'s, and not that of a user's own function."""
+    return get_dataset_fn is None or inspect.unwrap(get_dataset_fn) is get_dataset
+
+
 def facts_of(get_dataset_fn: contract.GetDatasetFn | None, cfg: contract.DatasetConfig) -> dict[str, str]:
     """`facts` where `get_dataset` opens the stream; a user's own function has no facts."""
-    ours = get_dataset_fn is None or inspect.unwrap(get_dataset_fn) is get_dataset
-    return facts(cfg) if ours else {}
+    return facts(cfg) if is_own(get_dataset_fn) else {}
 
 
 def check_files(cfg: contract.DatasetConfig, needs_split: bool) -> None:
@@ -105,8 +109,7 @@ def has_blanks(
     Args:
       batches: that the function opened; those of a user's own need not come from a task.
     """
-    ours = get_dataset_fn is None or inspect.unwrap(get_dataset_fn) is get_dataset
-    return not (ours and isinstance(batches, contract.TaskBatches)) or predictions().has_blanks(cfg)
+    return not (is_own(get_dataset_fn) and isinstance(batches, contract.TaskBatches)) or predictions().has_blanks(cfg)
 
 
 def verify_matching_vocabs(cfg: contract.DatasetConfig, model: Any) -> None:

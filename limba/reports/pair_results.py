@@ -12,6 +12,7 @@ from limba.reports import results_table
 
 NAME = "pairs_results.jsonl"
 ALL = "all"
+ALL_FILES = "all_files"  # the task of rows about several files together
 # Characters of a line.
 _WIDEST = 120
 

@@ -119,7 +119,7 @@ class TrainingEvaluation:
             )
             scalars |= counted.rates()
             if self.baselines is not None:
-                scalars |= self.baselines.of_task(task, step, say)
+                scalars |= self.baselines.of_task(task, step, say, check)
             if self._is_first:
                 scalars["timing/compilation_seconds"] = counted.first_seconds
             results[task] = scalars

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tasks.metrics.text_metrics import Metrics, are_finite, check_lengths
 
-# Of the normal distribution: 95 % lie within so many standard deviations.
+# Of the normal distribution: 95 % lie within this number of standard deviations.
 _Z = 1.959963984540054
 
 

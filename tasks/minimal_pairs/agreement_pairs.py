@@ -202,7 +202,7 @@ def _begins_with_vowel(form: str) -> bool:
 
 
 def choose(pairs: Iterable[Pair], most: int) -> list[Pair]:
-    """At most so many different pairs of each phenomenon, evenly from the directions of change, in the order of files.
+    """At most `most` different pairs of each phenomenon, evenly from the directions of change, in the files' order.
 
     Of a direction (`Sing` to `Plur`) those with the smallest hash are taken: a sample that depends on the sentences
     alone. Where a direction has few, the others have more.

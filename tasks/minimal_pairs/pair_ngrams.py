@@ -43,7 +43,8 @@ def accuracies(task: Any, split: str, counts: NgramCounts, vocabulary: Any) -> d
     found = {}
     for name, short in NAMES.items():
         scores = np.zeros(len(sentences))
-        np.add.at(scores, owners[0], -predicted[name].nats[owners[1]])
+        if name in predicted:  # Without a token that differs all pairs are ties.
+            np.add.at(scores, owners[0], -predicted[name].nats[owners[1]])
         metrics = pair_metrics.pair_accuracy(targets, scores.tolist())
         found[short] = {name: value for name, value in metrics.items() if name != "accuracy_per_token"}
     return found

@@ -19,7 +19,7 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="limba pairs", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("files", nargs="+", metavar="CONLLU", help="files of a treebank, read together")
     parser.add_argument("--out", required=True, metavar="FILE", help="the file to write: pairs.jsonl")
-    most = "at most so many pairs of each phenomenon, evenly from the directions of change (1000)"
+    most = "at most this number of pairs of each phenomenon, evenly from the directions of change (1000)"
     parser.add_argument("--per_phenomenon", type=int, default=1000, metavar="N", help=most)
     words = "sentences with more words are left out (40)"
     parser.add_argument("--most_words", type=int, default=40, metavar="N", help=words)

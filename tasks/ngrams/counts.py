@@ -55,8 +55,11 @@ class NgramCounts:
       before: of `r * vocab_size + w` for each distance from 1 to `MOST_DISTANCE`, where r follows w at that distance.
     """
 
-    def __init__(self, vocab_size: int, most_entries: int = MOST_ENTRIES):
-        """Raises ValueError for a vocabulary whose trigrams have no number of 64 bits."""
+    def __init__(self, vocab_size: int, most_entries: int = MOST_ENTRIES, bigrams_only: bool = False):
+        """Raises ValueError for a vocabulary whose trigrams have no number of 64 bits.
+
+        With `bigrams_only` the other tables stay empty, which takes a fifth of the memory.
+        """
         if vocab_size**3 >= 2**63:
             raise ValueError(f"N-grams of {vocab_size:,} pieces do not fit into 64 bits.")
         self.vocab_size, self._most_entries = vocab_size, most_entries
@@ -64,6 +67,7 @@ class NgramCounts:
         self._tables = [SparseCounts.empty() for _ in range(2 + MOST_DISTANCE)]
         self._waiting: list[list[np.ndarray]] = [[] for _ in self._tables]
         self._num_waiting = 0
+        self._bigrams_only = bigrams_only
 
     @property
     def num_tokens(self) -> int:
@@ -91,13 +95,14 @@ class NgramCounts:
             return tokens[:-distance][inside], tokens[distance:][inside]
 
         first, second = pairs(1)
-        inside = text[2:] == text[:-2]
-        third = ((tokens[:-2] * size + tokens[1:-1]) * size + tokens[2:])[inside]
-        keys = [first * size + second, third]
-        for distance in range(1, MOST_DISTANCE + 1):
-            word, right = pairs(distance)
-            keys.append(right * size + word)
-        for waiting, new in zip(self._waiting, keys, strict=True):
+        keys = [first * size + second]
+        if not self._bigrams_only:
+            inside = text[2:] == text[:-2]
+            keys.append(((tokens[:-2] * size + tokens[1:-1]) * size + tokens[2:])[inside])
+            for distance in range(1, MOST_DISTANCE + 1):
+                word, right = pairs(distance)
+                keys.append(right * size + word)
+        for waiting, new in zip(self._waiting, keys, strict=False):
             waiting.append(new)
         self._num_waiting += len(tokens)
         if self._num_waiting >= _MOST_WAITING:
@@ -106,7 +111,7 @@ class NgramCounts:
     def _counted(self) -> list[SparseCounts]:
         if self._num_waiting:
             self._tables = [
-                table.added(np.concatenate(new), self._most_entries)
+                table.added(np.concatenate(new), self._most_entries) if new else table
                 for table, new in zip(self._tables, self._waiting, strict=True)
             ]
             self._waiting = [[] for _ in self._tables]

@@ -18,8 +18,8 @@ from tasks.ngrams.counts import MOST_DISTANCE, NgramCounts, SparseCounts
 from tasks.ngrams.spliced_texts import NONE, Contexts
 
 UNIGRAM, BIGRAM, TRIGRAM, BOTH_SIDED = "unigram", "left_bigram", "left_trigram", "both_sided_ngrams"
-# Probabilities that are made at a time.
-_MOST_AT_ONCE = 2**23
+# Probabilities that are made at a time, and of an evaluation.
+_MOST_AT_ONCE, _MOST_PREDICTIONS = 2**23, 2**30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +42,14 @@ class NgramPredictors:
         self._pieces = np.flatnonzero(is_text)
         self._column = np.full(self._size, NONE)
         self._column[self._pieces] = np.arange(len(self._pieces))
-        self._counts = counts
+        self._bigrams, self._trigrams = _Table.of(counts.bigrams), _Table.of(counts.trigrams)
+        self._before = [_Table.of(table) for table in counts.before]
         self._unigram = self._of_unigrams(counts.unigrams[self._pieces])
+
+    @property
+    def most_targets(self) -> int:
+        """Of an evaluation that is to take less than a minute: a prediction costs as much as there are pieces."""
+        return _MOST_PREDICTIONS // len(self._pieces)
 
     def predict(self, contexts: Contexts) -> Mapping[str, Predicted]:
         """Of each predictor, in the order unigram, left bigram, left trigram, both-sided n-grams.
@@ -74,13 +80,13 @@ class NgramPredictors:
         """Names, and probabilities float64 `[targets, pieces]`."""
         shape = (len(contexts), len(self._pieces))
         yield UNIGRAM, np.broadcast_to(self._unigram, shape)
-        bigram = self._interpolated(self._counts.bigrams, contexts.left, np.broadcast_to(self._unigram, shape))
+        bigram = self._interpolated(self._bigrams, contexts.left, np.broadcast_to(self._unigram, shape))
         yield BIGRAM, bigram
         both = np.where(contexts.left_but_one == NONE, NONE, contexts.left_but_one * self._size + contexts.left)
-        trigram = self._interpolated(self._counts.trigrams, both, bigram)
+        trigram = self._interpolated(self._trigrams, both, bigram)
         yield TRIGRAM, trigram
         product = np.array(trigram)
-        for distance, counts in enumerate(self._counts.before, start=1):
+        for distance, counts in enumerate(self._before, start=1):
             rows = np.flatnonzero((contexts.distance == distance) & (contexts.right != NONE))
             lower = np.broadcast_to(self._unigram, (len(rows), shape[1]))
             product[rows] *= self._interpolated(counts, contexts.right[rows], lower) / self._unigram
@@ -94,12 +100,11 @@ class NgramPredictors:
         left_over = discount * np.count_nonzero(counts) / counts.sum()
         return np.maximum(counts - discount, 0) / counts.sum() + left_over * uniform
 
-    def _interpolated(self, counts: SparseCounts, contexts: np.ndarray, lower: np.ndarray) -> np.ndarray:
-        discount = _discount(counts.counts)
+    def _interpolated(self, table: "_Table", contexts: np.ndarray, lower: np.ndarray) -> np.ndarray:
+        counts, sums, discount = table.counts, table.sums, table.discount
         starts, ends = counts.starting_with(contexts, self._size)
         starts, ends = (np.where(contexts == NONE, 0, x) for x in (starts, ends))
         lengths = ends - starts
-        sums = np.concatenate([[0], np.cumsum(counts.counts)])
         totals = (sums[ends] - sums[starts])[:, None]
         weight = np.where(totals > 0, discount * lengths[:, None] / np.maximum(totals, 1), 1.0)
         made = lower * weight
@@ -108,6 +113,19 @@ class NgramPredictors:
         column = self._column[counts.keys[entry] % self._size]
         made[row, column] += (counts.counts[entry] - discount) / totals[row, 0]
         return made
+
+
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    """Counts with what every part of the targets asks of them: their sums up to each entry, and their discount."""
+
+    counts: SparseCounts
+    sums: np.ndarray
+    discount: float
+
+    @classmethod
+    def of(cls, counts: SparseCounts) -> "_Table":
+        return cls(counts, np.concatenate([[0], np.cumsum(counts.counts)]), _discount(counts.counts))
 
 
 def _discount(counts: np.ndarray) -> float:

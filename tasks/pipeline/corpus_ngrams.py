@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,23 +19,36 @@ from tasks.vocabularies import piece_characters, sentencepiece_models
 _ROWS = 64
 
 
-def count(config: DatasetConfig, vocabulary: Any, feature_converter: Any, most_tokens: int) -> NgramCounts:
+def count(
+    config: DatasetConfig,
+    vocabulary: Any,
+    feature_converter: Any,
+    most_tokens: int,
+    check: Callable[[], None] = lambda: None,
+    bigrams_only: bool = False,
+) -> NgramCounts:
     """Counts of the texts of a split in the order of its files, each once, until `most_tokens` were read.
+
+    The tasks of a mixture are read in turn, a batch of each, whatever their rates are.
 
     Args:
       config: of the training; its batch size and order do not matter.
       vocabulary: of the targets; the inputs have the same.
       feature_converter: the model's.
+      check: called before each batch; it may raise.
+      bigrams_only: leaves other tables than `unigrams` and `bigrams` empty.
 
     Raises:
       ValueError, FileNotFoundError: as `tasks.pipeline.task_batches.get_eval_batches`.
     """
     ids = sentencepiece_models.ids_of(vocabulary)
-    counts = NgramCounts(ids.vocab_size)
-    config = _read_once(config, _ROWS)
-    batches = task_batches.get_eval_batches(config, feature_converter)[config.name]
+    counts = NgramCounts(ids.vocab_size, bigrams_only=bigrams_only)
+    sets = task_batches.get_eval_batches(_read_once(config, _ROWS), feature_converter)
+    if len(sets) > 1:
+        sets = {task: batches for task, batches in sets.items() if task != config.name}
     with tqdm(total=most_tokens, desc="counting n-grams", unit=" tokens", unit_scale=True, disable=None) as bar:
-        for batch in batches:
+        for batch in filter(None, itertools.chain.from_iterable(itertools.zip_longest(*sets.values()))):
+            check()
             before = counts.num_tokens
             counts.add(splice(batch, ids))
             bar.update(counts.num_tokens - before)
@@ -45,15 +58,23 @@ def count(config: DatasetConfig, vocabulary: Any, feature_converter: Any, most_t
 
 
 def predict(
-    counts: NgramCounts, config: DatasetConfig, vocabulary: Any, feature_converter: Any, eval_steps: int | None
+    counts: NgramCounts,
+    config: DatasetConfig,
+    vocabulary: Any,
+    feature_converter: Any,
+    eval_steps: int | None,
+    check: Callable[[], None] = lambda: None,
 ) -> dict[str, dict[str, dict[str, float]]]:
     """The metrics of each predictor on the text targets of an evaluation, under the names that the model's have.
+
+    Of an evaluation with more than `NgramPredictors.most_targets`, the first batches that have as many.
 
     Args:
       counts: of the training texts.
       config: of the evaluation.
       vocabulary, feature_converter: as of `count`.
       eval_steps: batches of each task; None takes all.
+      check: called before each batch; it may raise.
 
     Returns:
       `{task: {"left_bigram": {"nats_per_text_token": 4.9, …}, …}}`, without the tasks that have no text targets.
@@ -65,8 +86,12 @@ def predict(
     made = {}
     for task, batches in sets.items():
         parts: dict[str, list[Predicted]] = {}
-        words = []
-        for of_batch in (contexts(splice(batch, ids)) for batch in itertools.islice(batches, eval_steps)):
+        words: list[np.ndarray] = []
+        for batch in itertools.islice(batches, eval_steps):
+            check()
+            if sum(map(len, words)) >= predictors.most_targets:
+                break
+            of_batch = contexts(splice(batch, ids))
             words.append(of_batch.words)
             for name, predicted in predictors.predict(of_batch).items():
                 parts.setdefault(name, []).append(predicted)

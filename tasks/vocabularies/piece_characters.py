@@ -1,5 +1,6 @@
 """How many characters the pieces of a vocabulary stand for: what losses per token of two vocabularies compare by."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from limba.data import text_pieces
 from tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
 from tasks.vocabularies.vocabulary import ByteVocabulary, SentencePieceVocabulary, without_tensorflow
 
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 _KNOWN = ByteVocabulary | SentencePieceVocabulary | TokenizerVocabulary | T5TokenizerVocabulary
 
 
@@ -15,7 +17,7 @@ def of_vocabulary(vocabulary: Any) -> np.ndarray | None:
     """Characters of each piece, int64 `[vocab_size]`; None for a kind of vocabulary whose pieces are not known.
 
     A blank is a character, also one that only a piece's mark stands for. Of the bytes of a character only the first
-    counts. Special tokens and sentinels have none.
+    counts, and of an unknown piece one. Special tokens and sentinels have none.
     """
     vocabulary = without_tensorflow(vocabulary)
     if not isinstance(vocabulary, _KNOWN):
@@ -41,10 +43,14 @@ def of_vocabulary(vocabulary: Any) -> np.ndarray | None:
                 continue
             if is_bytes:
                 characters[id_] = sum(character not in _CONTINUATIONS for character in piece)
+            elif _BYTE.fullmatch(piece):
+                characters[id_] = _begins_character(int(piece[3:5], 16))
             elif is_word_piece:
                 characters[id_] = len(piece) - 2 if piece.startswith("##") else len(piece) + 1
             else:
                 characters[id_] = len(piece)
+    if vocabulary.unk_id is not None:
+        characters[vocabulary.unk_id] = 1
     return np.where(text_pieces.of_vocabulary(vocabulary, len(characters)), characters, 0)
 
 

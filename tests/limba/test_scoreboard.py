@@ -33,7 +33,11 @@ def test_runs_stand_side_by_side_with_ngrams_once(tmp_path, capsys):
     first, second = _run(tmp_path / "a"), _run(tmp_path / "b", scale=2.0)
     (first / "eval").mkdir()
     pairs = {"task": "agreement", "split": "pairs", "step": 20, "checkpoint": "x", "loss": {}}
-    results = [pairs | {"metrics": {"accuracy": 60.0}}, pairs | {"task": "more", "metrics": {"accuracy": 70.0}}]
+    results = [pairs | {"metrics": {"accuracy": 60.0}}, pairs | {"task": "more", "metrics": {"accuracy": 80.0}}]
+    results += [
+        pairs | {"task": "all_files", "metrics": {"accuracy": 65.0}},
+        pairs | {"task": "undefined", "metrics": {}},
+    ]
     (first / "eval" / "pairs_results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in results))
     out = tmp_path / "board.csv"
     assert scoreboard.main([str(first), str(second), "--out", str(out)]) == 0
@@ -45,7 +49,7 @@ def test_runs_stand_side_by_side_with_ngrams_once(tmp_path, capsys):
         "step": "20",
         "nats/character": "0.6250",
         "nats/token": "2.5000",
-        "told of text": "2.2500",
+        "nats among text": "2.2500",
         "likeliest": "12.5%",
         "among five": "25.0%",
         "pairs": "65.0%",
@@ -54,7 +58,7 @@ def test_runs_stand_side_by_side_with_ngrams_once(tmp_path, capsys):
     assert rows[1]["nats/token"] == "5.0000" and rows[1]["pairs"] == ""
     assert rows[2] == dict.fromkeys(rows[2], "") | {
         "": "bigram of the token before",
-        "told of text": "4.7500",
+        "nats among text": "4.7500",
         "likeliest": "20.0%",
     }
     said = capsys.readouterr().out.splitlines()

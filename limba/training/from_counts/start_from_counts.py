@@ -60,11 +60,22 @@ class StartFromCounts:
         if not self.output_scale >= 0:
             raise ValueError(f"StartFromCounts.output_scale is {self.output_scale!r}; it is at least 0.")
 
-    def check(self, model: Any) -> None:
-        """Raises ValueError for a model that cannot begin so, before anything is read."""
+    def check(self, model: Any, has_own_stream: bool = True) -> None:
+        """Raises ValueError for a model or a stream that cannot begin so, before anything is read.
+
+        Args:
+          has_own_stream: whether Limba opens the training's task, whose texts are counted.
+        """
         config: Any = getattr(model.module, "config", None)
         t5_wiring.check(config)
         t5_wiring.room(config, self.rank)
+        if not has_own_stream:
+            raise ValueError(
+                "A start from counts reads the texts of the training's task, and train.get_dataset_fn is a function of "
+                "your own: leave initial_values_fn out, or register the data as a task."
+            )
+        if model.input_vocabulary != model.output_vocabulary:
+            raise ValueError("A start from counts needs one vocabulary for inputs and targets; the model has two.")
 
     def __call__(self, params: PyTree, model: Any, dataset: DatasetConfig) -> PyTree:
         """The parameters with NumPy arrays, the same on every host.
@@ -76,7 +87,8 @@ class StartFromCounts:
         self.check(model)
         began = time.monotonic()
         counted = tasks_door.ngrams().count(
-            dataset, model.output_vocabulary, model.FEATURE_CONVERTER_CLS, self.most_tokens
+            *(dataset, model.output_vocabulary, model.FEATURE_CONVERTER_CLS, self.most_tokens),
+            bigrams_only=True,
         )
         counts = factored_bigram.BigramCounts(counted.unigrams, counted.bigrams.keys, counted.bigrams.counts)
         counted_in = time.monotonic() - began
@@ -95,6 +107,11 @@ class StartFromCounts:
         Raises:
           ValueError: for texts without pairs of pieces, and for a vocabulary that the embedding has no rows for.
         """
+        if len(counts.unigrams) > config.vocab_size:
+            raise ValueError(
+                f"The vocabulary has {len(counts.unigrams):,} pieces, and the network's tables (T5Config.vocab_size) "
+                f"{config.vocab_size:,} rows."
+            )
         if len(counts.keys) < 2:
             raise ValueError("A start from counts needs text, and the training split has no two pairs of pieces in it.")
         room = t5_wiring.room(config, self.rank)

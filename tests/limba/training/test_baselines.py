@@ -1,6 +1,7 @@
 """N-grams of a run's training split, on the targets of its evaluation."""
 
 import collections
+import dataclasses
 import json
 import math
 import types
@@ -12,11 +13,13 @@ from limba.data.contract import DatasetConfig
 from limba.inference import tasks_door
 from limba.training.baselines import NAME, NgramBaselines, RunBaselines
 from tasks import pretraining
+from tasks.registry import tasks
 from tasks.vocabularies import ByteVocabulary
 
 LENGTHS = {"inputs": 32, "targets": 8}
+BYTES = ByteVocabulary(extra_ids=100)
 MODEL = types.SimpleNamespace(
-    output_vocabulary=ByteVocabulary(extra_ids=100), FEATURE_CONVERTER_CLS="EncDecFeatureConverter"
+    input_vocabulary=BYTES, output_vocabulary=BYTES, FEATURE_CONVERTER_CLS="EncDecFeatureConverter"
 )
 OURS = (tasks_door.get_dataset, tasks_door.get_training_eval_datasets)
 
@@ -87,6 +90,56 @@ def test_they_are_counted_once_when_they_are_due(tmp_path, texts, monkeypatch):
     assert other.of_task("baselines_corpus", 11, said.append) != found and counted == [1]
     (tmp_path / NAME).write_text("{")
     assert _baselines(tmp_path, first_step=10).of_task("baselines_corpus", 11, said.append) == found
+
+
+def test_an_error_is_a_warning_and_no_training_ends_for_it(tmp_path, texts, monkeypatch, caplog):
+    def broken(*_):
+        raise OSError("the corpus is gone")
+
+    monkeypatch.setattr(tasks_door.ngrams(), "count", broken)
+    baselines = _baselines(tmp_path, first_step=0)
+    assert baselines.of_task("baselines_corpus", 1, print) == baselines.of_task("baselines_corpus", 2, print) == {}
+    (warning,) = (x for x in caplog.messages if "train.baselines = None" in x)
+    assert "the corpus is gone" in warning and not (tmp_path / NAME).exists()
+
+
+def test_a_request_to_stop_is_heard_on_the_way(tmp_path, texts):
+    class Stop(Exception):
+        pass
+
+    def stop():
+        raise Stop
+
+    with pytest.raises(Stop):
+        _baselines(tmp_path, first_step=0).of_task("baselines_corpus", 1, print, stop)
+
+
+def test_two_vocabularies_have_none(tmp_path, texts):
+    baselines = _baselines(tmp_path, first_step=0)
+    model = types.SimpleNamespace(
+        input_vocabulary=ByteVocabulary(extra_ids=50),
+        output_vocabulary=MODEL.output_vocabulary,
+        FEATURE_CONVERTER_CLS=MODEL.FEATURE_CONVERTER_CLS,
+    )
+    other = dataclasses.replace(baselines, model=model)
+    assert other.of_task("baselines_corpus", 1, print) == {}
+
+
+def test_the_tasks_of_a_mixture_are_counted_in_turn(texts, tmp_path):
+    file = tmp_path / "short.jsonl"
+    file.write_text(json.dumps({"text": "z" * 20}) + "\n")
+    pretraining.register_pretraining_task(
+        "baselines_short", data_files={"train": str(file)}, vocabulary=MODEL.output_vocabulary
+    )
+    tasks.MixtureRegistry.add("baselines_mixture", ["baselines_short", "baselines_corpus"], default_rate=1.0)
+    config = DatasetConfig("baselines_mixture", LENGTHS, "train", 4, seed=1)
+    counts = tasks_door.ngrams().count(config, MODEL.output_vocabulary, MODEL.FEATURE_CONVERTER_CLS, 10**6)
+    # One has ended long before the other.
+    assert counts.unigrams[ord("z") + 3] == 20 and counts.num_tokens == 200 * 25 + 20
+    few = tasks_door.ngrams().count(
+        config, MODEL.output_vocabulary, MODEL.FEATURE_CONVERTER_CLS, 10**6, bigrams_only=True
+    )
+    assert np.array_equal(few.bigrams.counts, counts.bigrams.counts) and not len(few.trigrams.keys)
 
 
 def test_a_users_own_stream_has_none(tmp_path, texts):

@@ -37,6 +37,7 @@ def test_sentence_pieces(tmp_path):
     vocabulary = sentencepiece_models.open_vocabulary(str(tmp_path / "spiece.model"))
     # The blank before a text is a piece's, and a character that no piece has is one byte that begins it.
     assert _sum(vocabulary) == len(f" {TEXT}") and _sum(vocabulary, "ñ") == len(" ñ")
+    assert piece_characters.of_vocabulary(vocabulary)[vocabulary.unk_id] == 1
     assert not piece_characters.of_vocabulary(vocabulary)[[0, 1, *sentencepiece_models.sentinel_ids(vocabulary)]].any()
 
 

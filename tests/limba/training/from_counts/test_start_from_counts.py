@@ -149,7 +149,8 @@ def test_a_start_counts_the_training_split_with_the_models_vocabulary(counts, mo
 
     class Ngrams:
         @staticmethod
-        def count(*arguments):
+        def count(*arguments, bigrams_only):
+            assert bigrams_only
             asked.append(arguments)
             return _Counted(counts)
 
