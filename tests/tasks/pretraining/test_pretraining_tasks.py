@@ -38,8 +38,8 @@ def test_quickstart_registers_without_files(monkeypatch, tmp_path, lengths):
     monkeypatch.setenv("LIMBA_QUICKSTART_DIR", str(tmp_path))
     # Other tests may have imported it with the directory that this checkout has.
     monkeypatch.delitem(sys.modules, "tasks.examples.quickstart", raising=False)
-    if "quickstart_span_corruption" in TaskRegistry.names():
-        TaskRegistry.remove("quickstart_span_corruption")
+    for name in {"quickstart_span_corruption", "quickstart_many_blanks"} & set(TaskRegistry.names()):
+        TaskRegistry.remove(name)
     quickstart = importlib.import_module("tasks.examples.quickstart")
 
     task = TaskRegistry.get("quickstart_span_corruption")
