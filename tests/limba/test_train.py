@@ -112,9 +112,7 @@ def test_a_start_from_counts_refuses_a_network_before_the_data_are_opened(tmp_pa
     tied = small.model(logits_via_embedding=True, **small.TINY)
     with pytest.raises(ValueError, match=r"A start from counts .*: logits_via_embedding is True"):
         _train(tmp_path, model=tied, initial_values_fn=StartFromCounts(), get_dataset_fn=lambda *_: opened.append(1))
-    with pytest.raises(
-        ValueError, match=r"train\.get_dataset_fn is a function of your own: leave"
-    ):
+    with pytest.raises(ValueError, match=r"train\.get_dataset_fn is a function of your own: leave"):
         _train(tmp_path, initial_values_fn=StartFromCounts(), get_dataset_fn=lambda *_: opened.append(1))
     with pytest.raises(ValueError, match="needs a method `changed` of train_state_initializer_cls"):
         _train(tmp_path, initial_values_fn=StartFromCounts(), train_state_initializer_cls=lambda **_: object())
