@@ -19,7 +19,7 @@ from typing import Any
 
 from limba.checkpoint_files import run_folder
 from limba.files import json_text, storage
-from limba.reports import goodput, pair_results, text_figures, writers
+from limba.reports import goodput, pair_results, results_table, text_figures, writers
 
 _FIGURES = {
     "nats_per_character": "nats/character",
@@ -147,7 +147,7 @@ def _content(rows: Sequence[Row], ending: str) -> str:
     if ending == ".md":
         lines = [cells[0], ["---"] * len(cells[0]), *cells[1:]]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return text_figures.aligned(cells) + "\n"
+    return "\n".join(results_table.aligned_behind_names(cells)) + "\n"
 
 
 def _picture(runs: Sequence[Path]) -> bytes | None:

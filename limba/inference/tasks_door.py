@@ -84,9 +84,9 @@ def facts(cfg: contract.DatasetConfig) -> dict[str, str]:
     return task_batches.data_facts(cfg)
 
 
-def is_own(get_dataset_fn: contract.GetDatasetFn | None) -> bool:
-    """Whether a training stream is `get_dataset`'s, and not that of a user's own function."""
-    return get_dataset_fn is None or inspect.unwrap(get_dataset_fn) is get_dataset
+def is_own(get_dataset_fn: Callable[..., Any] | None, ours: Callable[..., Any] = get_dataset) -> bool:
+    """Whether a stream is `ours`, `get_dataset`'s or `get_training_eval_datasets`', and not a user's own function's."""
+    return get_dataset_fn is None or inspect.unwrap(get_dataset_fn) is ours
 
 
 def facts_of(get_dataset_fn: contract.GetDatasetFn | None, cfg: contract.DatasetConfig) -> dict[str, str]:

@@ -51,19 +51,13 @@ def _block(rows: Sequence[results_table.Row]) -> str:
             cells = [_cell(found, end, False) for found in ngrams.values()]
             cells += [_cell(found, end, with_intervals) for found in columns]
             lines.append([name, _shown(last.get(f"pairs{end}")), *cells])
-        text = _aligned(lines)
+        text = results_table.aligned_behind_names(lines)
         if len(text[0]) <= _WIDEST:
             break
     intervals = " with 95 % intervals" if with_intervals else ""
     ties = sum(int(found.get("ties") or 0) for found in columns)
     about = f"{ties:,} ties, counted as wrong" if ties else "no ties"
     return "\n".join([f"accuracy in percent{intervals}, {about}", *text])
-
-
-def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """As `results_table.aligned`, but the first column begins at the same place."""
-    width = max(len(line[0]) for line in lines)
-    return results_table.aligned([[line[0].ljust(width), *line[1:]] for line in lines])
 
 
 def _cell(metrics: Mapping[str, Any], ending: str, with_interval: bool) -> str:

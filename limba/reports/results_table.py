@@ -85,6 +85,12 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.rjust, line, widths)) for line in lines]
 
 
+def aligned_behind_names(lines: Sequence[Sequence[str]]) -> list[str]:
+    """As `aligned`, but the first column begins at the same place, and no line ends with blanks."""
+    width = max(len(line[0]) for line in lines)
+    return [line.rstrip() for line in aligned([[line[0].ljust(width), *line[1:]] for line in lines])]
+
+
 def _scalars(row: Row) -> Mapping[str, Any]:
     shown_losses = _LOSSES | (_OF_TEXT if _OF_SENTINELS in row["loss"] else {})
     losses = {column: row["loss"][name] for name, column in shown_losses.items() if name in row["loss"]}

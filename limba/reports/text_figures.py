@@ -1,6 +1,8 @@
 """The figures of text targets as a table: a model's, and those of n-grams of its training corpus beside them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+
+from limba.reports import results_table
 
 # Names of metrics.jsonl; those of n-grams are behind the name of the predictor.
 _NATS, _PER_CHARACTER, _RIGHT, _TOP_5 = (
@@ -40,17 +42,7 @@ def rows(line: Mapping[str, float]) -> list[tuple[str, ...]]:
 
 def table(line: Mapping[str, float]) -> str:
     """`rows` as text, without a newline at its end."""
-    return aligned([HEAD, *rows(line)])
-
-
-def aligned(cells: Sequence[Sequence[str]]) -> str:
-    """Lines of a table, names on the left and numbers on the right of their columns."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for name, *numbers in cells:
-        padded = [name.ljust(widths[0]), *(x.rjust(width) for x, width in zip(numbers, widths[1:], strict=True))]
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
+    return "\n".join(results_table.aligned_behind_names([HEAD, *rows(line)]))
 
 
 def in_words(line: Mapping[str, float]) -> str:

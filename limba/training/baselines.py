@@ -1,7 +1,6 @@
 """What n-grams of the training corpus predict of a run's evaluation: a model that is worse has learned no context."""
 
 import dataclasses
-import inspect
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -66,8 +65,10 @@ class RunBaselines:
     opens: tuple[Callable[..., Any] | None, Callable[..., Any] | None]
 
     def __post_init__(self):
-        ours = (tasks_door.get_dataset, tasks_door.get_training_eval_datasets)
-        is_ours = all(x is None or inspect.unwrap(x) is y for x, y in zip(self.opens, ours, strict=True))
+        of_training, of_evaluation = self.opens
+        is_ours = tasks_door.is_own(of_training) and tasks_door.is_own(
+            of_evaluation, tasks_door.get_training_eval_datasets
+        )
         vocabularies = [getattr(self.model, f"{side}_vocabulary", None) for side in ("input", "output")]
         has_one = vocabularies[0] is not None and vocabularies[0] == vocabularies[1]
         self._are_wanted = self.eval_config is not None and is_ours and has_one
