@@ -36,11 +36,17 @@ _STANDARD = [
     "train/data.DatasetConfig.task_feature_lengths = %TASK_FEATURE_LENGTHS",
 ]
 _LARGE = _network(256, 4, 4, 512, head_dim=64)
+# T5X's pre-training: Adafactor, and a rate that does not fall in the first 10,000 steps.
+_T5X = [
+    *(_RANDOM, *_STANDARD, "LOSS_NORMALIZING_FACTOR = None", f"{_FACTORS} = 'constant * rsqrt_decay'"),
+    *(f"{_RATE} = 1.0", "schedules.create_learning_rate_scheduler.warmup_steps = 10000"),
+]
 
 ROWS = {
     "quickstart": Row("nothing but fewer steps"),
     "random": Row("random initial values", [_RANDOM]),
     "random_standard": Row("random initial values, 15% masked", [_RANDOM, *_STANDARD]),
+    "t5x": Row("T5X's recipe: random, 15% masked, Adafactor", _T5X, ["gin/optimizers/adafactor.gin"], steps=240),
     "random_vocab_rate_1": Row(
         "random initial values, tables at the full rate", [_RANDOM, "optimizers.adamw_scale.vocab_rate = 1.0"]
     ),
@@ -64,6 +70,8 @@ ROWS = {
     "batch_8": Row("batch 8", ["BATCH_SIZE = 8"], steps=400),
     "batch_32": Row("batch 32", ["BATCH_SIZE = 32"], steps=100),
     "large": Row("8.4M parameters: d 256, 4+4 layers", _LARGE, steps=75),
+    "large_standard": Row("8.4M parameters, 15% masked", [*_LARGE, *_STANDARD], steps=75),
+    "large_t5x": Row("8.4M parameters, T5X's recipe", [*_LARGE, *_T5X], ["gin/optimizers/adafactor.gin"], steps=90),
     "large_random": Row("8.4M parameters, random initial values", [_RANDOM, *_LARGE], steps=75),
     "shallow": Row("d 128, 2+2 layers", _network(128, 4, 2, 384), steps=270),
     "wide": Row("d 192, 2+2 layers", _network(192, 6, 2, 512), steps=155),
