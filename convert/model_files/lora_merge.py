@@ -6,10 +6,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from limba.checkpoint_files import pretraining_parts, saved_tensors
 from limba.checkpoint_files.run_folder import load_run_info
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
 from limba.files.storage import AnyPath
 from limba.models import lora
+
+
+def open_merged(path: AnyPath) -> Mapping[str, SavedTensor]:
+    """The train state of a checkpoint as conversions read it: `merged`, without what only its pre-training needs."""
+    return merged(pretraining_parts.without(saved_tensors.open_tensors(path), path), path)
 
 
 def merged(tensors: Mapping[str, SavedTensor], path: AnyPath) -> Mapping[str, SavedTensor]:

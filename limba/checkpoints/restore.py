@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from flax import traverse_util
 
-from limba.checkpoint_files import assignment_maps, layer_layouts, saved_tensors
+from limba.checkpoint_files import assignment_maps, layer_layouts, pretraining_parts, saved_tensors
 from limba.checkpoint_files.assignment_maps import AssignmentMap
 from limba.checkpoint_files.directories import all_checkpoints, find_checkpoint, is_checkpoint
 from limba.checkpoint_files.saved_tensors import SavedTensor
@@ -222,6 +222,8 @@ def _open(
     checksums = state_checksums.SavedChecksums(storage.as_path(path))
     tensors = saved_tensors.open_tensors(storage.as_path(path))
     checksums.compare_shapes({name: tensor.shape for name, tensor in tensors.items()})
+    if not any(map(pretraining_parts.is_part, assignment_maps.flatten_state_dict(template))):
+        tensors = pretraining_parts.without(tensors, path)
     if transformations := config.transformations():
         state = assignment_maps.unflatten_state_dict(tensors)
         for transform in transformations:
@@ -264,7 +266,8 @@ def _missing(
                 f"match a whole name, such as {next(iter(wanted))}."
             )
     statistics = {name for name in missing if without_optimizer and not name.startswith("target/")}
-    new = [name for name in missing if any(re.fullmatch(pattern, name) for pattern in config.initialize)]
+    patterns = [re.compile(pattern) for pattern in config.initialize]
+    new = [name for name in missing if pretraining_parts.is_part(name) or any(x.fullmatch(name) for x in patterns)]
     others = [name for name in missing if name not in statistics and name not in new]
     if not config.fallback_to_scratch:
         problems += [f"{name}: missing" for name in others]

@@ -23,6 +23,9 @@ def text() -> str | None:
     model = next((reference for value in models for reference in macros.references(value)), None)
     if model is None:
         return None
+    # What a run puts around its model, such as `limba.models.spactor`, is no part of it.
+    while (inner := _model_of(config, model)) is not None:
+        model = inner
     reached = _reached(config, [model])
     # A user's network may configure its layers by name alone.
     modules = {module for _, name in reached if not (module := name.rpartition(".")[0]).startswith(("limba.", "gin"))}
@@ -30,6 +33,12 @@ def text() -> str | None:
     chosen.setdefault(("MODEL", "gin.macro"), {"value": model})  # which the files of gin/runs/ read
     written = gin_config._config_str(chosen)
     return _HEAD + redaction.redact(operative_text.without_unused_imports(written))
+
+
+def _model_of(config: Mapping[tuple[str, str], Mapping[str, Any]], reference: Any) -> Any | None:
+    """The reference that is bound to the argument `model` of what a reference stands for; None without one."""
+    bound = [x["model"] for (_, name), x in config.items() if name == reference.configurable.selector and "model" in x]
+    return next((inner for value in bound for inner in macros.references(value)), None)
 
 
 def _reached(config: Mapping[tuple[str, str], Mapping[str, Any]], begin: list[Any]) -> set[tuple[str, str]]:

@@ -100,6 +100,36 @@ class SumsByTask:
         return result
 
 
+@flax.struct.dataclass
+class ReplacedTokenSums:
+    """Sums of replaced-token detection over a batch, float32 scalars; see `limba.models.spactor`.
+
+    Attributes:
+      mlm_loss, masked: of the generator over masked tokens, and their number.
+      rtd_loss, right, replaced, text: of the detector over tokens of text, those that it is right about, those that
+        were replaced, and their number.
+    """
+
+    mlm_loss: Array
+    masked: Array
+    rtd_loss: Array
+    right: Array
+    replaced: Array
+    text: Array
+
+    def merge(self, other: "ReplacedTokenSums") -> "ReplacedTokenSums":
+        return jax.tree.map(lambda a, b: a + b, self, other)
+
+    def compute(self) -> dict[str, float]:
+        """Means by name, in nats; none after the steps that have them."""
+        masked, text = float(self.masked), float(self.text)
+        values = {"replaced_tokens/mlm_loss": float(self.mlm_loss) / masked} if masked else {}
+        if text:
+            of_text = {"rtd_loss": self.rtd_loss, "rtd_accuracy": self.right, "share": self.replaced}
+            values |= {f"replaced_tokens/{name}": float(x) / text for name, x in of_text.items()}
+        return values
+
+
 class AveragePerStep:
     """T5X's name for a sum over one step that is averaged over steps."""
 
@@ -137,7 +167,7 @@ def compute(metrics: Mapping[str, Any], task_groups: Mapping[str, Sequence[int]]
     for name, metric in jax.device_get(dict(metrics)).items():
         if isinstance(metric, SumsByTask):
             values |= metric.compute(task_groups or {})
-        elif isinstance(metric, TextMetrics):
+        elif isinstance(metric, TextMetrics | ReplacedTokenSums):
             values |= metric.compute()
         else:
             values[name] = float(metric.compute())

@@ -28,7 +28,8 @@ def describe(trainer: BaseTrainer, state: TrainState, step: int, batch: Batch) -
     floats = {name: x for name, x in batch.items() if jnp.issubdtype(x.dtype, jnp.floating)}
     if feature := finite_layers.first_leaf(floats):
         return f"The feature {feature} of its batch has NaN or infinite values: look at the task's preprocessors."
-    model, rng = trainer.model, trainer._get_step_rng(jnp.int32(step - 1))
+    before = jnp.int32(step - 1)
+    model, rng = trainer.model.at_step(before), trainer._get_step_rng(before)
     rows = next(iter(batch.values())).shape[0]
     # The whole batch at once, also where gradients are computed in microbatches.
     loss = trainer.partitioner.jit(lambda params, batch, rng: model.loss_fn(params, batch, rng)[0])

@@ -190,6 +190,7 @@ def train_with_lr(
 ) -> tuple[TrainState, metrics_lib.Metrics]:
     """One update at a learning rate, the function that T5X's trainers wrap: the new state and the batch's metrics."""
     del data_partition_spec  # Microbatches keep the batch's sharding.
+    model = model.at_step(train_state.step)
     grads, metrics = accumulate_gradients(model, train_state.params, batch, dropout_rng, num_microbatches or 1)
     if not getattr(model.optimizer_def, "skip_nan_updates", False):
         # A loss that is not finite teaches nothing. Without its gradient the parameters stay finite, and the training

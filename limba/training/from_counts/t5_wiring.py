@@ -104,7 +104,7 @@ class Wiring:
         """The parameters `{"decoder": …}` with NumPy arrays, changed; what was given stays as it is."""
         flat = {name: np.array(x) for name, x in traverse_util.flatten_dict(params, sep="/").items()}
         for name, x in flat.items():
-            if name.endswith(("/out/kernel", "/wo/kernel")):
+            if name.startswith(("encoder/", "decoder/")) and name.endswith(("/out/kernel", "/wo/kernel")):
                 x *= self.output_scale
         rng = np.random.default_rng(self.seed)
         codes = room(self.config, None).codes

@@ -75,3 +75,32 @@ def test_adapters_are_to_be_merged_first(tmp_path):
 def test_what_cannot_be_reset(reset):
     with pytest.raises(ValueError, match=r"reset is .*give a list of some of"):
         RestoreCheckpointConfig(reset=reset)
+
+
+def test_parts_of_a_pretraining_are_left_out_and_said(saved, tmp_path, caplog):
+    """Those of replaced-token detection: a plain T5 starts from such a checkpoint, and such a T5 from a plain one."""
+    part = {"generator": jnp.full((2,), 3.0)}
+    both = {"kernel": jnp.ones(2), "replaced_token_detection": part}
+    state = TrainState(jnp.int32(7), both, {"mu": jax.tree.map(lambda x: x * 10, both)})
+    checkpointer = checkpointing.Checkpointer(tmp_path, checkpointing.SaveCheckpointConfig())
+    checkpointer.save(state, None, {})
+    checkpointer.close()
+    plain = TrainState(jnp.int32(0), {"kernel": jnp.zeros(2)}, {"mu": {"kernel": jnp.zeros(2)}})
+    with caplog.at_level("INFO", logger="limba"):
+        loaded = _load(tmp_path / "checkpoint_7", plain)
+    assert "head of replaced-token detection (1 tensors) are left out" in caplog.text
+    np.testing.assert_array_equal(loaded.params["kernel"], [1.0, 1.0])
+    np.testing.assert_array_equal(loaded.opt_state["mu"]["kernel"], [10.0, 10.0])
+
+    caplog.clear()
+    with caplog.at_level("INFO", logger="limba"):
+        again = _load(tmp_path / "checkpoint_7", state.replace(params=jax.tree.map(jnp.zeros_like, both)))
+    assert "left out" not in caplog.text
+    np.testing.assert_array_equal(again.params["replaced_token_detection"]["generator"], [3.0, 3.0])
+
+    new = TrainState(jnp.int32(0), both, {name: {"m": jax.tree.map(lambda x: x * 5, x)} for name, x in both.items()})
+    with caplog.at_level("INFO", logger="limba"):
+        begun = _load(saved, new)
+    assert "2 tensors are new and initialized, such as target/replaced_token_detection/generator" in caplog.text
+    np.testing.assert_array_equal(begun.opt_state["kernel"]["m"], [10.0, 10.0])
+    np.testing.assert_array_equal(begun.opt_state["replaced_token_detection"]["m"]["generator"], [15.0, 15.0])
