@@ -2,7 +2,7 @@
 
     python -m benchmarks.quality --work runs/quality
     python -m benchmarks.quality --work runs/quality --rows quickstart adafactor --seeds 0 1 2
-    python -m benchmarks.quality --work runs/quality --corpus 'corpus/{split}-*.jsonl' --vocab_size 8000
+    python -m benchmarks.quality --work runs/quality --corpus 'corpus/{split}-*.jsonl' --vocab_size 8192
     python -m benchmarks.quality --work runs/quality --print
 
 Each row of `benchmarks/quality_rows.py` is the quickstart's recipe with bindings of its own. A row is trained for each

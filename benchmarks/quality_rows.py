@@ -88,3 +88,16 @@ ROWS = {
         ["gin/optimizers/adafactor.gin"],
     ),
 }
+
+# Whether a rate that fits one width fits another: adamw_scale with and without `base_width`, from random values.
+_WIDTHS, _RATES = (64, 128, 256), (0.01, 0.03, 0.1)
+
+
+def _of_width(width: int, rate: float, base_width: int | None) -> Row:
+    bindings = [_RANDOM, *_STANDARD, *_network(width, width // 32, 3, 3 * width), f"{_RATE} = {rate}"]
+    bindings += ["optimizers.adamw_scale.vocab_rate = 1.0", f"optimizers.adamw_scale.base_width = {base_width}"]
+    return Row(f"width {width}, rate {rate}" + (f", base_width {base_width}" if base_width else ""), bindings)
+
+
+ROWS |= {f"width_{width}_rate_{rate}": _of_width(width, rate, None) for width in _WIDTHS for rate in _RATES}
+ROWS |= {f"width_{width}_rate_{rate}_base": _of_width(width, rate, 128) for width in (64, 256) for rate in _RATES}

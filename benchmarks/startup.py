@@ -32,6 +32,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1]
 _PARTS = Path(__file__).with_name("startup_parts.py")
+_RECIPE = HERE / "benchmarks/startup.gin"
 _T5X_RECIPE = "benchmarks/startup_t5x.gin"
 _PROMPT = "Return a <extra_id_0> of the arguments."
 
@@ -92,7 +93,7 @@ class Command:
 def training(work: Path, model_dir: str) -> list[str]:
     """A training of two steps on the quickstart's corpus, an evaluation of one batch and a checkpoint."""
     return [
-        "--gin_file=gin/recipes/pretrain_laptop.gin",  # startup_t5x.gin has its sizes
+        f"--gin_file={_RECIPE}",
         "--gin.MIXTURE_OR_TASK_NAME='quickstart_span_corruption'",
         "--gin.MIXTURE_OR_TASK_MODULE='tasks.examples.quickstart'",
         "--gin.VOCAB_SIZE=4096",

@@ -7,6 +7,7 @@ is never multiplied in: it is used where there is no Trainer; where there is one
 import functools
 import inspect
 import logging
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -182,6 +183,7 @@ def _adamw_scale(
     min_scale: float = 1e-3,
     weight_decay: float = 0.0,
     vocab_rate: float = 1.0,
+    base_width: int | None = None,
 ) -> optax.GradientTransformation:
     """nanoT5's AdamWScale: AdamW whose steps are multiplied by the RMS of the parameter, as Adafactor's are.
 
@@ -191,7 +193,15 @@ def _adamw_scale(
 
     Args:
       vocab_rate: multiplies the steps of the parameters that have the axis `vocab`, embeddings and logits.
+      base_width: of the network whose learning rate this is. A kernel of `inputs` rows takes steps that are
+        `sqrt(base_width / inputs)` as large; with the RMS of its values that makes `1 / inputs`, the rule for Adam by
+        which one rate fits all widths (muP, arXiv:2203.03466, table 3). None leaves steps as they are.
+
+    Raises:
+      ValueError: for a `base_width` that is no width.
     """
+    if base_width is not None and not base_width > 0:
+        raise ValueError(f"adamw_scale.base_width is {base_width!r}; it is the emb_dim of the network that was tuned.")
 
     def init(params):
         zeros = jax.tree.map(jnp.zeros_like, params)
@@ -208,6 +218,8 @@ def _adamw_scale(
             dims = tuple(i for i, axis in enumerate(axes) if axis not in _LAYER_AXES)
             rms = jnp.sqrt(jnp.mean(jnp.square(param), axis=dims, keepdims=True))
             rate = vocab_rate if "vocab" in axes else 1.0
+            if base_width is not None and path[-1].key == "kernel" and len(dims) > 1:
+                rate *= (base_width / math.prod(param.shape[i] for i in dims[: _input_dims(axes, dims)])) ** 0.5
             return rate * jnp.maximum(rms, min_scale) * correction * m / (jnp.sqrt(v) + eps)
 
         return jax.tree_util.tree_map_with_path(step, params, mu, nu), optax.ScaleByAdamState(count, mu, nu)
@@ -250,14 +262,18 @@ def _muon(
     )
 
 
+def _input_dims(axes: Sequence[str | None], dims: Sequence[int]) -> int:
+    """How many of a kernel's dims are those of its inputs: kernels read [embed, ...] or write [..., embed]."""
+    return 1 if axes[dims[0]] == "embed" else len(dims) - 1
+
+
 def _matrix_dims(path: tuple[Any, ...], param: Array) -> optax.contrib.MuonDimensionNumbers | None:
     """Which dims of a kernel are the rows and which the columns of its matrix; None for all other parameters."""
     axes = _param_axes(path) or (None,) * param.ndim
     dims = tuple(i for i, axis in enumerate(axes) if axis not in _LAYER_AXES)
     if path[-1].key != "kernel" or "vocab" in axes or path[-2].key == "logits_dense" or len(dims) < 2:
         return None
-    # Kernels read [embed, ...] or write [..., embed].
-    split = 1 if axes[dims[0]] == "embed" else len(dims) - 1
+    split = _input_dims(axes, dims)
     return optax.contrib.MuonDimensionNumbers(reduction_axis=dims[:split], output_axis=dims[split:])
 
 

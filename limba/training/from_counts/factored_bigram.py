@@ -1,20 +1,20 @@
 """A bigram in factors: vectors of pieces whose products say which piece follows which. NumPy and SciPy only."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 from scipy import sparse
 
-# Rows of a table `[vocab, vocab]` that are in memory at a time.
-_ROWS = 512
-# Products of a fitting step; a step takes a third of a second at 4,096 pieces and a rank of 102, on two CPU cores.
-_MOST_PRODUCTS = 3e11
+# Pieces whose followers a step of the fit predicts, on average.
+_PIECES_A_STEP = 512
+# Products of a whole fit; they take half a minute on two CPU cores.
+_MOST_PRODUCTS = 6e11
 # Weights of the singular value decomposition are those of pieces at least this frequent.
 _LEAST_SHARE = 1e-5
 _POWER_ITERATIONS = 4
 # Of a fit: the rate of a step relative to the size of the vectors, and how fast Adam's averages forget.
-_RATE, _B1, _B2 = 0.2, 0.9, 0.95
+_RATE, _B1, _B2 = 0.3, 0.9, 0.95
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,14 +65,15 @@ class BigramCounts:
 def fit(counts: BigramCounts, rank: int, longest: float, discount: float, steps: int, seed: int = 0) -> FactoredBigram:
     """Vectors that predict the counted bigrams, interpolated with single pieces by absolute discounting.
 
-    A singular value decomposition of `log(1 + count / (60 p(w)))` begins; full-batch steps of Adam on the cross entropy
-    to the discounted bigram (Kneser and Ney, 1995) go on. The rank is clipped to the number of pieces. The same counts
-    make the same numbers on the same machine.
+    A singular value decomposition of `log(1 + count / (60 p(w)))` begins; steps of Adam on the cross entropy to the
+    discounted bigram (Kneser and Ney, 1995) go on, each with some pieces and all that may follow them. The rank is
+    clipped to the number of pieces. The same counts make the same numbers on the same machine.
 
     Args:
       longest: of a vector in `left`.
       discount: taken off each count, between 0 and 1.
-      steps: of the fit; fewer for a large vocabulary, none if a step would take minutes (`affordable_steps`).
+      steps: of the fit, fewer for a large vocabulary (`affordable_steps`).
+      seed: of the decomposition, and of the pieces of each step.
     """
     seen = counts.unigrams > 0
     rank = min(rank, int(seen.sum()) - 1)
@@ -83,7 +84,7 @@ def fit(counts: BigramCounts, rank: int, longest: float, discount: float, steps:
     factor = 0.9 * longest / max(usual, 1e-6)
     bias = np.log(shares).astype(np.float32)
     parameters = [left * factor, right / factor, bias]
-    _Fit(counts, shares, seen, longest, discount).run(parameters, affordable_steps(len(seen), rank, steps))
+    _Fit(counts, shares, seen, longest, discount).run(parameters, affordable_steps(len(seen), rank, steps), seed)
     left, right, bias = parameters
     # The mean of a text's vectors, which attention to all of it brings, is then near 0.
     mean = np.where(seen, shares, 0).astype(np.float32) @ left
@@ -97,8 +98,8 @@ def fit(counts: BigramCounts, rank: int, longest: float, discount: float, steps:
 
 
 def affordable_steps(vocab_size: int, rank: int, steps: int) -> int:
-    """As many steps of a fit as take seconds, at most `steps`."""
-    return min(steps, int(_MOST_PRODUCTS // (3 * vocab_size**2 * rank)))
+    """As many steps of a fit as take half a minute, at most `steps`."""
+    return min(steps, int(_MOST_PRODUCTS // (3 * vocab_size * rank * min(vocab_size, _PIECES_A_STEP))))
 
 
 def _decomposed(counts: BigramCounts, shares: np.ndarray, rank: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -128,53 +129,81 @@ class _Fit:
         followed = np.bincount(first, counts.counts, minlength=size)
         total = followed.sum()
         self.seen, self.longest = seen, np.float32(longest)
-        # How often a piece is the first of a pair.
+        # How often a piece is the first of a pair, and how often a step has it.
         self.weights = (followed / total).astype(np.float32)
+        self.drawn = _chances(self.weights)
         self.kept = counts.table(np.maximum(counts.counts - discount, 0) / total)
-        self.kept_after = self.kept.T.tocsr()
         # What the discount took from each piece's followers goes to pieces that follow many different ones.
         removed = np.bincount(first, np.minimum(counts.counts, discount), minlength=size) / total
         follows = np.where(seen, np.bincount(second, minlength=size) + 0.1, 0)
         self.removed, self.follows = removed.astype(np.float32), (follows / follows.sum()).astype(np.float32)
-        self.of_single = self.kept.sum(axis=0) + self.removed.sum() * self.follows
         self.per_first, self.per_second = ((1 / np.maximum(x, 1e-6)).astype(np.float32) for x in (self.weights, shares))
 
-    def run(self, parameters: list[np.ndarray], steps: int) -> None:
+    def run(self, parameters: list[np.ndarray], steps: int, seed: int) -> None:
         """Changes `left`, `right` and `bias` in place."""
+        left, rng = parameters[0], np.random.default_rng(seed)
         sizes = [np.sqrt(np.mean(x**2)) for x in parameters[:2]] + [0.2]
-        means = [np.zeros_like(x) for x in parameters]
-        squares = [np.zeros_like(x) for x in parameters]
-        self._shorten(parameters[0])
+        averages = [_Averages(x) for x in parameters]
+        self._shorten(left, slice(None))
         for step in range(1, steps + 1):
             rate = _RATE * (1 - (step - 1) / steps)
-            for x, gradient, mean, square, of_x in zip(
-                parameters, self._gradients(*parameters), means, squares, sizes, strict=True
-            ):
-                mean += (1 - _B1) * (gradient - mean)
-                square += (1 - _B2) * (gradient**2 - square)
-                change = (mean / (1 - _B1**step)) / (np.sqrt(square / (1 - _B2**step)) + 1e-5)
-                x -= np.float32(rate * of_x) * change
-            self._shorten(parameters[0])
+            rows = np.flatnonzero(rng.random(len(left)) < self.drawn)
+            places: tuple[np.ndarray | slice, ...] = (rows, slice(None), slice(None))
+            gradients = self._gradients(parameters, rows)
+            for x, average, place, gradient, size in zip(parameters, averages, places, gradients, sizes, strict=True):
+                x[place] -= np.float32(rate * size) * average.direction(gradient, place)
+            self._shorten(left, rows)
 
-    def _shorten(self, left: np.ndarray) -> None:
-        left *= np.minimum(1, self.longest / np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-9))
+    def _shorten(self, left: np.ndarray, rows: np.ndarray | slice) -> None:
+        norms = np.linalg.norm(left[rows], axis=1, keepdims=True)
+        left[rows] *= np.minimum(1, self.longest / np.maximum(norms, 1e-9))
 
-    def _gradients(self, left: np.ndarray, right: np.ndarray, bias: np.ndarray) -> Iterator[np.ndarray]:
-        """Of left, right and bias, each row for one occurrence of its piece, so that rare pieces learn too."""
-        of_left, of_right, of_bias = np.empty_like(left), np.zeros_like(right), -self.of_single
-        masked = np.where(self.seen, bias, np.float32(-1e9))
-        for start in range(0, len(left), _ROWS):
-            rows = slice(start, start + _ROWS)
-            predicted = left[rows] @ right.T
-            predicted += masked
-            predicted -= predicted.max(axis=1, keepdims=True)
-            np.exp(predicted, out=predicted)
-            predicted *= (self.weights[rows] / predicted.sum(axis=1))[:, None]
-            of_left[rows] = predicted @ right
-            of_right += predicted.T @ left[rows]
-            of_bias = of_bias + predicted.sum(axis=0)
-        of_left -= self.kept @ right + self.removed[:, None] * (self.follows @ right)
-        of_right -= self.kept_after @ left + self.follows[:, None] * (self.removed @ left)
-        yield of_left * self.per_first[:, None]
-        yield of_right * self.per_second[:, None]
-        yield of_bias * self.per_second
+    def _gradients(
+        self, parameters: Sequence[np.ndarray], rows: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of some rows of left, and of right and bias.
+
+        Each row is that of one occurrence of its piece, so that rare pieces learn too. Of right and bias they are
+        estimates: a row counts for as many as were not drawn in its place.
+        """
+        left, right, bias = parameters
+        left, weights, kept, removed = left[rows], self.weights[rows], self.kept[rows], self.removed[rows]
+        predicted = left @ right.T
+        predicted += np.where(self.seen, bias, np.float32(-1e9))
+        predicted -= predicted.max(axis=1, keepdims=True)
+        np.exp(predicted, out=predicted)
+        predicted *= (weights / predicted.sum(axis=1))[:, None]
+        of_left = predicted @ right - kept @ right - removed[:, None] * (self.follows @ right)
+        stands_for = 1 / self.drawn[rows]
+        weighted = left * stands_for[:, None]
+        of_right = predicted.T @ weighted - kept.T @ weighted - self.follows[:, None] * (removed @ weighted)
+        of_bias = stands_for @ predicted - kept.T @ stands_for - self.follows * (removed @ stands_for)
+        return of_left * self.per_first[rows, None], of_right * self.per_second[:, None], of_bias * self.per_second
+
+
+class _Averages:
+    """Adam's two averages of a gradient, of rows that come in some steps and not in others."""
+
+    def __init__(self, x: np.ndarray):
+        self.mean, self.square = np.zeros_like(x), np.zeros_like(x)
+        self.times = np.zeros((len(x), *[1] * (x.ndim - 1)), np.float32)
+
+    def direction(self, gradient: np.ndarray, rows: np.ndarray | slice) -> np.ndarray:
+        """Of the step that these rows take."""
+        self.times[rows] += 1
+        self.mean[rows] += (1 - _B1) * (gradient - self.mean[rows])
+        self.square[rows] += (1 - _B2) * (gradient**2 - self.square[rows])
+        times = self.times[rows]
+        return (self.mean[rows] / (1 - _B1**times)) / (np.sqrt(self.square[rows] / (1 - _B2**times)) + 1e-5)
+
+
+def _chances(weights: np.ndarray) -> np.ndarray:
+    """How likely a step has a piece: by the root of its frequency, at most 1, `_PIECES_A_STEP` of them on average."""
+    roots = np.sqrt(weights)
+    if np.count_nonzero(roots) <= _PIECES_A_STEP:
+        return (roots > 0).astype(np.float32)
+    low, high = 0.0, 1 / roots[roots > 0].min()
+    for _ in range(60):  # halving
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.minimum(1, middle * roots).sum() < _PIECES_A_STEP else (low, middle)
+    return np.minimum(1, low * roots).astype(np.float32)

@@ -243,6 +243,34 @@ def test_adamw_scale_has_a_rate_of_its_own_for_parameters_with_the_axis_vocab():
     np.testing.assert_array_equal(steps[1]["kernel"], steps[0]["kernel"])
 
 
+@pytest.mark.parametrize(
+    ("shape", "axes", "inputs"),
+    [
+        ((16, 2, 5), P("embed", "heads", "kv"), 16),
+        ((2, 5, 16), P("heads", "kv", "embed"), 10),
+        ((6, 16), P("mlp", "embed"), 6),
+        ((16, 9), P("embed", "vocab"), 16),
+        ((16, 3, 6), P("embed", "layers", "mlp"), 16),
+        ((3, 16), P("layers", "embed"), None),
+    ],
+)
+def test_adamw_scale_takes_steps_by_the_width_of_a_kernel(shape, axes, inputs):
+    """`sqrt(base_width / inputs)` of those without; biases and norms, also scanned ones, keep theirs."""
+    params = {"kernel": jax.random.normal(jax.random.key(0), shape)}
+    steps = []
+    for definition in (definitions.adamw_scale(), definitions.adamw_scale(base_width=8)):
+        definition.set_param_axes({"kernel": axes})
+        rate, step = jnp.float32(0.02), jnp.int32(0)
+        steps.append(definition.update(params, definition.init(params), params, learning_rate=rate, step=step)[0])
+    factor = 1.0 if inputs is None else (8 / inputs) ** 0.5
+    np.testing.assert_allclose(steps[1]["kernel"], factor * steps[0]["kernel"], rtol=1e-5)
+
+
+def test_a_base_width_that_is_no_width_is_refused():
+    with pytest.raises(ValueError, match=r"base_width is 0; it is the emb_dim"):
+        definitions.adamw_scale(base_width=0)
+
+
 @pytest.mark.parametrize("build", [definitions.adamw_scale, definitions.muon])
 def test_scanned_layers_are_treated_one_by_one(build):
     """`[embed, layers, mlp]` in one tensor gives the numbers of its layers in tensors of their own."""

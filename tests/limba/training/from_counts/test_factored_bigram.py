@@ -60,8 +60,45 @@ def test_a_fit_is_the_same_twice_and_its_rank_is_no_more_than_the_pieces(counts)
     assert not first.left[~first.seen].any() and not first.right[~first.seen].any()
 
 
+@pytest.fixture(scope="module")
+def many():
+    """Of a chain of 1,500 pieces, of which a step draws a third; the first half of them is three times as frequent."""
+    rng = np.random.default_rng(0)
+    text = np.cumsum(rng.choice([1, 2, 7], 60_000)) % 3000
+    text = np.where(text < 2250, text % 750, text % 750 + 750)
+    keys, pairs = np.unique(text[:-1] * 1500 + text[1:], return_counts=True)
+    return BigramCounts(np.bincount(text, minlength=1500), keys, pairs)
+
+
+def test_steps_with_some_pieces_bring_all_of_them_nearer(many):
+    first, second = np.divmod(many.keys, 1500)
+    losses = []
+    for steps in (0, 60):
+        bigram = factored_bigram.fit(many, 64, 10.0, DISCOUNT, steps)
+        log_probabilities = bigram.log_probabilities(np.arange(1500))[first, second]
+        losses.append(-np.average(log_probabilities, weights=many.counts))
+    assert losses[1] < 0.8 * losses[0], losses
+
+
+def test_the_gradient_of_some_pieces_is_that_of_all_on_average(many):
+    shares, rng = many.unigrams / many.unigrams.sum(), np.random.default_rng(1)
+    fit = factored_bigram._Fit(many, shares, many.unigrams > 0, 10.0, DISCOUNT)
+    assert fit.drawn.sum() == pytest.approx(512, rel=1e-3) and 0 < fit.drawn.min() < fit.drawn.max() < 1
+    assert fit.drawn[5] / fit.drawn[1000] == pytest.approx((fit.weights[5] / fit.weights[1000]) ** 0.5, rel=1e-3)
+    parameters = [np.float32(rng.normal(size=(1500, 8))) for _ in range(2)] + [np.float32(np.log(shares))]
+    drawn = [np.flatnonzero(rng.random(1500) < fit.drawn) for _ in range(200)]
+    some = [fit._gradients(parameters, rows) for rows in drawn]
+    fit.drawn = np.ones(1500, np.float32)
+    of_left, *whole = fit._gradients(parameters, np.arange(1500))
+    np.testing.assert_allclose(some[0][0], of_left[drawn[0]], rtol=1e-3, atol=1e-5)
+    for i, expected in enumerate(whole, 1):
+        estimates = np.stack([gradients[i] for gradients in some])
+        error = estimates.std(axis=0) / np.sqrt(len(some)) + 1e-6
+        assert np.square((estimates.mean(axis=0) - expected) / error).mean() == pytest.approx(1, abs=0.3)
+
+
 def test_steps_are_fewer_where_they_would_take_minutes():
     steps = [
-        factored_bigram.affordable_steps(size, rank, 40) for size, rank in ((4096, 102), (8192, 102), (32128, 256))
+        factored_bigram.affordable_steps(size, rank, 160) for size, rank in ((4096, 102), (8192, 102), (32128, 256))
     ]
-    assert steps == [40, 14, 0]
+    assert steps == [160, 160, 47]
