@@ -35,6 +35,7 @@ _STANDARD = [
     "train/data.DatasetConfig.mixture_or_task_name = 'quickstart_span_corruption'",
     "train/data.DatasetConfig.task_feature_lengths = %TASK_FEATURE_LENGTHS",
 ]
+_SPACTOR = "gin/runs/spactor.gin"
 _LARGE = _network(256, 4, 4, 512, head_dim=64)
 # T5X's pre-training: Adafactor, and a rate that does not fall in the first 10,000 steps.
 _T5X = [
@@ -81,6 +82,10 @@ ROWS = {
     "output_scale_0.02": Row("output kernels start at 0.02", [f"{_START}.output_scale = 0.02"]),
     "output_scale_1": Row("output kernels start at 1", [f"{_START}.output_scale = 1.0"]),
     "start_alone": Row("no training: the start alone", steps=1),
+    "spactor": Row("replaced-token detection in the first half", gin_files=[_SPACTOR], steps=180),
+    "spactor_random": Row(
+        "random initial values, replaced-token detection in the first half", [_RANDOM], [_SPACTOR], steps=180
+    ),
     "muon": Row("Muon for kernels, AdamW for the rest, rate 3e-3", [f"{_RATE} = 3e-3"], ["gin/optimizers/muon.gin"]),
     "adafactor": Row(
         "Adafactor, rate 0.02",
