@@ -161,6 +161,11 @@ def add_microbatches(a: Metrics, b: Metrics) -> Metrics:
     }
 
 
+def is_of_minimized_loss(name: str) -> bool:
+    """Whether a ratio has the loss that is minimized on top, which microbatches weigh as they weigh its gradient."""
+    return "loss" in name and not name.startswith(("non_padding_fraction/", "pair_"))
+
+
 def compute(metrics: Mapping[str, Any], task_groups: Mapping[str, Sequence[int]] | None = None) -> dict[str, float]:
     """Numbers, on the host; "loss" is `MEAN` if there is one. Sums of `task_groups` are reported together, by name."""
     values: dict[str, float] = {}

@@ -237,8 +237,8 @@ def accumulate_gradients(
         grads, metrics = carry
         part_grads, part_metrics = gradient_fn(params, microbatch(i), jax.random.fold_in(rng, i))
         grads = jax.tree.map(lambda total, g: total + shares[i] * g.astype(jnp.float32), grads, part_grads)
-        for name, metric in part_metrics.items():  # The numerators of losses are weighed as the gradient is.
-            if isinstance(metric, metrics_lib.Ratio) and "loss" in name and "non_padding" not in name:
+        for name, metric in part_metrics.items():
+            if isinstance(metric, metrics_lib.Ratio) and metrics_lib.is_of_minimized_loss(name):
                 part_metrics[name] = dataclasses.replace(metric, total=metric.total * shares[i])
         return (grads, metrics_lib.add_microbatches(metrics, part_metrics)), None
 

@@ -19,7 +19,7 @@ from limba.models.lora import LoRA
 from limba.network.encoders import encoder
 from limba.network.encoders.classifier import SequenceClassifier
 from limba.network.encoders.sentence_pairs import MaskedLanguageModelWithPairs
-from limba.training import configured_trainer
+from limba.training import configured_trainer, trainer
 from tasks import objectives
 from tasks.pipeline import converters
 from tests.limba import small
@@ -190,7 +190,11 @@ def test_microbatches_have_the_loss_of_the_whole(factor, params):
     found = [float(small.loss(model, params, part)[0]) for part in parts]
     weights = [model.microbatch_weight(part) for part in parts]
     together = sum(found) if None in weights else np.average(found, weights=[float(x) for x in weights])
-    np.testing.assert_allclose(small.loss(model, params, batch)[0], together, rtol=1e-5)
+    loss, whole = small.loss(model, params, batch)
+    np.testing.assert_allclose(loss, together, rtol=1e-5)
+    _, summed = trainer.accumulate_gradients(model, params, jax.tree.map(jnp.asarray, batch), jax.random.key(0), 2)
+    for name in ("loss", "pair_loss", "pair_accuracy"):
+        assert summed[name].compute() == pytest.approx(whole[name].compute(), rel=1e-4), name
 
 
 @pytest.mark.parametrize("adapts", [False, True])
