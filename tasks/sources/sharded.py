@@ -181,16 +181,16 @@ class ShardedSource(abc.ABC):
         self._schemas[split] = schema
 
     def column_names(self, split: str) -> list[str]:
-        """Of all columns of the first file of a split, also of those that are not read.
+        """Of all columns of the first file of a split, also of those that are not read. No row is counted.
 
         Raises:
           BrokenFileError: if it cannot be read.
         """
-        tables, rows = self._open(split)
+        tables = self._tables(self._part(split).split)
         try:
-            return tables.names(rows[0].shard)
+            return tables.names(0)
         except chunks.UNREADABLE as error:
-            raise chunks.broken(tables.shards[rows[0].shard], 0, error, self._columns) from error
+            raise chunks.broken(tables.shards[0], 0, error, self._columns) from error
 
     def _first_rows(self, split: str) -> arrow_tables.Beginning | None:
         tables, rows = self._open(split)

@@ -1,0 +1,97 @@
+"""`max_train_samples` and its like where no key names the columns: they are found, and the first rows are read."""
+
+import csv
+import json
+import types
+from pathlib import Path
+
+import pytest
+
+from limba.gin_config.hf_keys.script_keys import from_values
+from limba.hf_script import encoder_rows, script_data, text_rows
+from tasks.supervised import row_formats, script_task
+
+ROWS = 60
+MODEL = types.SimpleNamespace(
+    path="bert", labels=(), head=types.SimpleNamespace(is_number=False), network=types.SimpleNamespace(max_positions=64)
+)
+NAMED = {"text_column_names": "sentence", "label_column_name": "label"}
+
+
+def _write(folder, ending, split):
+    """Rows whose sentences are numbered."""
+    rows = [{"sentence": f"{split} {i}", "label": ("ask", "tell")[i % 2]} for i in range(ROWS)]
+    with (folder / f"{split}.{ending}").open("w") as file:
+        if ending == "csv":
+            writer = csv.DictWriter(file, ["sentence", "label"])
+            writer.writeheader()
+            writer.writerows(rows)
+        else:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    return file.name
+
+
+def _write_words(folder, split):
+    rows = [{"tokens": [split, str(i)], "ner_tags": ["O", "B-X"]} for i in range(ROWS)]
+    (folder / f"{split}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder / f"{split}.json")
+
+
+def _complete(script, files, most, **keys):
+    keys |= {"script": script, "model_name_or_path": "m", "output_dir": "o", "do_train": True, "do_eval": True}
+    if most is not None:
+        keys |= {"max_train_samples": most, "max_eval_samples": 7}
+    return from_values(keys | {f"{split}_file": file for split, file in files.items()})[0]
+
+
+def _with(arguments, found):
+    assert found, "no columns were found"
+    return arguments.__class__(**(vars(arguments) | found))
+
+
+def _rows(arguments, split):
+    corpus = script_data.find(arguments)
+    source = script_task.open_source(script_data.row_form(arguments), corpus.files, splits=corpus.splits)
+    return [row for rows in source.documents(split) for row in rows]
+
+
+@pytest.mark.parametrize("most", [1, 48, 200])
+@pytest.mark.parametrize("ending", ["csv", "json"])
+@pytest.mark.parametrize(
+    ("script", "keys", "is_t5"),
+    [
+        ("run_glue", {}, False),
+        ("run_classification", {}, False),
+        ("run_classification", NAMED, False),
+        ("run_glue", {}, True),
+        ("run_summarization", {}, True),
+    ],
+    ids=["glue", "classes", "named columns", "glue of a T5", "summaries"],
+)
+def test_of_found_columns_the_first_rows(tmp_path, script, keys, is_t5, ending, most):
+    files = {split: _write(tmp_path, ending, split) for split in ("train", "validation")}
+    arguments = _complete(script, files, most, **({} if is_t5 else {"labels": '["ask", "tell"]'}), **keys)
+    arguments = _with(arguments, text_rows.found(arguments) if is_t5 else encoder_rows.found(arguments, MODEL))
+    read = _rows(arguments, "train")
+    assert [row["sentence"] for row in read] == [f"train {i}" for i in range(min(most, ROWS))]
+    assert [row["label"] for row in read[:2]] == ["ask", "tell"][:most]
+    assert [row["sentence"] for row in _rows(arguments, "validation")] == [f"validation {i}" for i in range(7)]
+
+
+@pytest.mark.parametrize("most", [1, 48, 200])
+def test_of_labels_of_words_the_first_rows(tmp_path, most):
+    files = {split: _write_words(tmp_path, split) for split in ("train", "validation")}
+    arguments = _complete("run_ner", files, most)
+    arguments = _with(arguments, encoder_rows.found(arguments, MODEL))
+    assert list(arguments.labels) == ["B-X", "O"]
+    read = [row_formats.record_of(row["tokens"]) for row in _rows(arguments, "train")]
+    assert read == [["train", str(i)] for i in range(min(most, ROWS))]
+
+
+def test_labels_are_those_of_the_first_rows(tmp_path):
+    file = _write(tmp_path, "csv", "train")
+    with Path(file).open("a") as opened:
+        opened.write("train 60,shout\n")
+    for most, labels in ((60, ["ask", "tell"]), (61, ["ask", "shout", "tell"])):
+        arguments = _complete("run_glue", {"train": file, "validation": file}, most)
+        assert encoder_rows.found(arguments, MODEL)["labels"] == labels
