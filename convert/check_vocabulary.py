@@ -247,20 +247,25 @@ def compare(found: Sequence[Implementation], checked: ModelVocabulary) -> Iterat
 
 def compare_texts(found: Sequence[Implementation], checked: ModelVocabulary) -> tuple[list[str], list[str]]:
     """What disagrees on texts of every kind, and on those that training does not read as such, in whole sentences."""
+    from tasks.pretraining import masked_text
     from tasks.vocabularies import tokenizer_texts
 
     _, seqio_reader, *hugging_face = found
     if seqio_reader.encode is None:
         return [], []
-    texts, encode = texts_of(checked.vocabulary), seqio_reader.encode
+    vocabulary, encode = masked_text.open_vocabulary(checked.vocabulary), seqio_reader.encode
+    texts, is_tie = tokenizer_texts.texts_of(vocabulary), tokenizer_texts.ties_of(vocabulary)
     problems, notes = [], []
 
     def differences(kind: Sequence[str], reader: Implementation) -> Any:
-        return tokenizer_texts.differences(kind, reader.encode or encode, encode)
+        return tokenizer_texts.differences(kind, reader.encode or encode, encode, is_tie=is_tie)
 
     for reader in found:
-        if plain := differences(texts.plain, reader):
+        plain = differences(texts.plain, reader)
+        if plain:
             problems.append(f"{plain.describe(reader.name, seqio_reader.name)}. {_again(checked)}")
+        if plain.ties:
+            notes.append(f"{plain.describe_ties(reader.name, seqio_reader.name)}. The model knows both.")
     for reader in hugging_face:
         if decomposed := differences(texts.decomposed, reader):
             what = decomposed.describe(reader.name, seqio_reader.name)

@@ -1,6 +1,7 @@
 """Texts on which tokenizers of one model differ, made of the vocabulary's own pieces, and the comparison of two."""
 
 import dataclasses
+import math
 import random
 import re
 import unicodedata
@@ -79,30 +80,80 @@ class Texts:
 
 @dataclasses.dataclass(frozen=True)
 class Differences:
-    """The texts that two tokenizers give other tokens, `[(text, tokens of a, tokens of b)]`, of how many texts."""
+    """The texts that two tokenizers give other tokens.
+
+    Attributes:
+      found: `[(text, tokens of a, tokens of b)]`.
+      ties: the same, where the model finds both equally likely; they are no differences.
+    """
 
     found: Sequence[tuple[str, Sequence[Any], Sequence[Any]]]
     num_texts: int
+    ties: Sequence[tuple[str, Sequence[Any], Sequence[Any]]] = ()
 
     def __bool__(self) -> bool:
         return bool(self.found)
 
     def describe(self, a: str, b: str) -> str:
         """As "12 of 280 texts have other tokens in a than in b: 'The house' is [T, h] in a, and [▁The] in b"."""
-        # Short texts of words say the most.
-        shown = sorted(self.found, key=lambda x: (not x[0].isascii(), len(x[0].split()) < 2, len(x[0])))[:3]
-        texts = "; ".join(f"{cut(repr(t))} is {_some(x)} in {a}, and {_some(y)} in {b}" for t, x, y in shown)
-        return f"{len(self.found):,} of {self.num_texts:,} texts have other tokens in {a} than in {b}: {texts}"
+        return f"{self._count(self.found)} other tokens in {a} than in {b}: {_examples(self.found, a, b)}"
+
+    def describe_ties(self, a: str, b: str) -> str:
+        """As `describe`; with what a tie is."""
+        return (
+            f"{self._count(self.ties)} two segmentations of the same likelihood, of which {a} takes one and {b} the "
+            f"other: {_examples(self.ties, a, b)}"
+        )
+
+    def _count(self, found: Sequence[Any]) -> str:
+        return f"{len(found):,} of {self.num_texts:,} texts have"
+
+
+def _examples(found: Sequence[tuple[str, Sequence[Any], Sequence[Any]]], a: str, b: str) -> str:
+    # Short texts of words say the most.
+    shown = sorted(found, key=lambda x: (not x[0].isascii(), len(x[0].split()) < 2, len(x[0])))[:3]
+    return "; ".join(f"{cut(repr(t))} is {_some(x)} in {a}, and {_some(y)} in {b}" for t, x, y in shown)
 
 
 Encode = Callable[[Sequence[str]], Sequence[Sequence[int]]]
+IsTie = Callable[[Sequence[int], Sequence[int]], bool]
 
 
-def differences(texts: Sequence[str], a: Encode, b: Encode, name: Callable[[int], Any] = int) -> Differences:
-    """What two tokenizers make of the texts; `name` says what a token is called."""
-    both = zip(texts, a(texts), b(texts), strict=True)
-    found = [(text, [*map(name, x)], [*map(name, y)]) for text, x, y in both if list(x) != list(y)]
-    return Differences(found, len(texts))
+def differences(
+    texts: Sequence[str],
+    a: Encode,
+    b: Encode,
+    name: Callable[[int], Any] = int,
+    is_tie: IsTie = lambda x, y: False,
+) -> Differences:
+    """What two tokenizers make of the texts; `name` says what a token is called, `is_tie` what is no difference."""
+    found: list[tuple[str, Sequence[Any], Sequence[Any]]] = []
+    ties: list[tuple[str, Sequence[Any], Sequence[Any]]] = []
+    for text, x, y in zip(texts, a(texts), b(texts), strict=True):
+        if list(x) != list(y):
+            (ties if is_tie(x, y) else found).append((text, [*map(name, x)], [*map(name, y)]))
+    return Differences(found, len(texts), ties)
+
+
+def ties_of(vocabulary: Any) -> IsTie:
+    """Whether a SentencePiece model finds two segmentations of a text equally likely; never, for other vocabularies.
+
+    Pieces such as "x" and "xx" often have such scores, and each library breaks ties in its own way: neither is wrong.
+    """
+    model: Any = getattr(vocabulary, "tokenizer", None)
+    if not hasattr(model, "get_score"):
+        return lambda x, y: False
+
+    def is_tie(x: Sequence[int], y: Sequence[int]) -> bool:
+        if max([*x, *y], default=0) >= model.get_piece_size() or x.count(model.unk_id()) != y.count(model.unk_id()):
+            return False
+        (text, score), (other, other_score) = (
+            ("".join(map(model.id_to_piece, ids)), math.fsum(map(model.get_score, ids))) for ids in (x, y)
+        )
+        # SentencePiece adds in float32.
+        return text == other and math.isclose(score, other_score, rel_tol=1e-5, abs_tol=1e-5)
+
+    return lambda x, y: is_tie(list(x), list(y))
 
 
 def texts_of(vocabulary: Any) -> Texts:
@@ -119,14 +170,14 @@ def differences_of_files(vocabulary: Mapping[str, Any], folder: Path) -> Differe
     """Where a folder's tokenizer.json gives other tokens than a SentencePiece model, whose record this is.
 
     Only texts count that training reads, and that the libraries read alike: transformers 4 writes no byte fallback into
-    tokenizer.json.
+    tokenizer.json. Ties are no differences.
     """
     a = T5TokenizerVocabulary(str(folder / "tokenizer.json"))
     b = SentencePieceVocabulary(vocabulary["sentencepiece_model_file"], vocabulary["extra_ids"])
     plain, encode = texts_of(a).plain, encoder_of(b)
     if not untrusted_json.read_object(folder / "tokenizer.json")["model"].get("byte_fallback"):
         plain = [text for text, ids in zip(plain, encode(plain), strict=True) if not any(b.tokenizer.is_byte(ids))]
-    return differences(plain, encoder_of(a), encode, b.tokenizer.id_to_piece)
+    return differences(plain, encoder_of(a), encode, b.tokenizer.id_to_piece, ties_of(b))
 
 
 def encoder_of(vocabulary: Any) -> Encode:

@@ -57,6 +57,13 @@ def test_a_new_model_agrees_everywhere(spiece, capsys):
     )
 
 
+def test_ties_are_named_and_no_disagreement(tmp_path, capsys):
+    code, table, _ = _check(capsys, vocabularies.with_ties(tmp_path / "x.model"))
+    differs = [line for line in table if line.startswith("differs: ") and "of the same likelihood" in line]
+    assert code == 0 and {line.partition("which ")[2][:7] for line in differs} >= {"HF fast"}, table
+    assert any(line.startswith("what was compared agrees") for line in table), table
+
+
 def test_the_first_and_the_last_line_count_unknown_characters(spiece, tmp_path, capsys):
     """A token may stand for many of them."""
     (tmp_path / "a.txt").write_text("a line\nԱԲԱԲԱ ԲԱ\n", "utf-8")

@@ -41,6 +41,16 @@ def with_sentinels(spiece_model: Path, count: int) -> bytes:
     return model.SerializeToString()
 
 
+def with_ties(path: Path, longest: float = -16.4) -> Path:
+    """A model to which "xx" is as likely as twice "x": libraries choose differently, as they round sums differently."""
+    train(path)
+    model = sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())
+    for i, (piece, score) in enumerate((("▁x", -4.1), ("x", -4.1), ("xx", -8.2), ("xxxx", longest)), NUM_PIECES - 4):
+        model.pieces[i].piece, model.pieces[i].score = piece, score
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 

@@ -3,6 +3,7 @@
 import json
 import unicodedata
 
+import numpy as np
 import pytest
 import tokenizers
 
@@ -125,6 +126,35 @@ def test_what_was_exported_is_what_was_trained(tmp_path, capsys):
     hf_tokenizer.write(hf_tokenizer.from_vocabulary(hf_tokenizer.describe(model)), tmp_path)
     record = folder_tokenizer.read(tmp_path)
     assert record["sentencepiece_model_file"] == str(tmp_path / "spiece.model") and not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("files", [("spiece.model", "tokenizer.json"), ("tokenizer.json",)], ids=["both", "json alone"])
+def test_ties_are_no_other_tokens(files, tmp_path, capsys):
+    """Also in a tokenizer.json that another program wrote."""
+    model = vocabularies.with_ties(tmp_path / "x.model")
+    hf_tokenizer.write(hf_tokenizer.from_vocabulary(hf_tokenizer.describe(model)), tmp_path)
+    change_json(tmp_path, metaspace("first"))
+    if "spiece.model" not in files:
+        (tmp_path / "spiece.model").unlink()
+    theirs, ours = T5TokenizerVocabulary(str(tmp_path)), SentencePieceVocabulary(str(model), 100)
+    assert any(theirs.encode("x" * n) != ours.encode("x" * n) for n in range(1, 200))
+    record = folder_tokenizer.read(tmp_path)
+    assert record["class"] == run_folder.SENTENCEPIECE and not capsys.readouterr().err
+    assert same_vocabulary(masked_text.open_vocabulary(record), ours)
+
+
+def test_a_tie_has_the_same_text_and_the_same_score(tmp_path):
+    ours = SentencePieceVocabulary(str(vocabularies.with_ties(tmp_path / "x.model")), 100)
+    is_tie, first = tokenizer_texts.ties_of(ours), vocabularies.NUM_PIECES - 4
+    x, xx, xxxx = range(first + 1, first + 4)
+    assert is_tie([x, xx, x], [xx, xx]) and is_tie([xxxx], np.array([x, x, xx]))
+    assert not is_tie([x, xx], [xx, xx]) and not is_tie([first, x], [xx]) and not is_tie([x, 2], [2, xx])
+    assert not is_tie([xx], [500, x]) and not tokenizer_texts.ties_of(None)([x], [x])
+    less = SentencePieceVocabulary(str(vocabularies.with_ties(tmp_path / "y.model", longest=-16.41)), 100)
+    assert not tokenizer_texts.ties_of(less)([xxxx], [xx, xx])
+    found = tokenizer_texts.differences(["t", "u"], lambda _: [[x, x], [x]], lambda _: [[xx], [xx]], is_tie=is_tie)
+    assert [text for text, *_ in found.found] == ["u"] and [text for text, *_ in found.ties] == ["t"]
+    assert found.describe_ties("A", "B").startswith("1 of 2 texts have two segmentations of the same likelihood, of ")
 
 
 @pytest.mark.parametrize("options", [{"user_defined_symbols": ["[NLU]", "<sep>"]}, {}], ids=["symbols", "usual"])
