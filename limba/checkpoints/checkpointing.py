@@ -320,6 +320,8 @@ def load_dataset_state(path: str | AnyPath) -> dict[str, bytes]:
 class SaveBestCheckpointer(Checkpointer):
     """Keeps the `config.keep` best checkpoints by a metric, and the newest one: T5X's class of that name.
 
+    Of equal ones the first is the best, as in transformers: a later equal value is no improvement.
+
     Args:
       model_dir, config, use_orbax: as `Checkpointer`; the metrics are those of the directory's `metrics.jsonl`.
       metric_name_to_monitor: dataset and metric, `training_eval/my_task/loss`.
@@ -370,8 +372,9 @@ class SaveBestCheckpointer(Checkpointer):
             )
         if self._keep_without:
             candidates = [step for step in candidates if step in values]
-        worst = float("-inf")
-        ranked = sorted(candidates, key=lambda step: self._sign * values[step] if step in values else worst)
+        without = [step for step in candidates if step not in values]
+        latest_first = sorted((step for step in candidates if step in values), reverse=True)
+        ranked = without + sorted(latest_first, key=lambda step: self._sign * values[step])
         return ranked[: max(0, len(ranked) - keep)]
 
 

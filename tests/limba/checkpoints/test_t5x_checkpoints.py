@@ -264,28 +264,38 @@ def _metrics(tmp_path, values):
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
 
 
+METRIC = "training_eval/my_task/accuracy"
+
+
 @pytest.mark.parametrize(("mode", "kept"), [("max", [2, 4, 5]), ("min", [1, 3, 5])])
 def test_the_best_are_kept_and_the_last(tmp_path, mode, kept):
     _metrics(tmp_path, {1: 0.1, 2: 0.9, 3: 0.2, 4: 0.8, 5: 0.5})
     config = SaveCheckpointConfig(keep=2)
-    checkpointer = SaveBestCheckpointer(
-        tmp_path, config, metric_name_to_monitor="training_eval/my_task/accuracy", metric_mode=mode
-    )
+    checkpointer = SaveBestCheckpointer(tmp_path, config, metric_name_to_monitor=METRIC, metric_mode=mode)
     _save_steps(checkpointer, _tiny_state(), [1, 2, 3, 4, 5])
     assert checkpointing.checkpoint_steps(tmp_path) == kept
 
 
+@pytest.mark.parametrize(("mode", "kept"), [("max", [2, 3, 5]), ("min", [1, 2, 5])])
+def test_of_equal_ones_the_first_are_kept(tmp_path, mode, kept):
+    _metrics(tmp_path, {1: 0.1, 2: 0.5, 3: 0.5, 4: 0.5, 5: 0.5})
+    checkpointer = SaveBestCheckpointer(tmp_path, SaveCheckpointConfig(keep=2), True, METRIC, mode)
+    _save_steps(checkpointer, _tiny_state(), [1, 2, 3, 4, 5])
+    assert checkpointing.checkpoint_steps(tmp_path) == kept
+    rest = checkpointer._superfluous([1, 2, 3, 4, 6, 7], 3)  # 6 has no metric, and is kept
+    assert rest == ([1] if mode == "max" else [4])
+
+
 def test_best_without_metrics_periods_and_pins(tmp_path):
     _metrics(tmp_path, {1: 0.1, 2: 0.2, 4: 0.4})
-    name = "training_eval/my_task/accuracy"
     (tmp_path / "checkpoint_1").mkdir()
     (tmp_path / "checkpoint_1" / "PINNED").write_text("1")
-    checkpointer = SaveBestCheckpointer(tmp_path, SaveCheckpointConfig(keep=1), metric_name_to_monitor=name)
+    checkpointer = SaveBestCheckpointer(tmp_path, SaveCheckpointConfig(keep=1), metric_name_to_monitor=METRIC)
     _save_steps(checkpointer, _tiny_state(), [2, 3, 4, 5])
     assert checkpointing.checkpoint_steps(tmp_path) == [1, 3, 4, 5]  # 3 has no metric
     config = SaveCheckpointConfig(keep=1, keep_dataset_checkpoints=1)
     checkpointer = SaveBestCheckpointer(
-        tmp_path, config, metric_name_to_monitor=name, keep_checkpoints_without_metrics=False, force_keep_period=3
+        tmp_path, config, metric_name_to_monitor=METRIC, keep_checkpoints_without_metrics=False, force_keep_period=3
     )
     checkpointer.close()
     assert checkpointing.checkpoint_steps(tmp_path) == [1, 3, 4, 5]
