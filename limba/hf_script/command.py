@@ -48,9 +48,17 @@ from limba.gin_config import gin_files, recipe
 from limba.gin_config.hf_keys import script_keys
 from limba.gin_config.hf_keys.row_answers import TEXT, WORD_TASKS
 from limba.gin_config.hf_keys.run_arguments import RunArguments
-from limba.hf_script import earlier_run, encoder_rows, gin_recipe, outcome, result_files, script_data, text_rows
+from limba.hf_script import (
+    earlier_run,
+    encoder_rows,
+    gin_recipe,
+    outcome,
+    result_files,
+    script_data,
+    text_rows,
+    trackers,
+)
 from limba.network import own_layers
-from limba.reports import wandb_writer
 from limba.workers import distributed, launchers
 
 logger = logging.getLogger(__name__)
@@ -80,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
     overrides = [flag for flag in argv if flag.startswith("--gin.")]
     flags, keys = _flags().parse_known_args([flag for flag in argv if flag not in overrides])
     arguments, notes = script_keys.from_command_line(keys)
-    arguments = _without_disabled_wandb(arguments)
+    arguments = trackers.without_absent(arguments)
     for note in [*notes, *launchers.without_effect(os.environ, arguments.compute_dtype == "bfloat16")]:
         logger.warning("%s", note)
     if arguments.hub_token:
@@ -124,13 +132,6 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _without_disabled_wandb(arguments: RunArguments) -> RunArguments:
-    if not ({"wandb", "all"} & {*arguments.trackers} and wandb_writer.is_disabled()):
-        return arguments
-    logger.warning("WANDB_DISABLED is set: nothing is sent to Weights & Biases, as in transformers.")
-    return dataclasses.replace(arguments, report_to="tensorboard")
-
-
 def _flags() -> argparse.ArgumentParser:
     """The flags that are not keys of a script."""
     parser = argparse.ArgumentParser(prog="limba run", add_help=False, allow_abbrev=False)
@@ -154,10 +155,7 @@ def _prepare(
     if flags.num_devices is not None and (flags.num_devices < 1 or not flags.write_gin):
         raise ValueError(f"--num_devices is {flags.num_devices}; it is the number of a pod's devices, for --write_gin.")
     _check(arguments, out)
-    if {"wandb", "all"} & {*arguments.trackers}:
-        wandb_writer.WandbWriter.check()
-        if not any("WandbWriter.mode" in binding for binding in overrides):
-            wandb_writer.WandbWriter.check_key()
+    trackers.check(arguments, overrides)
     if arguments.pushes:
         _check_push(arguments.hub_model_id or out.name, flags.dry_run)
 

@@ -30,6 +30,11 @@ def is_disabled() -> bool:
     return os.environ.get("WANDB_DISABLED", "").upper() in _TRUE
 
 
+def is_installed() -> bool:
+    """Whether the package of W&B is there."""
+    return importlib.util.find_spec("wandb") is not None
+
+
 class WandbWriter:
     """One W&B run for one training run, also after it resumes: `MODEL_DIR/wandb.json` keeps the run's id.
 
@@ -102,7 +107,7 @@ class WandbWriter:
     @staticmethod
     def check() -> None:
         """Raises ValueError if wandb is not installed: before a training opens its data."""
-        if importlib.util.find_spec("wandb") is None:
+        if not is_installed():
             raise ValueError(
                 "WandbWriter needs one more package: pip install wandb. Or remove WandbWriter from "
                 "train.metric_writers."

@@ -161,7 +161,9 @@ class RunArguments:
     lr_drop_min_lr: float = _key("the rate does not drop below", 0.0)
     seed: int = _key("of parameters, dropout, order and masks", 42)
     data_seed: int | None = _key("of order and masks, where it is another one")
-    report_to: str | Sequence[str] = _key("none, tensorboard (always written) or wandb", "tensorboard")
+    report_to: str | Sequence[str] = _key(
+        "none, tensorboard (always written), wandb, or all of these that are installed", "tensorboard"
+    )
     run_name: str | None = _key("the run's name on W&B")
     # ----------------------------------------------------- hub -------------------------------------------------------
     push_to_hub: bool = _key("upload the exported model at the end", False)
@@ -190,7 +192,7 @@ class RunArguments:
         period_keys.check(self)
         for name in self.trackers:
             if name not in ("tensorboard", "wandb", "none", "all"):
-                raise ValueError(f"report_to is {name!r}; use none, tensorboard or wandb.")
+                raise ValueError(f"report_to is {name!r}; use none, tensorboard, wandb or all.")
 
     def _check_task(self) -> None:
         files = [name for name in ("train_file", "validation_file", "test_file") if getattr(self, name) is not None]
