@@ -37,6 +37,11 @@ def vocabulary_file(vocabulary: Any) -> str | None:
     return None
 
 
+def is_far(vocabulary: Any) -> bool:
+    """Whether the file of a vocabulary is in a bucket or behind a URL, so that it takes the network to read it."""
+    return "://" in (vocabulary_file(vocabulary) or "")
+
+
 def check_seed(name: str, seed: Any) -> None:
     """Raises ValueError for a seed that no generator takes."""
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0):

@@ -94,11 +94,23 @@ def facts_of(get_dataset_fn: contract.GetDatasetFn | None, cfg: contract.Dataset
     return facts(cfg) if is_own(get_dataset_fn) else {}
 
 
-def check_files(cfg: contract.DatasetConfig, needs_split: bool) -> None:
-    """Whether a task, its split and its files on this machine are there: `tasks.pipeline.task_batches.check_files`."""
-    from tasks.pipeline import task_batches
+def check_files(cfg: contract.DatasetConfig, feature_converter_cls: Any, is_measured: bool) -> None:
+    """What the start of a run checks of a task and its files: `start_files.check_batches`, `check_measured` there."""
+    from tasks.pipeline import start_files
 
-    task_batches.check_files(cfg, needs_split)
+    if is_measured:
+        start_files.check_measured(cfg)
+    else:
+        start_files.check_batches(cfg, feature_converter_cls)
+
+
+def has_far_vocabulary(cfg: contract.DatasetConfig) -> bool:
+    """Whether a vocabulary of a task is not on this machine."""
+    return any(
+        contract.is_far(feature.vocabulary)
+        for task in predictions().subtasks(cfg)
+        for feature in task.output_features.values()
+    )
 
 
 def has_blanks(

@@ -11,7 +11,7 @@ from typing import Any
 
 from limba.data import contract
 from limba.files import json_text
-from tasks.pipeline import converters, streams
+from tasks.pipeline import converters
 from tasks.pipeline.evaluation_sets import evaluation_sets
 from tasks.pipeline.readers import CountedReader, OpenBatches, TrainBatches
 from tasks.pipeline.streams import Stream
@@ -89,27 +89,6 @@ def get_eval_batches(
     rows = slice(process_index * rows_per_host, (process_index + 1) * rows_per_host)
     ordered = dataclasses.replace(config, shuffle=False, seed=config.seed or 0)
     return evaluation_sets(open_stream(ordered, feature_converter), rows)
-
-
-def check_files(config: contract.DatasetConfig, needs_split: bool = True) -> None:
-    """Looks for the task and its split, and at the first rows of files on this machine; what needs the network is left.
-
-    Args:
-      needs_split: whether a task or mixture without the split is an error.
-
-    Raises:
-      ValueError, FileNotFoundError: as `get_train_batches`.
-    """
-    provider = find_provider(config.mixture_or_task_name, config.module)
-    ours = [
-        task for task in get_subtasks(provider) if isinstance(task, Task) and isinstance(task.source, ShardedSource)
-    ]
-    here = [task for task in ours if not task.source.needs_network]
-    if needs_split and len(here) == len(get_subtasks(provider)):
-        streams.with_split(config, provider)
-    for task in here:
-        if config.split in task.splits:
-            task.source.check(config.split)
 
 
 def open_stream(

@@ -9,20 +9,35 @@ from limba import train
 from limba.files import storage
 
 MODULE = """
+import dataclasses
+
 from tasks import supervised, vocabularies
+from tasks.metrics import text_metrics
 
 MOODS = supervised.SupervisedDataset("{text}", "mood", labels=["glad", "sad"])
 supervised.register_supervised_task(
     "dry_moods",
     MOODS,
-    vocabulary=vocabularies.ByteVocabulary(100),
+    vocabulary=vocabularies.ByteVocabulary(),
     data_files={"train": "train.csv", "validation": "validation.csv"},
 )
 supervised.register_supervised_task(
     "far_moods",
     MOODS,
-    vocabulary=vocabularies.ByteVocabulary(100),
+    vocabulary=vocabularies.ByteVocabulary(),
     data_files={"train": "https://localhost:1/train.csv"},
+)
+supervised.register_supervised_task(
+    "dry_moods_of_bytes",
+    MOODS,
+    vocabulary=vocabularies.ByteVocabulary(50),
+    data_files={"train": "train.csv", "validation": "validation.csv"},
+)
+supervised.register_supervised_task(
+    "dry_moods_with_rouge",
+    dataclasses.replace(MOODS, labels=None, metric_fns=[text_metrics.rouge]),
+    vocabulary=vocabularies.ByteVocabulary(),
+    data_files={"train": "train.csv", "validation": "validation.csv"},
 )
 """
 
@@ -39,7 +54,7 @@ def dry_run(tmp_path, monkeypatch, capsys):
     checkpoint.mkdir(parents=True)
     (checkpoint / "checkpoint").write_bytes(b"x")  # T5X's classic format has this file
 
-    def run(**changed):
+    def run(model="t5_1_1/tiny", **changed):
         gin.clear_config()
         values = {
             "MODEL_DIR": str(tmp_path / "run"),
@@ -50,7 +65,7 @@ def dry_run(tmp_path, monkeypatch, capsys):
             "TRAIN_STEPS_RELATIVE": 3,
         } | changed
         bindings = [f"--gin.{name}={value!r}" for name, value in values.items()]
-        train.main(["gin/models/t5_1_1/tiny.gin", "gin/runs/finetune.gin", *bindings, "--dry_run"])
+        train.main([f"gin/models/{model}.gin", "gin/runs/finetune.gin", *bindings, "--dry_run"])
         assert not (tmp_path / "run").exists()
         return capsys.readouterr().out
 
@@ -96,3 +111,29 @@ def test_files_that_cannot_be_read(dry_run, tmp_path, content, words):
         (tmp_path / "train.csv").write_bytes(content)
     with pytest.raises((ValueError, OSError, RuntimeError), match=words):
         dry_run()
+
+
+def test_a_task_with_another_vocabulary(dry_run):
+    words = r"Task 'dry_moods_of_bytes' makes inputs with ByteVocabulary \(.* 50 of them extra_ids\), and the model has"
+    with pytest.raises(ValueError, match=words):
+        dry_run("byt5/small", MIXTURE_OR_TASK_NAME="dry_moods_of_bytes")
+    assert dry_run("byt5/small", MIXTURE_OR_TASK_NAME="dry_moods")
+
+
+def test_a_metric_whose_package_is_missing(dry_run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rouge_score", None)
+    with pytest.raises(ValueError, match="'dry_moods_with_rouge' has the metric rouge, which needs the package"):
+        dry_run(MIXTURE_OR_TASK_NAME="dry_moods_with_rouge")
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_a_label_that_is_none_of_the_labels(dry_run, tmp_path, split):
+    (tmp_path / f"{split}.csv").write_text("text,mood\n" + 17 * "sun,glad\n" + "rain,angry\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"row 17 \(the first is 0\) of .*{split}\.csv: .*'angry'"):
+        dry_run()
+
+
+def test_a_model_whose_vocabulary_is_not_there(dry_run, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.model does not exist"):
+        dry_run(VOCABULARY_FILE=str(tmp_path / "nowhere.model"))
+    assert dry_run(VOCABULARY_FILE="gs://bucket/far.model")  # the run reads it
