@@ -65,7 +65,7 @@ def check(config: Any) -> None:
     elif not config.num_decoder_layers:
         problem = "the network has no decoder"
     if problem:
-        raise ValueError(f"A start from counts (train.initial_values_fn): {problem}, or begin with random values.")
+        raise ValueError(f"A start from counts (train.initial_values_fn): {problem}, or bind None, for random values.")
 
 
 def room(config: t5.T5Config, rank: int | None) -> Room:

@@ -169,7 +169,7 @@ def test_a_start_counts_the_training_split_with_the_models_vocabulary(counts, mo
     [
         (
             {"logits_via_embedding": True},
-            "logits_via_embedding is True, .* set it to False, or begin",
+            "logits_via_embedding is True, .* set it to False, or bind None",
         ),
         ({"emb_dim": 4}, "emb_dim is 4; it takes at least 8"),
         ({"kernels": "xla", "decoder_self_attention_layer": "mine:Own"}, "decoder_self_attention_layer is 'mine:Own'"),
