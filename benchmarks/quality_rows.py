@@ -37,6 +37,8 @@ _STANDARD = [
 ]
 _SPACTOR = "gin/runs/spactor.gin"
 _LARGE = _network(256, 4, 4, 512, head_dim=64)
+_SHALLOW = _network(128, 4, 2, 384)
+_COMBINED = ["optimizers.adamw_scale.vocab_rate = 0.03", f"{_RATE} = 0.015", f"{_START}.output_scale = 0.02"]
 # T5X's pre-training: Adafactor, and a rate that does not fall in the first 10,000 steps.
 _T5X = [
     *(_RANDOM, *_STANDARD, "LOSS_NORMALIZING_FACTOR = None", f"{_FACTORS} = 'constant * rsqrt_decay'"),
@@ -55,6 +57,8 @@ ROWS = {
     "vocab_rate_1": Row("tables at the full rate", ["optimizers.adamw_scale.vocab_rate = 1.0"]),
     "vocab_rate_0.3": Row("tables at 0.3 of the rate", ["optimizers.adamw_scale.vocab_rate = 0.3"]),
     "vocab_rate_0.03": Row("tables at 0.03 of the rate", ["optimizers.adamw_scale.vocab_rate = 0.03"]),
+    "combined": Row("tables at 0.03 of the rate 0.015, output kernels start at 0.02", _COMBINED),
+    "combined_shallow": Row("the same, d 128, 2+2 layers", [*_COMBINED, *_SHALLOW], steps=270),
     "rate_0.01": Row("rate 0.01", [f"{_RATE} = 0.01"]),
     "rate_0.015": Row("rate 0.015", [f"{_RATE} = 0.015"]),
     "rate_0.06": Row("rate 0.06", [f"{_RATE} = 0.06"]),
@@ -74,7 +78,7 @@ ROWS = {
     "large_standard": Row("8.4M parameters, 15% masked", [*_LARGE, *_STANDARD], steps=75),
     "large_t5x": Row("8.4M parameters, T5X's recipe", [*_LARGE, *_T5X], ["gin/optimizers/adafactor.gin"], steps=90),
     "large_random": Row("8.4M parameters, random initial values", [_RANDOM, *_LARGE], steps=75),
-    "shallow": Row("d 128, 2+2 layers", _network(128, 4, 2, 384), steps=270),
+    "shallow": Row("d 128, 2+2 layers", _SHALLOW, steps=270),
     "wide": Row("d 192, 2+2 layers", _network(192, 6, 2, 512), steps=155),
     "deep": Row("d 128, 4+4 layers", _network(128, 4, 4, 384), steps=160),
     "no_fit": Row("counts factored, not fitted", [f"{_START}.fit_steps = 0"]),
