@@ -40,7 +40,7 @@ def check_task_vocabularies(config: contract.DatasetConfig, inputs: Any, targets
             if not same_vocabulary(feature.vocabulary, expected):
                 raise ValueError(
                     f"Task {task.name!r} makes {name} with {_describe(feature.vocabulary)}, and the model has "
-                    f"{_describe(expected)}: {_remedy(feature.vocabulary)}"
+                    f"{_describe(expected)}: {_remedy(feature.vocabulary, expected)}"
                 )
 
 
@@ -62,9 +62,19 @@ def task_vocabularies(config: contract.DatasetConfig) -> tuple[Any, Any]:
     return real[0], real[0]
 
 
-def _remedy(vocabulary: Any) -> str:
+def _remedy(vocabulary: Any, expected: Any) -> str:
     if isinstance(vocabulary, LabelVocabulary):
         return f"bind LABELS = {list(vocabulary.labels)}."
+    kinds = type(without_tensorflow(vocabulary)), type(without_tensorflow(expected))
+    if kinds[0] is not kinds[1]:
+        file = contract.vocabulary_file(expected)
+        remedy = f"register the task with the model's{f': vocabulary={file!r}' if file else ' vocabulary'}"
+        if {*kinds} == {SentencePieceVocabulary, T5TokenizerVocabulary}:
+            remedy += (
+                "; or, if the model is of `limba convert from-hf`, convert it again with the task's: --vocab "
+                f"{contract.vocabulary_file(vocabulary)}"
+            )
+        return f"these are different kinds, which VOCABULARY_FILE does not change; {remedy}."
     return (
         "bind VOCABULARY_FILE, VOCAB_SIZE and extra_ids to the task's, or register the task with the model's "
         "vocabulary."

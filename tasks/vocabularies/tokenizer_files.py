@@ -46,6 +46,12 @@ class _TokenizerFile(Vocabulary):
     def __init__(self, tokenizer_file: str):
         super().__init__()
         file = storage.mounted(os.fspath(tokenizer_file))
+        if not file.endswith(".json") and Path(file).is_file():
+            raise ValueError(
+                f"{type(self).__name__} (its tokenizer_file, VOCABULARY_FILE) is given {file}, which is not a "
+                f"{FILE}. Give a file that ends with .json, or a folder that has a {FILE}; a SentencePiece model is "
+                "opened by `VOCABULARY = @vocabularies.SentencePieceVocabulary()`."
+            )
         self._tokenizer_file = file if file.endswith(".json") else f"{file.rstrip('/')}/{FILE}"
 
     @property
