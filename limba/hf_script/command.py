@@ -311,25 +311,25 @@ def _compose(arguments: RunArguments, model: Any, out: Path, devices: int) -> tu
     """
     with native_logs.filtered():  # The tasks of a user's own may bring TensorFlow in.
         corpus = script_data.find(arguments)
-        num_examples, exact = script_data.count_examples(arguments, corpus, model.vocabulary, model.encoder is not None)
+        examples = script_data.count_examples(arguments, corpus, model.vocabulary, model.encoder is not None)
     steps, how_many = max(arguments.max_steps, 0), "max_steps"
-    if num_examples is not None and arguments.max_steps < 0:
-        steps = gin_recipe.steps_of_epochs(arguments, num_examples, devices)
-        about = "" if exact else "about "
-        how_many = f"{arguments.num_train_epochs:g} epochs of {about}{num_examples:,} examples"
+    if examples.number is not None and arguments.max_steps < 0:
+        steps = gin_recipe.steps_of_epochs(arguments, examples.number, devices)
+        about = "" if examples.is_exact else "about "
+        how_many = f"{arguments.num_train_epochs:g} epochs of {about}{examples.number:,} examples"
     initial: tuple[Any, ...] = (model.network.dropout_rate, model.has_weights, model.network.vocab_size, model.encoder)
     if model.encoder is not None and arguments.is_finetuning:
         initial += (encoder_rows.label_names(arguments), model.head_fields(arguments.row_answers.network))
-    plan = gin_recipe.Plan(corpus, out, num_examples, devices, steps, how_many, *initial)
+    plan = gin_recipe.Plan(corpus, out, examples, devices, steps, how_many, *initial)
     counted: dict[str, Any] = {
         "rows": gin_recipe.batch_size(arguments, devices),
         "eval_rows": arguments.per_device_eval_batch_size * devices,
         "steps": steps,
     }
-    if num_examples is not None and exact:
+    if examples.number is not None and examples.is_exact:
         one = dataclasses.replace(arguments, num_train_epochs=1.0)
-        counted["steps_of_epoch"] = gin_recipe.steps_of_epochs(one, num_examples, devices)
-        counted["train_samples"] = num_examples
+        counted["steps_of_epoch"] = gin_recipe.steps_of_epochs(one, examples.number, devices)
+        counted["train_samples"] = examples.number
     return gin_recipe.compose(arguments, plan), counted
 
 

@@ -15,9 +15,6 @@ from limba.hf_script import gin_best, gin_optimizer, script_data
 from limba.hf_script.script_data import Corpus
 from limba.network.encoders.config import EncoderConfig
 
-# Examples in the shuffle buffers of a task, where there are as many.
-_BUFFER = 4096
-
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -25,7 +22,7 @@ class Plan:
 
     Attributes:
       out: the folder of the run, as the gin file names it.
-      num_examples: training examples of an epoch; None if they were not counted.
+      examples: of an epoch of training.
       steps, how_many: updates, and how that number came about, for the comment.
       dropout_rate, has_weights: of the model to begin with; whether it is an initial checkpoint.
       vocab_size: of the network.
@@ -35,7 +32,7 @@ class Plan:
 
     corpus: Corpus
     out: Path
-    num_examples: int | None
+    examples: script_data.Counted
     devices: int
     steps: int
     how_many: str
@@ -157,7 +154,7 @@ def _documents(arguments: RunArguments, plan: Plan) -> list[Statement]:
     )
     return [
         "# data",
-        *_task("masked_text.task", plan, **_data(plan), **column, shuffle_buffer_size=_buffer(plan), **of_task),
+        *_task("masked_text.task", plan, **_data(plan), **column, shuffle_buffer_size=plan.examples.buffer, **of_task),
         *([Block("objectives.MaskedLM", masks)] if plan.encoder else []),
         Binding("TASK_FEATURE_LENGTHS", Reference(f"@objectives.{function}()")),
         Block(f"objectives.{function}", given(**of_lengths)),
@@ -176,11 +173,6 @@ def _data(plan: Plan) -> dict[str, Any]:
     return {"files": _plain(corpus.files), **of_hub, "splits": _plain(corpus.splits)}
 
 
-def _buffer(plan: Plan) -> int | None:
-    # A buffer of several epochs would mix them.
-    return min(_BUFFER, plan.num_examples) if plan.num_examples else None
-
-
 def _rows(arguments: RunArguments, plan: Plan) -> list[Statement]:
     answers = arguments.row_answers
     names: Sequence[str]
@@ -197,7 +189,7 @@ def _rows(arguments: RunArguments, plan: Plan) -> list[Statement]:
     of_labels: list[Statement] = [Binding("LABELS", list(plan.labels)), head] if plan.labels else []
     return [
         "# data",
-        *_task(f"script_task.{answers.task}", plan, **form, **_data(plan), shuffle_buffer_size=_buffer(plan)),
+        *_task(f"script_task.{answers.task}", plan, **form, **_data(plan), shuffle_buffer_size=plan.examples.buffer),
         Binding("TASK_FEATURE_LENGTHS", feature_lengths(arguments, arguments.max_target_length)),
         Binding("PACK", False, "one row of the batch for each example, as in the scripts"),
         *of_labels,
@@ -290,13 +282,13 @@ def _period(what: str, arguments: RunArguments, plan: Plan) -> int:
 
 def _steps_of_one_epoch(what: str, arguments: RunArguments, plan: Plan) -> int:
     """Raises ValueError if the examples of an epoch are not known."""
-    if plan.num_examples is None:
+    if plan.examples.number is None:
         raise ValueError(
             f"{what}_strategy is 'epoch', and the examples of an epoch are not known: with max_steps only files on "
             f"this machine are counted, because a data set elsewhere would be read to its end. Write {what}_steps, or "
             "num_train_epochs in place of max_steps."
         )
-    return steps_of_epochs(dataclasses.replace(arguments, num_train_epochs=1.0), plan.num_examples, plan.devices)
+    return steps_of_epochs(dataclasses.replace(arguments, num_train_epochs=1.0), plan.examples.number, plan.devices)
 
 
 def _delay(arguments: RunArguments, plan: Plan) -> list[Statement]:

@@ -16,7 +16,11 @@ from limba.hf_script import gin_best
 
 logger = logging.getLogger(__name__)
 
+# Examples in the shuffle buffers of a task, where an epoch has as many.
+BUFFER = 4096
 _SPLITS = ("train", "training", "validation", "test")
+# Bytes of text a token beyond which files surely fill the buffers, and are not tokenized to find it out.
+_BYTES_OF_TOKEN = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,15 +164,29 @@ def word_values(arguments: RunArguments) -> tuple[Any, ...]:
     return arguments.text_column, arguments.label_column_name, labels, by_kind, all_pieces
 
 
-def count_examples(
-    arguments: RunArguments, corpus: Corpus, vocabulary: Any, is_encoder: bool = False
-) -> tuple[int | None, bool]:
-    """Training examples of an epoch, and whether that is exact; None if they are not counted.
+@dataclasses.dataclass(frozen=True)
+class Counted:
+    """Training examples of an epoch.
+
+    Attributes:
+      number: None if they were not counted.
+      is_exact: and no estimate.
+      buffer: examples in the shuffle buffers: one of several epochs would mix them. None if it is not known whether an
+        epoch has fewer than `BUFFER`.
+    """
+
+    number: int | None = None
+    is_exact: bool = True
+    buffer: int | None = None
+
+
+def count_examples(arguments: RunArguments, corpus: Corpus, vocabulary: Any, is_encoder: bool = False) -> Counted:
+    """Counts the training examples of an epoch, where something needs it.
 
     Opens the splits in any case, which finds missing files and columns now.
     """
     if arguments.is_finetuning:
-        return _count_rows(arguments, corpus), True
+        return _count_rows(arguments, corpus)
     from tasks import objectives
     from tasks.pretraining import masked_text
 
@@ -176,8 +194,9 @@ def count_examples(
     source = masked_text.open_source(corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, column)
     for split in used_splits(arguments):
         source.check(split)
-    if not _counts(arguments, source):
-        return None, True
+    counts = _counts(arguments, source)
+    if not (counts or (arguments.do_train and not source.is_remote("train"))):
+        return Counted()
     opened = masked_text.open_vocabulary(vocabulary)
     objective: objectives.Objective
     if is_encoder:
@@ -186,7 +205,15 @@ def count_examples(
         objective = objectives.PrefixLM()
     else:
         objective = objectives.SpanCorruption(arguments.mlm_probability, arguments.mean_noise_span_length)
-    return masked_text.count_examples(source, "train", column, opened, objective, arguments.inputs_length)
+    length = arguments.inputs_length
+    fills_buffers = source.num_bytes("train") > BUFFER * objective.raw_length(length) * _BYTES_OF_TOKEN
+    if not counts and fills_buffers and arguments.max_train_samples is None:
+        return Counted(buffer=BUFFER)
+    if not counts:
+        tokens, _ = masked_text.count_tokens(source, "train", column, opened)
+        return Counted(buffer=min(BUFFER, max(1, tokens // objective.raw_length(length))))
+    number, is_exact = masked_text.count_examples(source, "train", column, opened, objective, length)
+    return Counted(number, is_exact, min(BUFFER, number))
 
 
 def row_form(arguments: RunArguments) -> Any:
@@ -234,7 +261,7 @@ def written(arguments: RunArguments, predictions: Sequence[Any]) -> list[Any]:
     return [script_metrics.without_special_tokens(text) if isinstance(text, str) else text for text in predictions]
 
 
-def _count_rows(arguments: RunArguments, corpus: Corpus) -> int | None:
+def _count_rows(arguments: RunArguments, corpus: Corpus) -> Counted:
     from tasks.supervised import script_task
 
     form = row_form(arguments)
@@ -243,9 +270,14 @@ def _count_rows(arguments: RunArguments, corpus: Corpus) -> int | None:
     for split in used_splits(arguments):
         source.check(split)
         _check_rows(arguments, corpus, form, source, split)
-    if not _counts(arguments, source):
-        return None
-    return sum(map(len, source.documents("train")))
+    if _counts(arguments, source):
+        number = sum(map(len, source.documents("train")))
+        return Counted(number, buffer=min(BUFFER, number))
+    if not arguments.do_train:
+        return Counted()
+    most = min(BUFFER, arguments.max_train_samples or BUFFER)
+    # A large file elsewhere is not read, and is taken to have them.
+    return Counted(buffer=most if source.has_documents("train", most) else source.count_documents("train"))
 
 
 def _check_rows(arguments: RunArguments, corpus: Corpus, form: Any, source: Any, split: str) -> None:

@@ -141,10 +141,23 @@ def count_examples(
 ) -> tuple[int, bool]:  # fmt: skip
     """How many examples one pass over a split makes, and whether that is exact.
 
-    Up to 20,000 documents are tokenized; in a larger corpus these give the mean length.
-
     Raises:
       FileNotFoundError, ValueError: as `ShardedSource.check`; also if there is not enough text for one example.
+    """
+    total, is_exact = count_tokens(source, split, text_column, vocabulary)
+    raw_length = objective.raw_length(inputs_length)
+    if total < raw_length:
+        raise ValueError(
+            f"The split {split!r} has {total} tokens, and one example of {inputs_length} inputs takes "
+            f"{raw_length}: give more text, or a smaller max_seq_length."
+        )
+    return total // raw_length, is_exact
+
+
+def count_tokens(source: ShardedSource, split: str, text_column: str, vocabulary: Vocabulary) -> tuple[int, bool]:
+    """The tokens of a split's documents, and whether that is exact.
+
+    Up to 20,000 documents are tokenized; in a larger corpus these give the mean length.
     """
     num_tokens = num_documents = 0
     batches = source.documents(split)
@@ -155,11 +168,4 @@ def count_examples(
         if num_documents >= _SAMPLE:
             break
     rest = sum(map(len, batches))
-    total = num_tokens * (num_documents + rest) / max(num_documents, 1)
-    raw_length = objective.raw_length(inputs_length)
-    if total < raw_length:
-        raise ValueError(
-            f"The split {split!r} has {total:.0f} tokens, and one example of {inputs_length} inputs takes "
-            f"{raw_length}: give more text, or a smaller max_seq_length."
-        )
-    return int(total // raw_length), not rest
+    return num_tokens * (num_documents + rest) // max(num_documents, 1), not rest

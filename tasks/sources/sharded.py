@@ -271,9 +271,13 @@ class ShardedSource(abc.ABC):
 
     def has_documents(self, split: str, count: int) -> bool:
         """Whether a split has at least so many documents; a large remote one is not read, and is taken to have them."""
-        if self.is_remote(split) and sum(self._sizes(split)) > _SMALL_CORPUS:
+        if self.is_remote(split) and self.num_bytes(split) > _SMALL_CORPUS:
             return True
         return self.count_documents(split, count) == count
+
+    def num_bytes(self, split: str) -> float:
+        """The size of a split's files, or of its share of them."""
+        return sum(self._sizes(split))
 
     def is_remote(self, split: str) -> bool:
         """Whether reading a split needs the network."""

@@ -33,7 +33,9 @@ ARGUMENTS = RunArguments(
 )
 DECODING = "decoding.temperature_sample"
 OUT = pathlib.Path("/nowhere")
-PLAN = gin_recipe.Plan(Corpus("t", files={"train": ["t.txt"]}), OUT, None, 4, 50, "max_steps", 0.1, False)
+PLAN = gin_recipe.Plan(
+    Corpus("t", files={"train": ["t.txt"]}), OUT, script_data.Counted(), 4, 50, "max_steps", 0.1, False
+)
 
 
 def test_a_signed_url_is_read_and_not_written():
@@ -59,7 +61,7 @@ def test_a_translation_has_its_task(tmp_path):
     given = {"train_file": str(rows), "source_lang": "en", "target_lang": "uk", "source_prefix": "{to} uk: "}
     arguments = dataclasses.replace(ARGUMENTS, **given)
     corpus = script_data.find(arguments)
-    assert script_data.count_examples(arguments, corpus, None) == (3, True)
+    assert script_data.count_examples(arguments, corpus, None) == script_data.Counted(3, True, 3)
     lines = lines_of(gin_recipe._rows(arguments, dataclasses.replace(PLAN, corpus=corpus)))
     given = {name.strip(): value for name, _, value in (line.partition(" = ") for line in lines) if name[:1] == " "}
     values = {name: ast.literal_eval(value) for name, value in given.items() if value != "%VOCABULARY"}
@@ -126,7 +128,7 @@ def _value(lines, name):
 def test_periods(keys, save, evaluate):
     """800 rows are 25 batches of 8 on 4 devices, and 50 steps two epochs."""
     arguments = dataclasses.replace(ARGUMENTS, label_column_name="answer", do_eval=True, **keys)
-    lines = lines_of(gin_recipe._periods(arguments, dataclasses.replace(PLAN, num_examples=800)))
+    lines = lines_of(gin_recipe._periods(arguments, dataclasses.replace(PLAN, examples=script_data.Counted(800))))
     assert int(_value(lines, "train_script.train.stats_period")) == (50 if "do_train" in keys else 500)
     assert (int(_value(lines, "period")), int(_value(lines, "EVAL_PERIOD"))) == (save, evaluate)
     if keys.get("save_strategy") == "epoch":
@@ -142,7 +144,7 @@ def test_lines_come_every_logging_steps_only_where_they_are_given():
 
 def test_evaluations_are_delayed_by_steps_or_epochs():
     given = {"do_eval": True, "eval_delay": 1.5, "eval_steps": 1}
-    plan = dataclasses.replace(PLAN, num_examples=800)  # 25 steps an epoch
+    plan = dataclasses.replace(PLAN, examples=script_data.Counted(800))  # 25 steps an epoch
     for strategy, first in (("steps", "2"), ("epoch", "38")):
         lines = lines_of(gin_recipe._periods(dataclasses.replace(ARGUMENTS, eval_strategy=strategy, **given), plan))
         assert _value(lines, "train_script.train.eval_delay") == first

@@ -24,7 +24,7 @@ README = [*COLUMNS, "--max_seq_length", "384", "--doc_stride", "128", "--num_bea
 
 def _examples(arguments):
     """Inputs, targets and references of the task that the gin file of the arguments binds."""
-    plan = gin_recipe.Plan(script_data.find(arguments), None, None, 1, 1, "max_steps", 0.1, False)
+    plan = gin_recipe.Plan(script_data.find(arguments), None, script_data.Counted(), 1, 1, "max_steps", 0.1, False)
     text = "\n".join(lines_of(gin_recipe._rows(arguments, plan))).partition("script_task.task:\n")[2]
     lines = (line.partition(" = ") for line in text.splitlines() if line.startswith("  ") and "%" not in line)
     values = {name.strip(): ast.literal_eval(value) for name, _, value in lines}
