@@ -1,9 +1,13 @@
 """The export of a T5."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from sentencepiece import SentencePieceProcessor
 
 from convert.exports.cards import card_example, t5_card
 from convert.exports.cards.model_card import Description
@@ -13,6 +17,7 @@ from convert.families.t5_family import T5Family
 from convert.model_files.hf import hf_tokenizer
 from convert.model_files.model import T5Model
 from limba.network.t5 import T5Config
+from tasks.vocabularies import T5TokenizerVocabulary, normalization
 
 
 class T5Export(Export[T5Family, T5Config]):
@@ -26,6 +31,7 @@ class T5Export(Export[T5Family, T5Config]):
             )
         super().__init__(model, ("safetensors",) if model.head.labels else ("safetensors", "flax"))
         self.tokenizer = hf_tokenizer.from_vocabulary(self.vocabulary)
+        self._tokenizer_class = ""  # known when it is written
 
     @property
     def vocabulary_file(self) -> Path | None:
@@ -47,6 +53,7 @@ class T5Export(Export[T5Family, T5Config]):
             model_type=model.family.model_type,
             inputs_length=lengths.get("inputs"),
         )
+        self._tokenizer_class = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))["tokenizer_class"]
         if model.head.labels:
             return {"config.json": t5_config.classifier_config(model.config, model.family, model.head, dtype)}
         return {
@@ -65,5 +72,15 @@ class T5Export(Export[T5Family, T5Config]):
             example = example or card_example.Example("text", text)
             example = dataclasses.replace(example, kind="text", inputs=text, targets="")
         return t5_card.describe(
-            model.family, model.config, self.tokenizer.vocabulary, formats, dtype, example, model.assumed
+            *(model.family, model.config, self.tokenizer.vocabulary, formats, dtype, example, model.assumed),
+            texts=card_example.Texts(self._written(), self._tokenizer_class in hf_tokenizer.T5_CLASSES),
         )
+
+    def _written(self) -> Callable[[str], str]:
+        """What makes of a text the one that the model writes: the vocabulary's normalization."""
+        file = self.tokenizer.model_file
+        if file is None:
+            return str
+        if self.tokenizer.is_json:
+            return functools.partial(normalization.normalized, T5TokenizerVocabulary(str(file)))
+        return functools.partial(normalization.by_sentencepiece, SentencePieceProcessor(model_file=str(file)))

@@ -1,7 +1,8 @@
 """The example of a model card: a program that runs as pasted, and shows what the model was trained to do."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from convert.exports.cards import markdown
@@ -11,6 +12,8 @@ BLANK = "<extra_id_0>"
 # Tokens of an answer to a blank: a model that was only pre-trained fills all sentinels, one after the other.
 _BLANK_TOKENS = 20
 _MOST_LABELS = 20
+_MOST_PAIRS = 5
+_TEXT_BEHIND_SENTINEL = re.compile(r"<extra_id_\d+>(?=\S)")
 # For weights of Flax alone; docs/conversion.md has the same lines.
 _OLD_JAX = """\
 import jax.numpy as jnp
@@ -54,12 +57,28 @@ class Example:
         return "training data" if self.split == "train" else "validation data"
 
 
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """What becomes of the texts of an example.
+
+    Attributes:
+      written: a text as the model writes it, whose vocabulary may normalize it.
+      adds_spaces: whether the class of the tokenizer reads a space behind each sentinel in transformers 5.
+    """
+
+    written: Callable[[str], str] = str
+    adds_spaces: bool = False
+
+
+AS_THEY_ARE = Texts()
+
+
 def neutral(vocabulary: Mapping[str, Any]) -> Example:
     """An example in no language, for a model of which no data are known; `vocabulary` is as in `run.json`."""
     return Example("neutral", f"1, 2, 3, {BLANK}, 5, 6." if vocabulary["extra_ids"] else "1, 2, 3,")
 
 
-def section(example: Example, formats: Sequence[str], use_cache: bool = True) -> str:
+def section(example: Example, formats: Sequence[str], use_cache: bool = True, texts: Texts = AS_THEY_ARE) -> str:
     """The section "Use" of a card.
 
     Args:
@@ -67,20 +86,20 @@ def section(example: Example, formats: Sequence[str], use_cache: bool = True) ->
       use_cache: False leaves transformers' cache out, which 4.57 makes too short for a decoder deeper than its encoder.
     """
     program = markdown.python_block(_program(example, formats, use_cache))
-    parts = ["## Use", *_before(example), program, *_after(example)]
+    parts = ["## Use", *_before(example, texts), program, *_after(example, texts)]
     if "safetensors" not in formats:
         parts.append("These are weights for Flax, which transformers has up to version 4.57.")
     return "\n\n".join(parts)
 
 
-def _before(example: Example) -> Iterator[str]:
+def _before(example: Example, texts: Texts) -> Iterator[str]:
     data = "training data" if example.split == "train" else "validation data"
     if example.kind == "blank":
         yield f"The model fills blanks. This sentence of the {data} has one in the place of a word:"
     if example.template:
         yield f"The model answers inputs of the form {markdown.code(example.template)}."
     if example.labels:
-        shown = [markdown.code(label) for label in example.labels[:_MOST_LABELS]]
+        shown = [markdown.code(texts.written(label)) for label in example.labels[:_MOST_LABELS]]
         more = f" and {len(example.labels) - _MOST_LABELS} more" if len(example.labels) > _MOST_LABELS else ""
         yield f"Its answers are {', '.join(shown)}{more}."
     if example.kind == "row":
@@ -89,10 +108,23 @@ def _before(example: Example) -> Iterator[str]:
         yield "Put a text of your own in the place of this one:"
 
 
-def _after(example: Example) -> Iterator[str]:
+def _after(example: Example, texts: Texts) -> Iterator[str]:
     if example.targets:
         what = "The word that belongs there" if example.kind == "blank" else "The answer in the data"
-        yield f"{what} is {markdown.code(example.targets)}."
+        yield f"{what} is {markdown.code(texts.written(example.targets))}."
+    # Of a text that is no label its characters, as it may be long.
+    pairs = {given: texts.written(given) for given in example.labels or dict.fromkeys(example.targets)}
+    if changed := [f"{markdown.code(made)} for {markdown.code(x)}" for x, made in pairs.items() if made not in ("", x)]:
+        more = f" and {len(changed) - _MOST_PAIRS} more" if len(changed) > _MOST_PAIRS else ""
+        yield (
+            f"The vocabulary normalizes texts: the model writes {', '.join(changed[:_MOST_PAIRS])}{more}. Normalize "
+            "the answers of the data likewise before you compare texts."
+        )
+    if texts.adds_spaces and (found := _TEXT_BEHIND_SENTINEL.search(example.inputs)):
+        yield (
+            f"transformers 5 reads a space behind {markdown.code(found[0])}, which this text does not have and "
+            "training did not read; `PreTrainedTokenizerFast` in the place of `AutoTokenizer` reads what training read."
+        )
 
 
 def _program(example: Example, formats: Sequence[str], use_cache: bool) -> str:

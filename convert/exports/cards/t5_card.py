@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from convert.exports.cards import markdown
-from convert.exports.cards.card_example import Example, neutral, section
+from convert.exports.cards.card_example import AS_THEY_ARE, Example, Texts, neutral, section
 from convert.exports.cards.model_card import Description
 from convert.families.t5_family import T5Family
 from limba.checkpoint_files import run_folder
@@ -19,6 +19,7 @@ def describe(
     dtype: str,
     example: Example | None = None,
     assumed: Collection[str] = (),
+    texts: Texts = AS_THEY_ARE,
 ) -> Description:
     """Of a network whose vocabulary `run.json` describes so.
 
@@ -26,13 +27,14 @@ def describe(
       formats, dtype: of the weights, "safetensors" and "flax".
       example: for the section on the use; None takes a neutral one.
       assumed: fields of the network that the checkpoint did not say.
+      texts: what becomes of the example's texts.
     """
     example = example or neutral(vocabulary)
     return Description(
         title=f"A {family.title} encoder-decoder",
         tag=family.name,
         pipeline="text2text-generation",
-        use=section(example, formats, network.num_decoder_layers <= network.num_encoder_layers),
+        use=section(example, formats, network.num_decoder_layers <= network.num_encoder_layers, texts),
         network=tuple(_network(network, vocabulary, dtype, assumed)),
         accuracy="accuracy of the next token",
         datasets=example.datasets,

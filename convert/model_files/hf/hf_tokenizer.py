@@ -33,7 +33,7 @@ SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>")
 NUM_BYTE_IDS = 3 + 256
 # What transformers and T5's own tasks take where nothing is said.
 _DEFAULT_EXTRA_IDS = 100
-_T5_CLASSES = ("T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast")
+T5_CLASSES = ("T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast")
 _GENERAL_CLASS = "PreTrainedTokenizerFast"
 
 
@@ -283,7 +283,7 @@ def _class_of(tokenizer: Tokenizer, content: Mapping[str, Any], settings: Settin
     if not content:
         return "T5Tokenizer"
     wanted = settings.tokenizer_class or (_GENERAL_CLASS if tokenizer.is_json else "T5TokenizerFast")
-    if wanted not in _T5_CLASSES:
+    if wanted not in T5_CLASSES:
         return _GENERAL_CLASS
     if tokenizer.model is None:
         is_alike = tokenizer_json.is_of_t5s_class(content, tokenizer.sentinels)

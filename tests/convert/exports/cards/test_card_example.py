@@ -1,6 +1,7 @@
 """The program of a card: what it shows of a pre-trained and a fine-tuned model, and that it is Python."""
 
 import ast
+import unicodedata
 
 import pytest
 
@@ -61,6 +62,31 @@ def test_without_data_it_is_in_no_language():
     assert text_in(program(text)) == "1, 2, 3, <extra_id_0>, 5, 6."
     assert "Put a text of your own in the place of this one:" in text
     assert card_example.neutral({"extra_ids": 0}).inputs == "1, 2, 3,"
+
+
+NFKC = card_example.Texts(lambda text: unicodedata.normalize("NFKC", text).strip())
+
+
+def test_answers_are_shown_as_the_model_writes_them():
+    row = Example("row", "ls 節:", "（８）管理", "{text} 節:", ("（１）コマンド", "管理", "（８）管理"))
+    text = card_example.section(row, ("safetensors",), texts=NFKC)
+    assert (
+        "Its answers are `(1)コマンド`, `管理`, `(8)管理`." in text and "The answer in the data is `(8)管理`." in text
+    )
+    assert "the model writes `(1)コマンド` for `（１）コマンド`, `(8)管理` for `（８）管理`. Normalize" in text
+    # Of a text, which may be long, the characters.
+    text = card_example.section(Example("row", "要約: ls", "一覧（ｌｓ）\u3000を"), ("safetensors",), texts=NFKC)
+    assert "The answer in the data is `一覧(ls) を`." in text
+    assert "writes `(` for `（`, `l` for `ｌ`, `s` for `ｓ`, `)` for `）`. Normalize" in text
+    assert "normalizes" not in card_example.section(ROW, ("safetensors",), texts=NFKC)
+
+
+def test_a_space_that_transformers_reads_behind_a_sentinel():
+    spaces, note = card_example.Texts(adds_spaces=True), "transformers 5 reads a space behind `<extra_id_0>`"
+    example = Example("blank", "ディレクトリの<extra_id_0>を表示する。", "内容")
+    assert note in card_example.section(example, ("safetensors",), texts=spaces)
+    assert note not in card_example.section(example, ("safetensors",))  # of bytes, or of a general class
+    assert note not in card_example.section(BLANK, ("safetensors",), texts=spaces)
 
 
 @pytest.mark.parametrize(
