@@ -27,7 +27,6 @@ import argparse
 import dataclasses
 import logging
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -53,6 +52,7 @@ from limba.hf_script import (
     encoder_rows,
     gin_recipe,
     outcome,
+    refused_starts,
     result_files,
     script_data,
     text_rows,
@@ -100,33 +100,34 @@ def main(argv: Sequence[str]) -> int:
     command_line.join_others(flags)
     out = local_path(arguments.output_dir)
     here = jax.device_count()  # by all processes at once: their devices find each other
-    planned = distributed.from_first("gin file", lambda: _prepare(arguments, out, flags, here, overrides))
-    if planned is None:
-        return 0
-    plan = result_files.Plan(**planned)
-    arguments = dataclasses.replace(arguments, **plan.found)
-    if not Path(plan.gin_file).is_file():
-        raise ValueError(
-            f"Worker 0 has written {plan.gin_file}, and it is not here: OUTPUT_DIR must be a folder that all workers "
-            "share. Else take `limba run … --write_gin FILE` and launch/worker.sh FILE."
-        )
-    results: dict[str, Any] = {}
-    checkpoint: AnyPath = out / "initial"
-    if arguments.do_train:
-        first_step = result_files.last_step(out / "run")
-        train.main([f"--gin_file={plan.gin_file}", *overrides])
-        trained = distributed.from_first("trained", lambda: str(outcome.trained(out / "run", arguments)))
-        checkpoint = storage.as_path(trained)
-        results |= result_files.of_training(out, checkpoint, plan, first_step)
-    elif arguments.do_eval:
-        evaluation.main(_with_bindings(plan.gin_file, *_evaluation(out, arguments), overrides))
-        if jax.process_index() == 0:
-            results |= outcome.of_evaluation(out / "eval", plan.eval_rows, arguments.row_answers)
-    seconds_of_answers: float | None = None
-    if arguments.do_predict:
-        was_there, began = outcome.is_answered(out / _PREDICTIONS / checkpoint.name), time.monotonic()
-        infer.main(_with_bindings(plan.gin_file, *_prediction(out, arguments, checkpoint), overrides))
-        seconds_of_answers = None if was_there else time.monotonic() - began
+    with refused_starts.put_back(out) as start:
+        planned = distributed.from_first("gin file", lambda: _prepare(arguments, start, flags, here, overrides))
+        if planned is None:
+            return 0
+        plan = result_files.Plan(**planned)
+        arguments = dataclasses.replace(arguments, **plan.found)
+        if not Path(plan.gin_file).is_file():
+            raise ValueError(
+                f"Worker 0 has written {plan.gin_file}, and it is not here: OUTPUT_DIR must be a folder that all "
+                "workers share. Else take `limba run … --write_gin FILE` and launch/worker.sh FILE."
+            )
+        results: dict[str, Any] = {}
+        checkpoint: AnyPath = out / "initial"
+        if arguments.do_train:
+            first_step = result_files.last_step(out / "run")
+            train.main([f"--gin_file={plan.gin_file}", *overrides])
+            trained = distributed.from_first("trained", lambda: str(outcome.trained(out / "run", arguments)))
+            checkpoint = storage.as_path(trained)
+            results |= result_files.of_training(out, checkpoint, plan, first_step)
+        elif arguments.do_eval:
+            evaluation.main(_with_bindings(plan.gin_file, *_evaluation(out, arguments), overrides))
+            if jax.process_index() == 0:
+                results |= outcome.of_evaluation(out / "eval", plan.eval_rows, arguments.row_answers)
+        seconds_of_answers: float | None = None
+        if arguments.do_predict:
+            was_there, began = outcome.is_answered(out / _PREDICTIONS / checkpoint.name), time.monotonic()
+            infer.main(_with_bindings(plan.gin_file, *_prediction(out, arguments, checkpoint), overrides))
+            seconds_of_answers = None if was_there else time.monotonic() - began
     # The others wait: a run whose processes end before the first one's export is finished would be taken for broken.
     distributed.from_first("export", lambda: _finish(out, checkpoint, arguments, plan, results, seconds_of_answers))
     return 0
@@ -145,7 +146,7 @@ def _flags() -> argparse.ArgumentParser:
 
 
 def _prepare(
-    arguments: RunArguments, out: Path, flags: argparse.Namespace, here: int, overrides: Sequence[str]
+    arguments: RunArguments, start: refused_starts.Start, flags: argparse.Namespace, here: int, overrides: Sequence[str]
 ) -> dict[str, Any] | None:
     """Checks everything, and writes the model to begin with and the gin file.
 
@@ -154,6 +155,7 @@ def _prepare(
     """
     if flags.num_devices is not None and (flags.num_devices < 1 or not flags.write_gin):
         raise ValueError(f"--num_devices is {flags.num_devices}; it is the number of a pod's devices, for --write_gin.")
+    out = start.out
     _check(arguments, out)
     trackers.check(arguments, overrides)
     if arguments.pushes:
@@ -187,9 +189,10 @@ def _prepare(
     out.mkdir(parents=True, exist_ok=True)
     gin_file = local_path(flags.write_gin) if flags.write_gin else out / "run.gin"
     if not flags.write_gin:
-        earlier_run.make_room(arguments, out, text)
+        start.keep_files()
+        start.moved = earlier_run.make_room(arguments, out, text)
     if _warn_of_changes(gin_file, text) and not flags.write_gin:
-        shutil.rmtree(out / _PREDICTIONS, ignore_errors=True)  # Answers under other settings would be taken for these.
+        start.set_aside(out / _PREDICTIONS)
     keys = json_text.dumps(arguments.without_secrets(), indent=2, ensure_ascii=False)
     storage.replace_text(out / "run.json", f"{redaction.redact(keys)}\n")
     model.write(out / "initial")

@@ -70,34 +70,41 @@ def changes(gin_file: Path, text: str) -> list[str]:
     return [line for line in difflib.ndiff(before, text.splitlines()) if line.startswith(("- ", "+ "))]
 
 
-def make_room(arguments: RunArguments, out: Path, text: str) -> None:
+def make_room(arguments: RunArguments, out: Path, text: str) -> Path | None:
     """Does with the run in `out` what `overwrite_output_dir` and `resume_from_checkpoint` say; `text` is the gin file.
 
     A run of the same values is resumed in any case: its end is the same, and a second start loses no work.
+
+    Returns:
+      The folder with what was moved away, if anything was.
 
     Raises:
       RunLockedError: if another process trains there.
     """
     if not (out / "run.gin").is_file():
-        return
+        return None
     if arguments.overwrites:
         if not changes(out / "run.gin", text):
             logger.info("overwrite_output_dir: the run in %s has the same values, and is resumed.", out)
-            return
+            return None
         with run_lock.held(out / "run"):
             folder = _move(out, [path for pattern in _FILES for path in out.glob(pattern)], "before")
         logger.warning("overwrite_output_dir: a new run begins in %s; the old one is kept in %s.", out, folder)
-    elif (step := resumed_step(arguments, out)) is not None:
-        model_dir = out / "run"
-        later = [Path(checkpoint_path(model_dir, x)) for x in checkpoint_steps(model_dir) if x > step]
-        if later:
-            with run_lock.held(model_dir):
-                folder = _move(model_dir, later, "later")
-            logger.warning(
-                "resume_from_checkpoint: the run resumes from step %d. Its later checkpoints (%d) are kept in %s, and "
-                "its metrics after that step are written again.",
-                *(step, len(later), folder),
-            )
+        return folder
+    model_dir, step = out / "run", resumed_step(arguments, out)
+    if step is None:
+        return None
+    later = [Path(checkpoint_path(model_dir, x)) for x in checkpoint_steps(model_dir) if x > step]
+    if not later:
+        return None
+    with run_lock.held(model_dir):
+        folder = _move(model_dir, later, "later")
+    logger.warning(
+        "resume_from_checkpoint: the run resumes from step %d. Its later checkpoints (%d) are kept in %s, and its "
+        "metrics after that step are written again.",
+        *(step, len(later), folder),
+    )
+    return folder
 
 
 def _move(out: Path, paths: list[Path], name: str) -> Path:
