@@ -16,7 +16,7 @@ from typing import Any
 import jax.numpy as jnp
 from tqdm import tqdm
 
-from convert.compare import comparison_rows
+from convert.compare import auto_tokenizer, comparison_rows
 from convert.exports.cards import card_metadata, model_card
 from convert.exports.cards.card_metadata import NO_METADATA, Metadata
 from convert.exports.encoder_export import EncoderExport
@@ -138,7 +138,10 @@ def to_hf(
             for format_ in formats:
                 _WRITERS[format_](folder, export.stored(format_, dtype), progress.update, shard_bytes)
 
-        comparisons = {format_: _check(export, folder, format_) for format_ in (formats if verify else ())}
+        of_tokenizer = [*auto_tokenizer.check(folder)] if verify else []
+        comparisons = {
+            format_: [*of_tokenizer, *_check(export, folder, format_)] for format_ in (formats if verify else ())
+        }
         report = {
             **request,
             "limba_version": VERSION,

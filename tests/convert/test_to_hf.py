@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from convert import __main__
+from convert.exports.t5_export import T5Export
 from convert.families import t5_family
 from convert.tensors import safetensors_files
 from convert.to_hf import to_hf
@@ -212,3 +213,27 @@ def test_help_names_the_commands(capsys):
         __main__.main(["--help"])
     assert exit_.value.code == 0
     assert "to-hf" in capsys.readouterr().out
+
+
+def test_an_export_whose_tokenizer_transformers_does_not_load_is_not_kept(run, tmp_path, monkeypatch):
+    """As users load it: AutoTokenizer.from_pretrained(folder)."""
+    write = T5Export.write_beside
+
+    def damaged(export, folder, dtype):
+        files = write(export, folder, dtype)
+        config = json.loads((folder / "tokenizer_config.json").read_text())
+        (folder / "tokenizer_config.json").write_text(json.dumps(config | {"add_prefix_space": True}))
+        (folder / "spiece.model").unlink()
+        return files
+
+    monkeypatch.setattr(T5Export, "write_beside", damaged)
+    reason = r"does not load the exported tokenizer: ValueError: Either model_file .* Nothing was kept.*--no-check"
+    with pytest.raises(ValueError, match=reason):
+        to_hf(run, tmp_path / "out", formats=["safetensors"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_check_names_the_tokenizer_that_users_get(run, tmp_path):
+    rows = to_hf(run, tmp_path / "out", formats=["safetensors"])["comparisons"]["safetensors"]
+    (row,) = [row for row in rows if row["what"] == "tokenizers not loaded"]
+    assert row["holds"] and row["note"].startswith("T5TokenizerFast, AutoTokenizer of transformers ")

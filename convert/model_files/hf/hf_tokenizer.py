@@ -254,7 +254,18 @@ def write(
         **({} if inputs_length is None else {"model_max_length": inputs_length}),
         **special,
     }
-    tokenizer_settings.write(folder, config, special, settings)
+    tokenizer_settings.write(folder, config, special, _loadable(settings, config["tokenizer_class"], content))
+
+
+def _loadable(settings: Settings, tokenizer_class: str, content: Mapping[str, Any]) -> Settings:
+    """Without `add_prefix_space`, for which version 4's fast T5 classes want spiece.model in place of tokenizer.json.
+
+    True, the only value that a T5's folder may have, is what they do anyway.
+    """
+    if not content or tokenizer_class not in _T5_CLASSES:
+        return settings
+    kept = {key: x for key, x in settings.config.items() if key != "add_prefix_space"}
+    return dataclasses.replace(settings, config=kept)
 
 
 def _write_vocabulary(tokenizer: Tokenizer, folder: Path) -> Mapping[str, Any]:

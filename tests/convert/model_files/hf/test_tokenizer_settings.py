@@ -5,6 +5,7 @@ import types
 from pathlib import Path
 
 import pytest
+import tokenizers
 
 from convert.from_hf import from_hf
 from convert.model_files.hf import folder_tokenizer, hf_tokenizer, tokenizer_settings
@@ -165,6 +166,36 @@ def test_what_transformers_5_saves_needs_no_extra_ids(spiece_model, tmp_path):
     after = config_of(tmp_path / "out")
     assert after["additional_special_tokens"] == special[2:] and "extra_special_tokens" not in after
     assert after["model_max_length"] == 200 and not {"backend", "is_local", "local_files_only"} & {*after}
+
+
+@pytest.fixture(scope="module")
+def only_json(spiece_model, tmp_path_factory) -> hf_tokenizer.Tokenizer:
+    """A tokenizer.json that is the vocabulary: an export of it has no SentencePiece model."""
+    folder = tmp_path_factory.mktemp("json")
+    hf_tokenizer.write(hf_tokenizer.from_vocabulary(hf_tokenizer.describe(spiece_model)), folder)
+    return hf_tokenizer.from_json(folder / "tokenizer.json")
+
+
+@pytest.mark.parametrize("tokenizer_class", ["T5Tokenizer", "T5TokenizerFast", "MT5TokenizerFast"])
+def test_a_folder_without_a_sentencepiece_model_loads(only_json, tokenizer_class, tmp_path):
+    """Version 4 makes a fast T5 tokenizer with `add_prefix_space` or `from_slow` of spiece.model alone."""
+    from transformers import AutoTokenizer
+
+    (tmp_path / "source").mkdir()
+    config = {"tokenizer_class": tokenizer_class, "add_prefix_space": True, "from_slow": True, "sp_model_kwargs": {}}
+    (tmp_path / "source" / "tokenizer_config.json").write_text(json.dumps(config))
+    hf_tokenizer.write(only_json, tmp_path, tokenizer_settings.of_folder(tmp_path / "source"))
+    assert config_of(tmp_path)["tokenizer_class"] == tokenizer_class and not (tmp_path / "spiece.model").exists()
+    loaded, texts = AutoTokenizer.from_pretrained(tmp_path), [*vocabularies.sentences(20), " ba  ce"]
+    expected = tokenizers.Tokenizer.from_file(str(only_json.model_file)).encode_batch(texts)
+    assert loaded(texts).input_ids == [encoding.ids for encoding in expected]
+
+
+def test_the_general_class_keeps_the_space_before_a_text(only_json, tmp_path):
+    """It goes by this key, for tokenizers of bytes."""
+    settings = tokenizer_settings.Settings({"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": True})
+    hf_tokenizer.write(only_json, tmp_path, settings)
+    assert config_of(tmp_path)["add_prefix_space"] is True
 
 
 def test_damaged_settings_are_named(tmp_path):
