@@ -16,6 +16,9 @@ _WITHOUT_BLANKS = re.compile(
     "\uf900-\ufaff\U00020000-\U0003ffff]"
 )
 
+# With the quotation marks and brackets that close behind it.
+_END_OF_SENTENCE = re.compile(r"([.!?…][\"'”’»)\]]*)\s+")
+
 
 class UnicodeWords:
     """A tokenizer of rouge-score's kind: words of any alphabet, in lower case; a character where words have no blanks.
@@ -61,6 +64,16 @@ def _units(word: str) -> list[str]:
         else:
             units.append(character)
     return units
+
+
+def lines_of_t5(text: str) -> str:
+    """Sentences on lines, as T5's metric has them: a blank, a full stop and a blank end one."""
+    return text.replace(" . ", " .\n")
+
+
+def lines_of_scripts(text: str) -> str:
+    """Sentences on lines, nearly as run_summarization.py has them by nltk, which also knows abbreviations."""
+    return _END_OF_SENTENCE.sub(r"\1\n", text.strip())
 
 
 @functools.cache

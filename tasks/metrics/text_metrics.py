@@ -72,22 +72,26 @@ def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str], tok
 
 @metric_packages.needs("rouge_score")
 def rouge(
-    targets: Sequence[str], predictions: Sequence[str], score_keys: Sequence[str] | None = None, tokenizer: Any = None
+    targets: Sequence[str],
+    predictions: Sequence[str],
+    score_keys: Sequence[str] | None = None,
+    tokenizer: Any = None,
+    use_stemmer: bool = False,
+    lines: Callable[[str], str] = rouge_words.lines_of_t5,
 ) -> Metrics:
     """ROUGE F by rouge-score: the median that its bootstrap aggregator reports, in percent.
 
-    A blank, a full stop and a blank end a sentence, as T5's summaries are written. T5 has no rougeL, which takes a text
-    as one sentence; run_summarization.py has it. Where most letters of the targets are not Latin, the default tokenizer
-    is `rouge_words.UnicodeWords`: rouge-score's own drops them, and every score would be 0.
+    T5 has no rougeL, which takes a text as one sentence; `lines` puts those of rougeLsum on lines. Where most letters
+    of the targets are not Latin, the default tokenizer is `rouge_words.UnicodeWords`, without a stemmer: rouge-score's
+    own drops them, and every score would be 0.
     """
     _check_texts(targets, predictions)
     tokenizer = tokenizer or rouge_words.tokenizer_for(targets)
     keys = list(score_keys or ("rouge1", "rouge2", "rougeL", "rougeLsum"))
-    scorer = metric_packages.optional("rouge_score.rouge_scorer").RougeScorer(keys, tokenizer=tokenizer)
+    scorer = metric_packages.optional("rouge_score.rouge_scorer").RougeScorer(keys, use_stemmer, tokenizer=tokenizer)
     aggregator = metric_packages.optional("rouge_score.scoring").BootstrapAggregator()
     for target, prediction in zip(targets, predictions, strict=True):
-        sentences = [text.replace(" . ", " .\n") for text in (target, prediction)]
-        aggregator.add_scores(scorer.score(*sentences))
+        aggregator.add_scores(scorer.score(lines(target), lines(prediction)))
     # It draws from NumPy's global generator: the same answers should have the same score.
     before = np.random.get_state()
     np.random.seed(0)

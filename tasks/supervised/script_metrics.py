@@ -1,6 +1,7 @@
 """Metrics under the names and in the numbers of Hugging Face's scripts, so that a run shows one number everywhere.
 
-Their shares are from 0 to 1, as `eval_accuracy`. Those of `tasks.metrics` are in percent, as T5 has them.
+Their shares are from 0 to 1, as `eval_accuracy`. Those of `tasks.metrics` are in percent, as T5 has them. BLEU has the
+tokenizer that sacrebleu takes where none is named, as in run_translation.py; ROUGE has run_summarization.py's stemmer.
 """
 
 import functools
@@ -8,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from tasks.metrics import rouge_words, text_metrics
 from tasks.metrics.text_metrics import MetricFn, Metrics
 
 # Sentinels, and the unknown token as tokenizer.json and SentencePiece write it. A vocabulary of a T5 reads the same
@@ -18,6 +20,11 @@ _SHARES = ("accuracy", "precision", "recall", "f1", "exact_match", "corrcoef")
 # SQuAD's F1, and that of SQuAD 2, which comes with `exact`.
 _F1 = ("f1", "HasAns_f1", "NoAns_f1")
 _CORRELATIONS = {"pearson_corrcoef": "pearson", "spearman_corrcoef": "spearmanr"}
+# What the scripts compute under the name of a metric of T5's.
+_COMPUTED: Mapping[MetricFn, MetricFn] = {
+    text_metrics.bleu: functools.partial(text_metrics.bleu, tokenizer="13a"),
+    text_metrics.rouge: functools.partial(text_metrics.rouge, use_stemmer=True, lines=rouge_words.lines_of_scripts),
+}
 # The scripts' names, by the answers of `script_task.row_dataset`.
 _NAMES: Mapping[str, Mapping[str, str]] = {
     "text": {"em": "exact_match"},
@@ -65,7 +72,7 @@ def of_script(metric: MetricFn, answers: str) -> MetricFn:
             # Without the blanks at their ends, as the scripts compare them: most vocabularies have none for these.
             given = (*(_of_texts(x, str.strip) for x in given[:1]), *map(_as_decoded, given[1:]))
             named = {n: _of_texts(x, str.strip) if n == "targets" else _as_decoded(x) for n, x in named.items()}
-        found = metric(*given, **named)
+        found = _COMPUTED.get(metric, metric)(*given, **named)
         return {
             names(answers).get(name, name): x / 100 if isinstance(x, int | float) and is_share(name, found) else x
             for name, x in found.items()

@@ -57,3 +57,28 @@ def test_texts_are_measured_without_special_tokens():
         targets=["a b c d"], predictions=["a b<extra_id_1> c d"]
     )
     assert named["bleu"] == pytest.approx(100.0)
+
+
+def test_bleu_is_of_the_tokenizer_that_run_translation_leaves_to_sacrebleu():
+    sacrebleu = pytest.importorskip("sacrebleu", reason="sacrebleu is not installed (the extra `metrics`)")
+    right, written = ["the cat’s mat is “red” today", "a b c d e"], [" the cat’s mat is “red” now\n", "a b c d e"]
+    found, by_default = _measured(text_metrics.bleu, "text", right, written), {}
+    for tokenize in ("13a", "intl"):
+        stripped = [text.strip() for text in written]
+        by_default[tokenize] = sacrebleu.corpus_bleu(stripped, [right], tokenize=tokenize).score
+    assert sacrebleu.corpus_bleu([text.strip() for text in written], [right]).score == by_default["13a"]
+    assert found["bleu"] == pytest.approx(by_default["13a"]) and by_default["13a"] < by_default["intl"] - 1
+    assert text_metrics.bleu(right, written)["bleu"] == pytest.approx(by_default["intl"])  # T5's own stays.
+
+
+def test_rouge_has_the_stemmer_and_the_sentences_of_run_summarization():
+    scorer = pytest.importorskip("rouge_score.rouge_scorer", reason="rouge-score is not installed (`metrics`)")
+    right, written = "The programs were printing files. A cat sat!", 'A cat sits! "The program prints a file." Yes.'
+    keys = ["rouge1", "rougeLsum"]
+    split = "The programs were printing files.\nA cat sat!", 'A cat sits!\n"The program prints a file."\nYes.'
+    expected = scorer.RougeScorer(keys, use_stemmer=True).score(*split)
+    found = _measured(text_metrics.rouge, "text", [right], [written])
+    assert [found[key] for key in keys] == pytest.approx([100 * expected[key].fmeasure for key in keys])
+    assert found["rouge1"] == pytest.approx(100 * 2 * 6 / 17) and found["rougeLsum"] > found["rougeL"]
+    # T5's own has no stems and one sentence: "the", "a" and "cat".
+    assert text_metrics.rouge([right], [written])["rouge1"] == pytest.approx(100 * 2 * 3 / 17)
