@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sentencepiece import SentencePieceProcessor
-
 from convert.exports.cards import card_example, t5_card
 from convert.exports.cards.model_card import Description
 from convert.exports.export import Export
@@ -17,7 +15,6 @@ from convert.families.t5_family import T5Family
 from convert.model_files.hf import hf_tokenizer
 from convert.model_files.model import T5Model
 from limba.network.t5 import T5Config
-from tasks.vocabularies import T5TokenizerVocabulary, normalization
 
 
 class T5Export(Export[T5Family, T5Config]):
@@ -81,6 +78,11 @@ class T5Export(Export[T5Family, T5Config]):
         file = self.tokenizer.model_file
         if file is None:
             return str
+        from tasks.vocabularies import SentencePieceVocabulary, T5TokenizerVocabulary, normalization
+
+        vocabulary: Any
         if self.tokenizer.is_json:
-            return functools.partial(normalization.normalized, T5TokenizerVocabulary(str(file)))
-        return functools.partial(normalization.by_sentencepiece, SentencePieceProcessor(model_file=str(file)))
+            vocabulary = T5TokenizerVocabulary(str(file))
+        else:
+            vocabulary = SentencePieceVocabulary(str(file), extra_ids=self.tokenizer.extra_ids)
+        return functools.partial(normalization.normalized, vocabulary)
