@@ -262,7 +262,7 @@ def _loadable(settings: Settings, tokenizer_class: str, content: Mapping[str, An
 
     True, the only value that a T5's folder may have, is what they do anyway.
     """
-    if not content or tokenizer_class not in _T5_CLASSES:
+    if not content or tokenizer_class not in T5_CLASSES:
         return settings
     kept = {key: x for key, x in settings.config.items() if key != "add_prefix_space"}
     return dataclasses.replace(settings, config=kept)
