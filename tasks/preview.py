@@ -1,6 +1,7 @@
 """Shows what a task feeds to a model: a few examples as text, and how full the rows are.
 
 limba preview my_recipe.gin                    # the recipe's task, with its lengths
+limba preview runs/mine                        # that of a run
 limba preview quickstart_span_corruption --module tasks.examples.quickstart
 """
 
@@ -8,6 +9,7 @@ import argparse
 import itertools
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,14 +77,14 @@ def converter_of(task: Any) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="limba preview", description=__doc__.partition("\n")[0])
-    parser.add_argument("task", nargs="+", metavar="TASK", help="a registered task or mixture, or gin files of a run")
+    parser.add_argument("task", nargs="+", metavar="TASK", help="a registered task or mixture, a run, or gin files")
     parser.add_argument("--module", help="the module that registers it, such as tasks.examples.quickstart")
     parser.add_argument("--split", default="train")
     parser.add_argument("--num", type=int, default=3, help="examples to show (3)")
     parser.add_argument("--inputs_length", type=int, help="that of the gin files, else 512")
     parser.add_argument("--targets_length", type=int, help="that of the gin files, else computed from the objective")
     parser.add_argument("--seed", type=int, default=0)
-    words = sys.argv[1:] if argv is None else argv
+    words = [*map(_gin_of_run, sys.argv[1:] if argv is None else argv)]
     reads_gin = any(word.endswith(".gin") or word.startswith("--gin") for word in words)
     if reads_gin:
         words = _add_gin_flags(parser, words)
@@ -98,6 +100,12 @@ def main(argv: list[str] | None = None) -> None:
         raise
     except (ValueError, OSError, RuntimeError) as error:  # A shard that stays broken is a RuntimeError.
         sys.exit(f"error: {os_errors.describe(error) or error}")
+
+
+def _gin_of_run(word: str) -> str:
+    """The configuration of a run's folder; another word is itself."""
+    file = Path(word) / "config.gin"
+    return str(file) if file.is_file() else word
 
 
 def _add_gin_flags(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
@@ -127,7 +135,14 @@ def _take_from_gin(args: argparse.Namespace) -> None:
 
 
 def preview(args: argparse.Namespace) -> None:
-    task = providers.find_provider(args.task, args.module)
+    try:
+        task = providers.find_provider(args.task, args.module)
+    except ValueError:
+        if not args.module and Path(args.task).is_dir():
+            from limba.gin_config import messages
+
+            raise ValueError(messages.missing_file(args.task)) from None
+        raise
     lengths = feature_lengths(task, args.inputs_length or 512, args.targets_length)
     config = contract.DatasetConfig(args.task, lengths, args.split, 1, seed=args.seed, use_memory_cache=False)
     converter = converter_of(task)

@@ -69,6 +69,10 @@ def test_files_that_are_no_recipe(tmp_path):
         train.main([str(tmp_path / "empty.gin")])
     with pytest.raises((gin_files.GinError, OSError), match=r"is a folder; name a gin file, such as .*empty\.gin"):
         train.main([str(tmp_path)])
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export/config.json").write_text("{}")
+    with pytest.raises(gin_files.GinError, match=r"is a Hugging Face folder: make a run .* runs/NAME/model\.gin"):
+        train.main([str(tmp_path / "export")])
 
 
 @pytest.mark.parametrize(

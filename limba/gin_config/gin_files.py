@@ -168,7 +168,8 @@ def parse_files(files: Sequence[str], search_paths: str = "") -> None:
     for file in files:
         if _locate(file) is None:
             folders = ", ".join(dict.fromkeys(str(folder.absolute()) for folder in _search_paths))
-            raise GinError(f"{messages.missing_file(file)} Limba searched {folders}.")
+            searched = "" if Path(file).is_dir() else f" Limba searched {folders}."
+            raise GinError(f"{messages.missing_file(file)}{searched}")
         try:
             with native_logs.filtered():  # Task modules that the files import may import TensorFlow.
                 gin.parse_config_file(file)

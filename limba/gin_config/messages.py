@@ -70,8 +70,9 @@ def explanation(error: BaseException) -> str:
         return needed
     if isinstance(error, ModuleNotFoundError) and (missing := _MISSING_MODULE.search(message)):
         folders = [*(str(Path(file).parent) for file, _ in places(error)), "."]
-        hint = import_errors.where_it_lies(missing[1], folders) or import_errors.did_you_mean(missing[1])
-        return message + ("." + hint if hint else "") + import_errors.where_it_was(missing[1])
+        hint = import_errors.where_it_lies(missing[1], folders)
+        hint = hint or import_errors.did_you_mean(missing[1]) + import_errors.where_it_was(missing[1])
+        return message + ("." + hint if hint else "")
     if missing := _MISSING_FILE.match(message):
         return missing_file(missing[1])
     if aliased := _UNKNOWN_ALIASED_NAME.search(message):
@@ -160,7 +161,12 @@ def missing_file(name: str) -> str:
     if len(name) > _LONGEST_NAME:
         return message
     if Path(name).is_dir():
-        inside = sorted(str(path) for path in Path(name).glob("*.gin"))
+        inside = sorted(str(path) for folder in ("", "run") for path in (Path(name) / folder).glob("*.gin"))
+        if not inside and (Path(name) / "config.json").is_file():
+            return (
+                f"{name} is a Hugging Face folder: make a run of it with `limba convert from-hf {name} runs/NAME`, and "
+                "name the gin file runs/NAME/model.gin."
+            )
         return f"{name} is a folder; name a gin file{f', such as {inside[0]}' if inside else ''}."
     folder = Path(name).parent
     of_run = folder / "run" / Path(name).name  # in an output folder of `limba run`

@@ -51,6 +51,28 @@ def test_a_recipe_brings_task_and_lengths(task, tmp_path, capsys):
     assert "give one task, not test_task and another" in capsys.readouterr().err
 
 
+def test_a_run_brings_task_and_lengths(task, tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.gin").write_text(
+        "include 'gin/models/t5_1_1/tiny.gin'\ninclude 'gin/runs/pretrain.gin'\n"
+        "MIXTURE_OR_TASK_NAME = 'test_task'\nTASK_FEATURE_LENGTHS = {'inputs': 48, 'targets': 13}\n"
+    )
+    gin.clear_config()
+    preview.main([str(tmp_path / "run"), "--num", "1"])
+    gin.clear_config()
+    assert "--- test_task, split train" in (shown := capsys.readouterr().out) and "of 13 tokens" in shown
+
+
+def test_folders_that_are_no_run(tmp_path):
+    (tmp_path / "model.gin").write_text("")
+    with pytest.raises(SystemExit, match=r"is a folder; name a gin file, such as .*model\.gin"):
+        preview.main([str(tmp_path)])
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export/config.json").write_text("{}")
+    with pytest.raises(SystemExit, match=r"export is a Hugging Face folder: make a run .*from-hf .*export runs/NAME"):
+        preview.main([str(tmp_path / "export")])
+
+
 def test_tasks_of_encoders(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("red cat blue dog\n" * 50)
     (tmp_path / "table.csv").write_text("text,label\n" + "red cat,yes\nblue dog,no\n" * 20)

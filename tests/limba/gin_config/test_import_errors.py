@@ -6,7 +6,9 @@ import gin
 import pytest
 
 from limba import command_line
+from limba.checkpoint_files import run_folder, small_files
 from limba.gin_config import gin_files, import_errors
+from limba.plan.lint import command as lint
 from limba.workers import code_versions
 from tasks.registry import providers
 
@@ -118,12 +120,27 @@ def test_a_missing_module_of_a_run_is_said_with_the_folder_where_it_was(tmp_path
     monkeypatch.delitem(sys.modules, "tasks_of_ana")
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(tmp_path)])
     import_errors.remember(folders)
-    (tmp_path / "run.gin").write_text("import tasks_of_ana\n")
-    said = f"The run imported it from {tmp_path}: set PYTHONPATH={tmp_path}"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/run.gin").write_text("import tasks_of_ana\n")
+    said = f"No module named 'tasks_of_ana'. The run imported it from {tmp_path}: set PYTHONPATH={tmp_path}"
     with pytest.raises(gin_files.GinError, match=re.escape(said)):
-        gin_files.parse_gin_flags([str(tmp_path / "run.gin")], [])
+        gin_files.parse_gin_flags([str(tmp_path / "run/run.gin")], [])
     gin.clear_config()
-    with pytest.raises(ValueError, match=re.escape(said)):
+    with pytest.raises(ValueError, match=re.escape(said.partition(". ")[2])):
         providers.find_provider("a_task", "tasks_of_ana")
     with pytest.raises(ValueError, match=r"PYTHONPATH\.$"):
         providers.find_provider("a_task", "tasks_of_nobody")
+
+
+def test_a_run_that_lint_reads_names_the_folder_of_its_modules(tmp_path, monkeypatch):
+    monkeypatch.setattr(import_errors, "_folders_of_run", {})
+    checkpoint = tmp_path / "run" / "checkpoint_1"
+    (checkpoint / "state").mkdir(parents=True)
+    (checkpoint / "run").mkdir()
+    (checkpoint / "run/config.gin").write_text("import tasks_of_ben\n")
+    (checkpoint / "run/run.json").write_text(json.dumps({"modules": {"tasks_of_ben": "/home/ben"}}))
+    with pytest.raises(
+        gin_files.GinError, match=r"No module named 'tasks_of_ben'\. The run imported it from /home/ben"
+    ):
+        lint.main([str(tmp_path / "run")])
+    gin.clear_config()
