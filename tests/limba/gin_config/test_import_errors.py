@@ -136,11 +136,8 @@ def test_a_run_that_lint_reads_names_the_folder_of_its_modules(tmp_path, monkeyp
     monkeypatch.setattr(import_errors, "_folders_of_run", {})
     checkpoint = tmp_path / "run" / "checkpoint_1"
     (checkpoint / "state").mkdir(parents=True)
-    (checkpoint / "run").mkdir()
-    (checkpoint / "run/config.gin").write_text("import tasks_of_ben\n")
-    (checkpoint / "run/run.json").write_text(json.dumps({"modules": {"tasks_of_ben": "/home/ben"}}))
-    with pytest.raises(
-        gin_files.GinError, match=r"No module named 'tasks_of_ben'\. The run imported it from /home/ben"
-    ):
+    record = run_folder.files({"modules": {"tasks_of_ben": "/home/ben"}}, "import tasks_of_ben\n", None)
+    small_files.write_files(checkpoint / "run", record)
+    with pytest.raises(gin_files.GinError, match=r"named 'tasks_of_ben'\. The run imported it from /home/ben: set PYT"):
         lint.main([str(tmp_path / "run")])
     gin.clear_config()
