@@ -38,9 +38,9 @@ class RowAnswers:
         return {"inputs": inputs, "targets": targets if self.targets is None else int(self.targets)}
 
     def lines(self, predictions: Iterable[Any]) -> list[str]:
-        """The lines of `file`, as the scripts write them."""
+        """The lines of `file`, as the scripts write them, but a line break in a text is a blank."""
         if self.network != "SequenceClassifier":
-            return [" ".join((x if isinstance(x, str) else " ".join(x)).split()) for x in predictions]
+            return [" ".join((x if isinstance(x, str) else " ".join(x)).strip().splitlines()) for x in predictions]
         texts = (f"{float(x):3.3f}" if self.recipe == "regress" else str(x) for x in predictions)
         return ["index\tprediction", *(f"{index}\t{text}" for index, text in enumerate(texts))]
 

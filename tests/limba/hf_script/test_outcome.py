@@ -24,3 +24,13 @@ def test_predictions_are_written_and_measured_without_special_tokens(tmp_path):
     results = outcome.write_answers(tmp_path, tmp_path, arguments, 2.0)
     assert (tmp_path / "generated_predictions.txt").read_text() == "a red car\ntwo words\n"
     assert (results["predict_accuracy"], results["predict_gen_len"]) == (pytest.approx(0.5), 2.0)
+
+
+def test_a_line_of_predictions_keeps_the_blanks_of_its_text(tmp_path):
+    """As the scripts write them: without those at the ends."""
+    texts = (" -, --  s   s ", "<extra_id_0>a\n\nb", "")
+    lines = [json.dumps({"inputs": {}, "prediction": text}) for text in texts]
+    (tmp_path / "t-predict.jsonl-00000-of-00001").write_text("".join(f"{line}\n" for line in lines))
+    arguments = from_values(KEYS | {"output_dir": str(tmp_path), "do_predict": True, "test_file": "t.csv"})[0]
+    outcome.write_answers(tmp_path, tmp_path, arguments, None)
+    assert (tmp_path / "generated_predictions.txt").read_text() == "-, --  s   s\na  b\n\n"
