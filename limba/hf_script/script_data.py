@@ -54,13 +54,20 @@ def find(arguments: RunArguments) -> Corpus:
     """
     corpus, splits = _find(arguments)
     if arguments.do_predict and "test" not in splits:
-        raise ValueError(f"do_predict answers the split 'test', and {corpus.name!r} has {_listed(splits)}: test_file.")
+        raise ValueError(
+            f"do_predict answers the split 'test', and {corpus.name!r} has {_listed(splits)}: give --test_file."
+        )
     if arguments.do_train and "train" not in splits:
-        raise ValueError(f"{corpus.name!r} has no split 'train' to learn from; it has {_listed(splits)}: train_file.")
+        raise ValueError(
+            f"{corpus.name!r} has no split 'train' to learn from; it has {_listed(splits)}: give --train_file."
+        )
     parts = dict(corpus.splits or {split: split for split in splits})
     if "validation" not in splits and arguments.do_eval:
         if not arguments.do_train:
-            raise ValueError(f"{corpus.name!r} has no split 'validation' to evaluate; it has {_listed(splits)}.")
+            raise ValueError(
+                f"{corpus.name!r} has no split 'validation' to evaluate; it has {_listed(splits)}: give "
+                "--validation_file."
+            )
         share = arguments.validation_split_percentage
         logger.info("There is no validation split: the first %d %% of the training documents are held out.", share)
         parts |= {"train": f"train[{share}%:]", "validation": f"train[:{share}%]"}

@@ -126,14 +126,19 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "show_valid_examples": "`limba preview` shows examples",
 }
 
+# Keys of `WITHOUT_EFFECT` that ask for what happens: nothing needs to be said of them.
+IN_ANY_CASE = ("predict_with_generate", "use_generate_on_valid")
+
 _FSDP = (
-    "Limba shards parameters by rules of gin: add "
+    "on one device leave it out; on several Limba shards parameters by rules of gin: add "
     "--gin.partitioning.PjitPartitioner.logical_axis_rules='@partitioning.fsdp_logical_axis_rules()' "
     "(docs/partitioning.md)"
 )
 _BATCH = "`limba plan` says which batch fits; write per_device_train_batch_size and gradient_accumulation_steps"
 _LANGUAGES = "only mBART and its like read it; a T5 is told the language by source_prefix"
 _LAYERWISE = "it belongs to optimizers of single layers; AdamW and adafactor are here"
+_DECODING = "here is no such rule; docs/decoding.md has what there is"
+_LORA = "LoRA is trained by `limba train` with gin/runs/lora.gin, of which docs/lora.md has the commands; leave it out"
 # The values that ask for nothing, beside null, false and an empty value, and what to do in place of others.
 REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "apex_opt_lvl": (("O0",), "APEX computes in float16, which overflows; write bf16"),
@@ -165,6 +170,17 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "optim_args": ((), "write adam_beta1, adam_beta2, adam_epsilon, scale_parameter … as keys"),
     "optim_target_modules": ((), _LAYERWISE),
     "generation_config": ((), "write generation_max_length and generation_num_beams"),
+    "length_penalty": (
+        (1,),
+        "beam search has one of its own, --gin.decoding.beam_search.alpha=0.6 (docs/decoding.md)",
+    ),
+    "repetition_penalty": ((1,), _DECODING),
+    "no_repeat_ngram_size": ((0,), _DECODING),
+    "use_peft": ((), _LORA),
+    "lora_r": ((16,), _LORA),
+    "lora_alpha": ((32,), _LORA),
+    "lora_dropout": ((0.05,), _LORA),
+    "lora_target_modules": ((), _LORA),
     "push_to_hub_organization": ((), "write hub_model_id as ORG/NAME"),
     "hub_revision": (("main",), "uploads go to the branch main"),
     "model_revision": (

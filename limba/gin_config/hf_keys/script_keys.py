@@ -17,7 +17,7 @@ from typing import Any
 from limba.files import untrusted_json
 from limba.files.untrusted_files import shown
 from limba.gin_config.hf_keys import first_word, period_keys, schedule_keys, script_names, t5_experiments
-from limba.gin_config.hf_keys.other_keys import ALIASES, REFUSED, WITHOUT_EFFECT
+from limba.gin_config.hf_keys.other_keys import ALIASES, IN_ANY_CASE, REFUSED, WITHOUT_EFFECT
 from limba.gin_config.hf_keys.row_answers import WORD_TASKS
 from limba.gin_config.hf_keys.run_arguments import BENCHMARK_MODEL, QUESTION_COLUMNS, RunArguments
 
@@ -111,7 +111,7 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     values = _without_what_asks_for_nothing(_flat(values))
     without_effect: dict[str, list[str]] = {}
     for name in values:
-        if name in WITHOUT_EFFECT:
+        if name in WITHOUT_EFFECT and name not in IN_ANY_CASE:
             without_effect.setdefault(WITHOUT_EFFECT[name], []).append(name)
     notes = [f"Without effect: {', '.join(names)} ({reason})." for reason, names in without_effect.items()]
     if len(all_names := [name for names in without_effect.values() for name in names]) > _MANY:  # of a dump of all keys
@@ -164,6 +164,12 @@ def _complete_summaries(values: Mapping[str, Any], used: dict[str, Any]) -> list
     is_of_summaries = "summary_column" in values or used.get("script") == script_names.SUMMARIES
     if not is_of_summaries or used.get("metric_names") or used.get("benchmark"):
         return []
+    best = used.get("metric_for_best_model") or ""
+    if not has_rouge() and best.removeprefix("eval_").startswith("rouge"):
+        raise ValueError(
+            f"metric_for_best_model is {best!r}, and ROUGE needs a package that is not installed: "
+            "pip install 'limba[metrics]', or write metric_for_best_model loss."
+        )
     if not has_rouge():
         return ["ROUGE of the summaries is not measured without its package: pip install 'limba[metrics]'."]
     if used.get("label_column_name"):  # Else the data say whether there are summaries.
@@ -263,7 +269,9 @@ def check_key(name: str) -> None:
     if name not in known:
         # Of two alike, the one of training.
         of_training = [key for key in known if not key.startswith(("eval", "per_device_eval"))]
+        shortened = [key for key in FIELDS if key.endswith(f"_{name.lower()}")]  # train_batch_size
         near = [difflib.get_close_matches(name[:100].lower(), keys, n=1, cutoff=_NEAR) for keys in (of_training, known)]
+        near = [shortened, *near] if len(shortened) == 1 else near
         nearest = next((f"; the nearest is {keys[0]!r}" for keys in near if keys), "")
         raise ValueError(
             f"`limba run` has no key {shown(name)}{nearest}. `limba run --help` lists all. "
@@ -323,6 +331,8 @@ def help_text() -> str:
         default = "" if field.default in (None, "", False) else f" ({field.default})"
         lines.append(f"  --{name:30} {field.metadata['help']}{default}")
     lines += ["", "other names of the same: " + ", ".join(f"--{name} ({key})" for name, key in ALIASES.items())]
-    lines += ["", "without effect, with a warning: " + ", ".join(f"--{name}" for name in WITHOUT_EFFECT)]
+    warned_of = [name for name in WITHOUT_EFFECT if name not in IN_ANY_CASE]
+    lines += ["", "without effect, with a warning: " + ", ".join(f"--{name}" for name in warned_of)]
+    lines += ["", "done in any case: " + ", ".join(f"--{name}" for name in IN_ANY_CASE)]
     lines += ["", "refused but for their defaults, with the remedy: " + ", ".join(f"--{name}" for name in REFUSED)]
     return "\n".join(lines)

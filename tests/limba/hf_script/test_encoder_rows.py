@@ -28,7 +28,7 @@ BERT = {
     "attention_probs_dropout_prob": 0.0,
 }
 TRAINING = {
-    "max_steps": 30,
+    "max_steps": 40,
     "learning_rate": 2e-2,
     "per_device_train_batch_size": 1,
     "per_device_eval_batch_size": 1,
@@ -101,7 +101,7 @@ def test_a_classifier_is_trained_evaluated_and_asked_again(here, capsys):
     right = sum(line.split("\t")[1] == label for line, label in zip(lines, labels, strict=True))
     results = _results(out)
     assert results["eval_accuracy"] == pytest.approx(right / 24) and right > 20
-    assert results["step"] == 30 and not {"perplexity", "eval_gen_len", "predict_gen_len"} & results.keys()
+    assert results["step"] == 40 and not {"perplexity", "eval_gen_len", "predict_gen_len"} & results.keys()
     assert results["predict_accuracy"] == results["eval_accuracy"]
     config = json.loads((out / "config.json").read_text())
     assert config["architectures"] == ["BertForSequenceClassification"]
