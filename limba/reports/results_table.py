@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from limba.files import json_text, storage
-from limba.reports import json_lines
+from limba.reports import json_lines, text_width
 
 NAME = "results.jsonl"
 # Results of teacher forcing that the table shows, and their columns: a task may have a metric `accuracy` of its own.
@@ -74,21 +74,21 @@ def _block(rows: Sequence[Row]) -> str:
     for row, found in zip(rows, values, strict=True):
         lines.append([str(row["step"]), *(shown(found[name]) if name in found else "-" for name in names)])
     turned = list(map(list, zip(*lines, strict=True)))
-    if len(aligned(lines)[0]) > max(_WIDEST, len(aligned(turned)[0])):
+    if text_width.width(aligned(lines)[0]) > max(_WIDEST, text_width.width(aligned(turned)[0])):
         lines = turned
     return "\n".join(line.rstrip() for line in aligned(lines))
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     """Lines of text of cells, whose columns end at the same place."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return ["  ".join(map(str.rjust, line, widths)) for line in lines]
+    widths = [max(map(text_width.width, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(map(text_width.rjust, line, widths)) for line in lines]
 
 
 def aligned_behind_names(lines: Sequence[Sequence[str]]) -> list[str]:
     """As `aligned`, but the first column begins at the same place, and no line ends with blanks."""
-    width = max(len(line[0]) for line in lines)
-    return [line.rstrip() for line in aligned([[line[0].ljust(width), *line[1:]] for line in lines])]
+    width = max(text_width.width(line[0]) for line in lines)
+    return [line.rstrip() for line in aligned([[text_width.ljust(line[0], width), *line[1:]] for line in lines])]
 
 
 def _scalars(row: Row) -> Mapping[str, Any]:

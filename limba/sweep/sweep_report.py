@@ -7,6 +7,7 @@ from pathlib import Path
 
 from limba.checkpoint_files.directories import PINNED, checkpoint_path
 from limba.files import storage, written_files
+from limba.reports import text_width
 from limba.sweep.sweep_file import Sweep
 from limba.sweep.trial_folders import Trial
 
@@ -27,8 +28,8 @@ def table(sweep: Sweep, trials: Sequence[Trial]) -> str:
         shown = [_shown(trial.parameters.get(name)) for name in varying]
         status = f"failed ({trial.error})" if trial.status == "failed" else trial.status
         rows.append([str(trial.number), *shown, value, step, f"{trial.seconds:.0f}", status])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    padded = [[*map(str.ljust, row[:-1], widths), row[-1]] for row in rows]
+    widths = [max(text_width.width(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    padded = [[*map(text_width.ljust, row[:-1], widths), row[-1]] for row in rows]
     return "\n".join("  ".join(row).rstrip() for row in padded)
 
 
