@@ -17,6 +17,7 @@ from typing import Any
 
 from convert.model_files.hf import hub_models, tokenizer_settings
 from convert.tensors import weight_files
+from limba.checkpoint_files import directories
 from limba.files.output_folder import REPORT
 from limba.files.version import VERSION
 
@@ -61,10 +62,10 @@ def push(out: str | Path, repo: str, *, public: bool = False, check: bool = True
     folder, hf = Path(out).expanduser(), hub_models.client()
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder {folder}.")
-    if not hf.get_token():
-        raise ValueError(f"There is no token for {hf.constants.ENDPOINT}: {hub_models.TOKEN_REMEDY}.")
     report = _verified(folder, check)
     files = _files(folder, report)
+    if not hf.get_token():
+        raise ValueError(f"There is no token for {hf.constants.ENDPOINT}: {hub_models.TOKEN_REMEDY}.")
     url = f"{hf.constants.ENDPOINT}/{repo}"
     print(f"{len(files)} files of {folder} for {url} ({'public' if public else 'private'}):")
     for name in files:
@@ -98,6 +99,11 @@ def push(out: str | Path, repo: str, *, public: bool = False, check: bool = True
 def _verified(folder: Path, check: bool) -> dict[str, Any]:
     """The folder's report, after looking whether its files are whole."""
     path = folder / REPORT
+    if not (folder / "config.json").is_file() and directories.has_checkpoint(folder):
+        raise ValueError(
+            f"{folder} is a run, not an export: `limba convert to-hf {folder} exports/NAME` makes one; give "
+            "that to push."
+        )
     if path.is_file():
         try:
             report = json.loads(path.read_text("utf-8"))

@@ -120,18 +120,32 @@ def test_a_repository_that_others_see_or_not_is_not_taken_for_the_opposite(loopb
     assert not loopback.repos["org/model"].files
 
 
-def test_without_a_token_no_file_of_the_folder_is_looked_at(loopback, monkeypatch, tmp_path):
+def test_without_a_token(loopback, folder, monkeypatch, tmp_path):
     monkeypatch.delenv("HF_TOKEN")
     (empty := tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="There is no folder"):  # A typing error needs no token to be found.
+    # A wrong folder needs no token to be found.
+    with pytest.raises(FileNotFoundError, match="There is no folder"):
         push(tmp_path / "no such folder", "org/model")
-    with pytest.raises(ValueError, match=r"no token for http.*: set HF_TOKEN, or run `hf auth login`\.$"):
+    with pytest.raises(FileNotFoundError, match="is not what to-hf wrote"):
         push(empty, "org/model")
+    with pytest.raises(ValueError, match=r"no token for http.*: set HF_TOKEN, or run `hf auth login`\.$"):
+        push(folder, "org/model")
+    assert not loopback.requests
     # The file that `hf auth login` writes is enough.
     (tmp_path / "home").mkdir(exist_ok=True)
     (tmp_path / "home/token").write_text("hf_loopback", "utf-8")
-    with pytest.raises(FileNotFoundError, match="is not what to-hf wrote"):
-        push(empty, "org/model")
+    push(folder, "org/model")
+    assert loopback.repos["org/model"].files == content(folder)
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_run_is_not_an_export(loopback, tmp_path, check):
+    (tmp_path / "run/checkpoint_5/state").mkdir(parents=True)
+    for path in (tmp_path / "run", tmp_path / "run/checkpoint_5"):
+        with pytest.raises(
+            ValueError, match=rf"{path} is a run, not an export: `limba convert to-hf {path} exports/NAME`"
+        ):
+            push(path, "org/model", check=check)
     assert not loopback.requests
 
 
