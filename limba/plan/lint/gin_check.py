@@ -5,9 +5,10 @@
     limba gin-check --gin_file=gin/models/t5_1_1/base.gin my_vocabulary.gin
 
 One line a file, `ok FILE` or `FAIL FILE:LINE: what is missing`; the exit code is 1 if any failed. A folder stands for
-all the gin files below it. Each file is read by itself, after the files of --gin_file and before bindings, if there are
-any. A file that binds no model to a program is meant for inclusion: its macros may be unbound or %gin.REQUIRED, and
-only a macro that is almost a known name fails.
+all the gin files below it, but of a run for its own alone, not for those of its checkpoints and evaluations. Each file
+is read by itself, after the files of --gin_file and before bindings, if there are any. A file that binds no model to a
+program is meant for inclusion: its macros may be unbound or %gin.REQUIRED, and only a macro that is almost a known name
+fails.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from limba import command_line
+from limba.checkpoint_files import directories, run_folder
 from limba.devices import native_logs
 from limba.files import storage
 from limba.gin_config import gin_files as gin_utils
@@ -80,7 +82,7 @@ def check_apart(
 
 
 def gin_files(paths: Sequence[str]) -> list[str]:
-    """The files, and those below the folders.
+    """The files, and those below the folders without the ones that Limba writes inside of runs.
 
     Raises:
       FileNotFoundError: for a folder without gin files.
@@ -91,10 +93,16 @@ def gin_files(paths: Sequence[str]) -> list[str]:
             below = sorted(str(file) for file in Path(path).rglob("*.gin"))
             if not below:
                 raise FileNotFoundError(f"There is no gin file below {path}.")
-            files += below
+            files += [file for file in below if not _is_inside_a_run(Path(file), Path(path))]
         else:
             files.append(path)
     return files
+
+
+def _is_inside_a_run(file: Path, below: Path) -> bool:
+    """Whether it is the config.gin of a checkpoint or an evaluation, which is of a run in a folder above it."""
+    above = [folder for folder in file.parent.parents if folder.is_relative_to(below)]
+    return file.name == run_folder.GIN and any(directories.checkpoint_steps(folder) for folder in above)
 
 
 def _warm_up(files: Sequence[str]) -> None:

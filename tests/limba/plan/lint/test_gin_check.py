@@ -152,6 +152,19 @@ def test_files_are_read_apart_and_folders_are_whole(tmp_path, capsys, monkeypatc
     assert (code, lines) == (0, [f"ok {tmp_path}/c.gin"])
 
 
+def test_of_a_run_the_files_that_limba_writes_inside_are_left_out(tmp_path, capsys):
+    for folder in ("run", "run/eval", "run/checkpoint_5/run", "mine/eval"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "config.gin").write_text("X = 1\nY = %X\n")
+    (tmp_path / "run/checkpoint_5/state").mkdir()
+    (tmp_path / "run/model.gin").write_text("X = 1\nY = %X\n")
+    of_run = [f"ok {tmp_path}/run/config.gin", f"ok {tmp_path}/run/model.gin"]
+    assert _run(capsys, tmp_path / "run") == (0, of_run)
+    assert _run(capsys, tmp_path) == (0, [f"ok {tmp_path}/mine/eval/config.gin", *of_run])
+    assert _run(capsys, tmp_path / "run/eval/config.gin")[1] == [f"ok {tmp_path}/run/eval/config.gin"]
+    assert _run(capsys, tmp_path / "run/checkpoint_5")[1] == [f"ok {tmp_path}/run/checkpoint_5/run/config.gin"]
+
+
 def test_bindings_are_checked_too(tmp_path, capsys):
     file = tmp_path / "run.gin"
     file.write_text(HEAD + "utils.DatasetConfig.seed = 3\n")
