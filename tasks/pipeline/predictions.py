@@ -111,7 +111,7 @@ def examples(task: Task, config: contract.DatasetConfig, shard_id: int = 0, num_
     Raises:
       ValueError, FileNotFoundError: if something is wrong with the task or its rows.
     """
-    row_preprocessor.check_task(task, config.split, config.task_feature_lengths)
+    row_preprocessor.check_generated(task, config.split, config.task_feature_lengths)
     return _examples(task, config, shard_id, num_shards)
 
 

@@ -1,5 +1,6 @@
 """What a dry run checks of a task: what the start of a run checks, without the network."""
 
+from collections.abc import Callable
 from typing import Any
 
 from limba.data import contract
@@ -25,7 +26,7 @@ def check_batches(config: contract.DatasetConfig, feature_converter: Any) -> Non
         if converters.is_known(feature_converter) and all(_reads_here(task) for task in tasks):
             streams.Stream.open(config, provider, feature_converter, None)
             return
-    _check_rows(config, [task for task in tasks if config.split in task.splits])
+    _check_rows(config, [task for task in tasks if config.split in task.splits], row_preprocessor.check_task)
 
 
 def check_measured(config: contract.DatasetConfig) -> None:
@@ -36,14 +37,15 @@ def check_measured(config: contract.DatasetConfig) -> None:
     """
     predictions.check_metrics(config)
     tasks = predictions.subtasks(config)
-    _check_rows(config, [task for task in tasks if config.split in task.splits and task.metric_fns])
+    measured = [task for task in tasks if config.split in task.splits and task.metric_fns]
+    _check_rows(config, measured, row_preprocessor.check_generated)
 
 
-def _check_rows(config: contract.DatasetConfig, tasks: list[Any]) -> None:
+def _check_rows(config: contract.DatasetConfig, tasks: list[Any], check: Callable[..., None]) -> None:
     for task in filter(_is_here, tasks):
         task.source.check(config.split)
         if _reads_here(task):
-            row_preprocessor.check_task(task, config.split, config.task_feature_lengths)
+            check(task, config.split, config.task_feature_lengths)
 
 
 def _is_here(task: Any) -> bool:

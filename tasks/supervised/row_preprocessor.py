@@ -237,6 +237,21 @@ def check_task(task: Any, split: str, lengths: Mapping[str, int] | None) -> None
     warn(find_in_rows(task, split, lengths))
 
 
+def check_generated(task: Any, split: str, lengths: Mapping[str, int] | None) -> None:
+    """`check_task` of rows whose answers are generated: the length of the targets ends these, and no reference."""
+    is_told = (task.name, "targets", (lengths or {}).get("targets")) in _told_of_cut
+    for finding in find_in_rows(task, split, lengths):
+        if not finding.what.endswith(_CUT) or " have inputs longer " in finding.what:
+            warn([finding])
+        elif not is_told:
+            cut = finding.what.removesuffix(_CUT)
+            what = f"{cut}: generated answers and scores end there; metrics compare with the whole texts."
+            remedy = (
+                "Raise the targets of the evaluation's task_feature_lengths (of `limba run` generation_max_length)."
+            )
+            warn([dataclasses.replace(finding, what=what, remedy=remedy)])
+
+
 def warn(findings: Iterable[Finding]) -> None:
     """Logs each warning once."""
     for finding in findings:
@@ -290,13 +305,14 @@ class _Cutter:
         return Tokens.of(tokens)
 
 
+_CUT = " and are cut."
 # Texts of which `cut_texts` or `warn_of_cut` has warned: task, feature and length.
 _told_of_cut: set[tuple[str, str, int]] = set()
 
 
 def _where(name: str) -> str:
     """What says the length of a feature: of gin, and of `limba run`."""
-    keys = {"inputs": "max_seq_length or max_source_length", "targets": "max_target_length"}
+    keys = {"inputs": "max_seq_length or max_source_length", "targets": "max_target_length or val_max_target_length"}
     return "TASK_FEATURE_LENGTHS" + (f" (of `limba run` {keys[name]})" if name in keys else "")
 
 
@@ -308,7 +324,7 @@ def cut_texts(task: str, split: str, name: str, lengths: np.ndarray, most: int) 
     _told_of_cut.add((task, name, most))
     problem = (
         f"{task}: {cut:,} of the first {len(lengths):,} examples of split {split!r} have {name} longer than {most} "
-        f"tokens (the longest: {int(lengths.max())}) and are cut."
+        f"tokens (the longest: {int(lengths.max())}){_CUT}"
     )
     remedy = f"Raise {_where(name)}, or shorten them."
     return [Finding("cut_texts", "warning", problem, f"the model does not see the ends of these {name}", remedy)]

@@ -25,7 +25,7 @@ def chunks(
     skip: int,
 ) -> Iterator[tuple[tf.data.Dataset, contract.Batch]]:
     """`tasks.pipeline.predictions.chunks` of a task or feature converter of SeqIO's."""
-    row_preprocessor.check_task(task, config.split, config.task_feature_lengths)
+    row_preprocessor.check_generated(task, config.split, config.task_feature_lengths)
     examples = registry_copies.seqio_provider(task).get_dataset(
         sequence_length=config.task_feature_lengths,
         split=config.split,
@@ -74,7 +74,7 @@ def make_evaluator(
         log_dir.mkdir(parents=True, exist_ok=True)  # Evaluator does not make it.
         arguments["log_dir"] = str(log_dir)
     for task in tasks_with_split(provider, config.split):
-        row_preprocessor.check_task(task, config.split, config.task_feature_lengths)
+        row_preprocessor.check_generated(task, config.split, config.task_feature_lengths)
     evaluator = (evaluator_cls or seqio.Evaluator)(
         mixture_or_task_name=provider.name,
         feature_converter=converter_class(feature_converter)(pack=False),
