@@ -32,8 +32,8 @@ def check(folder: Path) -> Iterator[Comparison]:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise ValueError(
             f"AutoTokenizer.from_pretrained of transformers {version} does not load the exported tokenizer: "
-            f"{reason.rstrip('.')}. Nothing was kept. `limba convert to-hf CHECKPOINT OUT --no-check` writes it "
-            "anyway; --vocab FILE gives another tokenizer."
+            f"{reason.rstrip('.')}. No export was kept; the checkpoint is. `limba convert to-hf CHECKPOINT OUT "
+            "--no-check` writes it anyway; --vocab FILE gives another tokenizer."
         )
     yield Comparison("tokenizers not loaded", 0, 0, f"{done.stdout.strip()}, AutoTokenizer of transformers {version}")
 
