@@ -90,6 +90,7 @@ def to_hf(
     verify: bool = True,
     overwrite: bool = False,
     metadata: Metadata = NO_METADATA,
+    named: Path | None = None,
 ) -> dict[str, Any]:
     """Exports a checkpoint, prints what came out, and returns the content of `conversion_report.json`.
 
@@ -102,6 +103,7 @@ def to_hf(
       verify: read the files back, compare tensors, logits and tokens.
       overwrite: replace another conversion at `out`.
       metadata: what the model card says beside what the run knows.
+      named: the folder that the messages name, to which the caller moves the files; None is `out`.
 
     Raises:
       FileNotFoundError: if there is no checkpoint or no SentencePiece model.
@@ -126,7 +128,7 @@ def to_hf(
         "card": metadata.request() or None,
     }
     if report := previous(out, request, overwrite):
-        print(f"{out} holds this export of {model.path.name} already.")
+        print(f"{named or out} holds this export of {model.path.name} already.")
         return report
 
     # ---------------------------------------------------- files ------------------------------------------------------
@@ -152,7 +154,7 @@ def to_hf(
         _write_card(folder, out.name, export, report, metadata)
         report["files"] = sorted({REPORT, *(file.name for file in folder.iterdir() if not file.name.startswith("."))})
         _write_json(folder / REPORT, report)
-    print(f"{model.path.name} is exported to {out} ({', '.join(formats)}, {dtype}).")
+    print(f"{model.path.name} is exported to {named or out} ({', '.join(formats)}, {dtype}).")
     if comparisons:
         print(comparison_rows.tables(comparisons))
     if not verify:

@@ -144,7 +144,7 @@ def export(out: Path, checkpoint: AnyPath, arguments: RunArguments) -> None:
         print(f"{checkpoint} is the trained model. {problem}")
         return
     staged = out / ".exported" / out.name  # The model card's title.
-    to_hf.to_hf(checkpoint, staged, formats=("safetensors",), overwrite=True)
+    to_hf.to_hf(checkpoint, staged, formats=("safetensors",), overwrite=True, named=out)
     if arguments.pushes:
         push.push(staged, arguments.hub_model_id or out.name, public=not arguments.hub_private_repo)
     for file in sorted(staged.iterdir()):

@@ -54,6 +54,12 @@ def test_command_line_writes_every_file(run, tmp_path, capsys):
     assert out.count("ok    settings that differ ") == out.count("ok    parameters that differ ") == 1
 
 
+def test_files_that_the_caller_moves_are_named_by_their_last_folder(run, tmp_path, capsys):
+    staged, last = tmp_path / ".staged", tmp_path / "last"
+    to_hf(run, staged, formats=("safetensors",), verify=False, named=last)
+    assert f"is exported to {last} (safetensors" in (said := capsys.readouterr().out) and str(staged) not in said
+
+
 def test_bfloat16_is_rounded_once_and_checked(run, tmp_path):
     report = to_hf(run, tmp_path / "out", dtype="bfloat16", formats=["safetensors"])
     tensors = safetensors_files.open_tensors([tmp_path / "out/model.safetensors"])
