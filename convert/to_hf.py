@@ -155,10 +155,7 @@ def to_hf(
         report["files"] = sorted({REPORT, *(file.name for file in folder.iterdir() if not file.name.startswith("."))})
         _write_json(folder / REPORT, report)
     print(f"{model.path.name} is exported to {named or out} ({', '.join(formats)}, {dtype}).")
-    if comparisons:
-        print(comparison_rows.tables(comparisons))
-    if not verify:
-        print("The export was not checked (--no-check).")
+    print(comparison_rows.tables(comparisons) if verify else "The export was not checked (--no-check).")
     return report
 
 
