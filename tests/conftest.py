@@ -144,7 +144,7 @@ def checks_in_forks(tmp_path_factory):
     Only those of this process: commands that tests start have a new process for each, as a user's. The value is what
     runs such a process: `[python, "-m", module, *arguments]`, or `[python, "-c", code, *arguments]`.
     """
-    from convert.compare import transformers_process
+    from convert.compare import auto_tokenizer, transformers_process
     from tests import forked
 
     families = ("t5", "umt5", "modernbert")  # which import what the others do
@@ -161,7 +161,8 @@ def checks_in_forks(tmp_path_factory):
         return servers[0].run(["tests.convert.transformers_fork", *command[2:]], env)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transformers_process, "subprocess", types.SimpleNamespace(run=run))
+        for module in (transformers_process, auto_tokenizer):
+            patch.setattr(module, "subprocess", types.SimpleNamespace(run=run))
         yield run
     for server in servers:
         server.close()
