@@ -15,6 +15,7 @@ from convert.model_files import any_format, lora_merge
 from convert.model_files.model import NO_HINTS, ModelHints
 from convert.t5x import limba_run
 from convert.t5x.t5x_checkpoint import without_optimizer
+from limba.checkpoint_files import saved_tensors
 from limba.files.local_paths import local_path
 
 
@@ -48,7 +49,7 @@ def from_t5x(
     model = any_format.open_checkpoint(checkpoint, hints)
     for warning in model.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    tensors = lora_merge.open_merged(model.path)
+    tensors = lora_merge.merged(saved_tensors.open_tensors(model.path), model.path)
     if not with_optimizer:
         tensors = without_optimizer(tensors)
     path = limba_run.write_run(model, tensors, network, local_path(out), verify, overwrite)

@@ -6,27 +6,24 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from limba.checkpoint_files import pretraining_parts, saved_tensors
+from limba.checkpoint_files import pretraining_parts
 from limba.checkpoint_files.run_folder import load_run_info
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
 from limba.files.storage import AnyPath
 from limba.models import lora
 
 
-def open_merged(path: AnyPath) -> Mapping[str, SavedTensor]:
-    """The train state of a checkpoint as conversions read it: `merged`, without what only its pre-training needs."""
-    return merged(pretraining_parts.without(saved_tensors.open_tensors(path), path), path)
-
-
 def merged(tensors: Mapping[str, SavedTensor], path: AnyPath) -> Mapping[str, SavedTensor]:
     """A train state without adapters: `kernel + alpha / rank * A @ B` in their place. One that has none stays as it is.
 
-    The optimizer's state is left out, because it is that of the adapters. The checkpoint's `run/run.json` says alpha.
+    What only its pre-training needs is left out (`pretraining_parts`); of a LoRA the optimizer's state too, because it
+    is that of the adapters. The checkpoint's `run/run.json` says alpha.
 
     Raises:
       ValueError: if a factor or its kernel is missing, or they do not fit.
       FileNotFoundError: if there is no `run.json`.
     """
+    tensors = pretraining_parts.without(tensors, path)
     factors = [name for name in tensors if name.startswith("target/") and name.endswith(f"/{lora.A}")]
     if not factors:
         return tensors

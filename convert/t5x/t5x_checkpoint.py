@@ -48,7 +48,7 @@ def open_source(checkpoint: str | AnyPath, network: str | None = None, with_opti
       ValueError: if it is damaged.
     """
     path = find_checkpoint(checkpoint)
-    tensors = lora_merge.open_merged(path)
+    tensors = lora_merge.merged(saved_tensors.open_tensors(path), path)
     step = int(np.asarray(tensors["state/step"])) if "state/step" in tensors else 0
     if not with_optimizer:
         tensors = without_optimizer(tensors)
