@@ -51,6 +51,7 @@ from limba.hf_script import (
     earlier_run,
     encoder_rows,
     gin_recipe,
+    given_files,
     outcome,
     refused_starts,
     result_files,
@@ -182,12 +183,16 @@ def _prepare(
     devices = flags.num_devices or here
     text, counted = _compose(arguments, model, named, devices)
     _check_gin(arguments, out, text.replace(str(named / "initial" / "model.gin"), _MODEL_GIN), model.gin, overrides)
+    if not flags.write_gin:
+        text += given_files.comment(arguments)
     if flags.dry_run or not flags.write_gin:
         print(text)
+    gin_file = local_path(flags.write_gin) if flags.write_gin else out / "run.gin"
     if flags.dry_run:
+        if not (flags.write_gin or arguments.overwrites):
+            _warn_of_changes(gin_file, text)
         return None
     out.mkdir(parents=True, exist_ok=True)
-    gin_file = local_path(flags.write_gin) if flags.write_gin else out / "run.gin"
     if not flags.write_gin:
         start.keep_files()
         start.moved = earlier_run.make_room(arguments, out, text)
@@ -299,7 +304,8 @@ def _check(arguments: RunArguments, out: Path) -> None:
         if (out / name).exists() and not (out / "run.json").is_file():
             raise ValueError(
                 f"output_dir is {out}, and holds a {name} that no `limba run` has written there: it would be "
-                "replaced. Choose another folder."
+                "replaced. Choose another folder (overwrite_output_dir is for runs of Limba); model_name_or_path "
+                f"{out} begins with its weights, if it is a model."
             )
     above = next(folder for folder in out.parents if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
@@ -382,7 +388,7 @@ def _warn_of_changes(gin_file: Path, text: str) -> bool:
     changes = earlier_run.changes(gin_file, text)
     if changes:
         logger.warning(
-            "The run resumes with other values than before, which are refused where they change its data; "
+            "The run resumes with other values than before, which are refused where they change its data or optimizer; "
             "overwrite_output_dir begins a new run:\n%s",
             "\n".join(changes),
         )

@@ -15,6 +15,7 @@ from limba.checkpoint_files.directories import checkpoint_path, checkpoint_steps
 from limba.files.local_paths import local_path
 from limba.gin_config.hf_keys import script_keys
 from limba.gin_config.hf_keys.run_arguments import RunArguments
+from limba.hf_script import given_files
 from limba.reports import run_lock
 
 logger = logging.getLogger(__name__)
@@ -66,14 +67,18 @@ def _is_moved(path: Path, out: Path) -> bool:
 
 def changes(gin_file: Path, text: str) -> list[str]:
     """The lines that differ from those of the gin file of an earlier run; none without one."""
-    before = gin_file.read_text("utf-8").splitlines() if gin_file.is_file() else text.splitlines()
-    return [line for line in difflib.ndiff(before, text.splitlines()) if line.startswith(("- ", "+ "))]
+    now = text.splitlines()
+    before = gin_file.read_text("utf-8").splitlines() if gin_file.is_file() else now
+    if not any(map(given_files.is_comment, before)):  # of a version that did not write them
+        now = "\n".join(line for line in now if not given_files.is_comment(line)).rstrip().splitlines()
+        before = "\n".join(before).rstrip().splitlines()
+    return [line for line in difflib.ndiff(before, now) if line.startswith(("- ", "+ "))]
 
 
 def make_room(arguments: RunArguments, out: Path, text: str) -> Path | None:
     """Does with the run in `out` what `overwrite_output_dir` and `resume_from_checkpoint` say; `text` is the gin file.
 
-    A run of the same values is resumed in any case: its end is the same, and a second start loses no work.
+    A run of the same values and files is resumed in any case: its end is the same, and a second start loses no work.
 
     Returns:
       The folder with what was moved away, if anything was.
@@ -85,7 +90,7 @@ def make_room(arguments: RunArguments, out: Path, text: str) -> Path | None:
         return None
     if arguments.overwrites:
         if not changes(out / "run.gin", text):
-            logger.info("overwrite_output_dir: the run in %s has the same values, and is resumed.", out)
+            logger.info("overwrite_output_dir: the run in %s has the same values and files, and is resumed.", out)
             return None
         with run_lock.held(out / "run"):
             folder = _move(out, [path for pattern in _FILES for path in out.glob(pattern)], "before")

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from limba.gin_config.hf_keys.script_keys import from_values
-from limba.hf_script import earlier_run
+from limba.hf_script import earlier_run, given_files
 
 KEYS = {"model_name_or_path": "m", "train_file": "t.csv", "do_train": True, "label_column_name": "l"}
 GIN = "RANDOM_SEED = 42\nTRAIN_STEPS = 9\n"
@@ -70,11 +70,48 @@ def test_overwriting_with_the_same_values_resumes(out, caplog):
     caplog.set_level(logging.INFO)
     earlier_run.make_room(_arguments(out, overwrite_output_dir=True), out, GIN)
     assert _steps(out / "run") == ["checkpoint_3", "checkpoint_6", "checkpoint_9"]
-    assert "has the same values, and is resumed" in caplog.text
+    assert "has the same values and files, and is resumed" in caplog.text
     # A checkpoint to resume from comes before the flag, as in the scripts.
     given = {"overwrite_output_dir": True, "resume_from_checkpoint": True}
     earlier_run.make_room(_arguments(out, **given), out, GIN + "A = 1\n")
     assert len(_steps(out / "run")) == 3 and not list(out.glob("before_*"))
+
+
+def test_files_that_were_replaced_make_another_run(out, tmp_path):
+    """Under the same names and with the same size, of data and of the model."""
+    (tmp_path / "m").mkdir()
+    (tmp_path / "t.csv").write_text("text,label\na,b\n")
+    (tmp_path / "m" / "model.safetensors").write_bytes(b"weights")
+    (tmp_path / "m" / "optimizer.pt").write_bytes(b"no part of the model")
+    keys = {"model_name_or_path": str(tmp_path / "m"), "train_file": str(tmp_path / "*.csv")}
+    arguments = _arguments(out, overwrite_output_dir=True, **keys)
+    texts = [GIN + given_files.comment(arguments)]
+    assert "train_file, 15 bytes, sha256 " in texts[0] and "model_name_or_path, 7 bytes" in texts[0]
+    assert not earlier_run.changes(out / "run.gin", texts[0])  # of a version that did not write them
+    (out / "run.gin").write_text(texts[0])
+    (tmp_path / "m" / "optimizer.pt").write_bytes(b"another")
+    assert given_files.comment(arguments) == texts[0][len(GIN) :]
+    for file, content in (("t.csv", "text,label\na,c\n"), ("m/model.safetensors", "WEIGHTS")):
+        (tmp_path / file).write_text(content)
+        texts.append(GIN + given_files.comment(arguments))
+        assert len(earlier_run.changes(out / "run.gin", texts[-1])) == 2 * (len(texts) - 1)
+    earlier_run.make_room(arguments, out, texts[0])
+    assert len(_steps(out / "run")) == 3
+    earlier_run.make_room(arguments, out, texts[1])
+    assert len(_steps(out / "before_1" / "run")) == 3 and not (out / "run").exists()
+
+
+def test_of_large_files_beginning_and_end_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(given_files, "_WHOLE", 8)
+    monkeypatch.setattr(given_files, "_PART", 3)
+    found = set()
+    for content in ("abcdefghijkl", "Abcdefghijkl", "abcdefghijkL", "abcdefghijklm"):
+        (tmp_path / "t.csv").write_text(content)
+        found.add(given_files.comment(_arguments(tmp_path / "out", train_file=str(tmp_path / "t.csv"))))
+    (tmp_path / "t.csv").write_text("abcdEFghijkl")
+    found.add(given_files.comment(_arguments(tmp_path / "out", train_file=str(tmp_path / "t.csv"))))
+    assert len(found) == 4
+    assert not given_files.comment(_arguments(tmp_path / "out", train_file="https://a.b/c.csv"))
 
 
 @pytest.mark.parametrize("name", ["run/checkpoint_6", "checkpoint-6"])
