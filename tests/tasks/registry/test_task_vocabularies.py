@@ -9,7 +9,7 @@ from tasks.supervised import SupervisedDataset, register_supervised_task
 from tasks.vocabularies import ByteVocabulary, SentencePieceVocabulary, T5TokenizerVocabulary
 from tests import quickstart_corpus
 
-CONFIG = contract.DatasetConfig("moods", {"inputs": 8, "targets": 4}, "train", 1)
+CONFIG = contract.DatasetConfig("moods_of_kinds", {"inputs": 8, "targets": 4}, "train", 1)
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def files(tmp_path):
 
 def refused(vocabulary, expected):
     register_supervised_task(
-        "moods", SupervisedDataset("{text}", "mood"), data_files={"train": "moods.csv"}, vocabulary=vocabulary
+        "moods_of_kinds", SupervisedDataset("{text}", "mood"), data_files={"train": "moods.csv"}, vocabulary=vocabulary
     )
-    with pytest.raises(ValueError, match=r"^Task 'moods' makes inputs with") as error:
+    with pytest.raises(ValueError, match=r"^Task 'moods_of_kinds' makes inputs with") as error:
         task_vocabularies.check_task_vocabularies(CONFIG, expected, expected)
     return str(error.value).partition(": ")[2]
 
