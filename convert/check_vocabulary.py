@@ -25,6 +25,7 @@ from convert.model_files.model import ModelHints
 from limba.checkpoint_files import run_folder
 from limba.data.sentinels import counts_down
 from limba.devices import native_logs
+from limba.reports import text_width
 
 _SPECIAL_IDS = {token: id_ for id_, token in enumerate(hf_tokenizer.SPECIAL_TOKENS)}
 _SENTINELS = (0, 1, 99)
@@ -309,9 +310,7 @@ def table(found: Sequence[Implementation], checked: ModelVocabulary) -> str:
     plain = texts_of(checked.vocabulary).plain if found[1].encode else ()
     sums = [f"{sum(map(len, r.encode(plain))):,}" if r.encode else "-" for r in present]
     rows.append([f"ids of {len(plain):,} texts", *sums, ""])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*lines, *(f"{reader.name}: {reader.note}" for reader in found if reader.note)])
+    return "\n".join([*text_width.columns(rows), *(f"{reader.name}: {reader.note}" for reader in found if reader.note)])
 
 
 def main(argv: Sequence[str]) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from convert.compare import transformers_library
 from convert.model_files.hf import hf_tokenizer
 from limba.files import untrusted_files
+from limba.reports import text_width
 
 _FILE = "tokenizer.json"
 _ROLES = ("pad", "unk", "cls", "sep", "mask")
@@ -168,7 +169,4 @@ def _table(readers: Sequence[Reader], rows: int | None, texts: Sequence[str]) ->
     lines.append([_SIZE, *sizes, str(rows or "not known")])
     sums = [f"{sum(map(len, reader.encode(texts))):,}" for reader in readers]
     lines.append([f"ids of {len(texts):,} texts", *sums, ""])
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    return "\n".join(text_width.columns(lines))

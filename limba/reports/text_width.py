@@ -1,6 +1,7 @@
 """Texts of the same width on a screen: Chinese, Japanese and Korean characters take two columns, marks none."""
 
 import unicodedata
+from collections.abc import Sequence
 
 _WIDE = ("W", "F")
 # Marks that stand on the character before, and characters that are not shown.
@@ -26,3 +27,9 @@ def ljust(text: str, columns: int) -> str:
 def rjust(text: str, columns: int) -> str:
     """A text with blanks before it, as wide as this at least."""
     return " " * (columns - width(text)) + text
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of rows of cells, whose columns begin at the same place; none ends with blanks."""
+    widths = [max(map(width, cells)) for cells in zip(*rows, strict=True)]
+    return ["  ".join(map(ljust, row, widths)).rstrip() for row in rows]

@@ -30,3 +30,11 @@ def test_a_table_with_japanese_labels():
 def test_names_in_japanese():
     lines = [["名前", "n"], ["a", "10"], ["ファイル", "1"]]
     assert results_table.aligned_behind_names(lines) == ["名前       n", "a         10", "ファイル   1"]
+
+
+def test_columns_begin_at_the_same_place():
+    assert text_width.columns([["", "a", "b"], ["管理", "1", ""], ["x", "22", "3"]]) == [
+        "      a   b",
+        "管理  1",
+        "x     22  3",
+    ]
