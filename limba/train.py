@@ -29,7 +29,7 @@ from limba.gin_config import gin_files, model_file
 from limba.inference import tasks_door
 from limba.models import EncoderDecoderModel
 from limba.partitioning.meshes import PjitPartitioner
-from limba.reports import run_lock, writers
+from limba.reports import run_end, run_lock, writers
 from limba.reports.goodput import Goodput
 from limba.reports.run_directory import BucketWriter, RunDirectory
 from limba.training import actions as actions_lib
@@ -192,6 +192,7 @@ def train(
     # ---------------------------------------------------- state -------------------------------------------------------
     with contextlib.ExitStack() as opened:  # the lock is released last
         lock = opened.enter_context(run_lock.held(directory.home))
+        opened.enter_context(run_end.recorded(directory.home, writes=jax.process_index() == 0))
         save = checkpoint_cfg.save
         checkpointer = (save or checkpointing.SaveCheckpointConfig()).make_checkpointer(directory.home, use_orbax)
         opened.enter_context(rescue.explaining_full_disks(checkpointer))

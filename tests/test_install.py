@@ -18,7 +18,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 EXTRAS = PROJECT["optional-dependencies"]
 BASE, SEQIO, TESTS = "launch/requirements.lock", "launch/requirements-seqio.lock", "tests/requirements.lock"
 # Which extras each lock file has, beside the base.
-LOCKS = {BASE: [], SEQIO: ["seqio"], TESTS: ["seqio", "plan", "metrics", "test", "wandb", "sweeps", "web", "pictures"]}
+LOCKS = {
+    BASE: [],
+    SEQIO: ["seqio"],
+    TESTS: ["seqio", "plan", "metrics", "test", "wandb", "sweeps", "web", "pictures", "report"],
+}
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = [("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64")]
 ENVIRONMENTS = [

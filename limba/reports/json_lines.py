@@ -6,7 +6,7 @@ them to a file beside, so that nothing is lost and the run goes on.
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +49,27 @@ def to_line(record: Record) -> str:
 
 def _parse(path: AnyPath, is_record: Callable[[Record], bool]) -> tuple[list[Record], list[bytes]]:
     records, damaged = [], []
-    for line in storage.read_bytes(path).splitlines() if storage.is_file(path) else []:
+    for line, record in each(path, is_record):
+        if record is not None:
+            records.append(record)
+        else:
+            damaged.append(line)
+    return records, damaged
+
+
+def each(path: AnyPath, is_record: Callable[[Record], bool]) -> Iterator[tuple[bytes, Record | None]]:
+    """The lines of a file with their records, None of a damaged line; nothing if it does not exist."""
+    yield from parsed(storage.read_bytes(path).splitlines() if storage.is_file(path) else [], is_record)
+
+
+def parsed(lines: Iterable[bytes], is_record: Callable[[Record], bool]) -> Iterator[tuple[bytes, Record | None]]:
+    """Lines that are not empty with their records, None of a damaged line."""
+    for line in lines:
         try:
             record = json.loads(line)  # bytes: errors of UTF-8 are ValueErrors as well
         except (ValueError, RecursionError):
             record = None
         if isinstance(record, dict) and is_record(record):
-            records.append(record)
+            yield line, record
         elif line.strip():
-            damaged.append(line)
-    return records, damaged
+            yield line, None

@@ -10,6 +10,7 @@ refused. If not, that run has died, and the new one takes its place. A run whose
 
 import contextlib
 import fcntl
+import itertools
 import json
 import logging
 import os
@@ -32,6 +33,8 @@ _RENEWAL_SECONDS = 20.0
 # A run that does not renew its lock for so long has died.
 _STALE_SECONDS = 60.0
 _POLL_SECONDS = 2.0
+# `is_held` takes a lock that nobody has for a moment; a run that starts just then tries again.
+_TRIES, _MOMENT_SECONDS = 3, 0.05
 
 
 class RunLockedError(ValueError):
@@ -86,6 +89,24 @@ def _of_process(model_dir: AnyPath) -> Iterator[RunLock]:
         lock.release()
 
 
+def is_held(model_dir: AnyPath) -> bool:
+    """Whether a run works there now. Of a lock that is renewed, and has no other sign of life, the file's age tells."""
+    path = model_dir / FILE_NAME
+    if not isinstance(path, Path):
+        return storage.is_file(path)
+    try:
+        with path.open("rb") as file:
+            record, age = _parse(file.read()), time.time() - path.stat().st_mtime
+            if "renewed" in record:
+                return age < _STALE_SECONDS
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # There is none, or it may not be read.
+        return False
+    return False
+
+
 def _record() -> dict[str, Any]:
     now = time.strftime("%Y-%m-%d %H:%M:%S %Z")
     return {"host": socket.gethostname(), "process": os.getpid(), "started": now, "id": secrets.token_hex(8)}
@@ -135,7 +156,7 @@ def _flock(model_dir: Path) -> Iterator[None]:
 
 
 def _open_locked(path: Path) -> IO[bytes]:
-    while True:
+    for tries in itertools.count(1):
         file = path.open("a+b")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -143,6 +164,9 @@ def _open_locked(path: Path) -> IO[bytes]:
             file.seek(0)
             record = _parse(file.read())
             file.close()
+            if tries < _TRIES:
+                time.sleep(_MOMENT_SECONDS)
+                continue
             raise _refusal(path.parent, record) from None
         except OSError as error:
             file.close()
@@ -150,8 +174,9 @@ def _open_locked(path: Path) -> IO[bytes]:
         # A run that ended a moment ago may have removed the file that was opened.
         if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
             file.truncate(0)
-            return file
+            break
         file.close()
+    return file
 
 
 # ------------------------------------------------------ in a bucket ---------------------------------------------------

@@ -113,7 +113,7 @@ class JsonLinesWriter:
 
     def __init__(self, model_dir: Path, keep_until: int = -1):
         path = model_dir / METRICS_FILE
-        kept = [line for line in json_lines.read_and_repair(path, _is_metrics) if line["step"] <= keep_until]
+        kept = [line for line in json_lines.read_and_repair(path, is_metrics) if line["step"] <= keep_until]
         storage.replace_text(path, "".join(map(json_lines.to_line, kept)))
         self._file = path.open("a", encoding="utf-8")
 
@@ -128,7 +128,8 @@ class JsonLinesWriter:
         self._file.close()
 
 
-def _is_metrics(line: json_lines.Record) -> bool:
+def is_metrics(line: json_lines.Record) -> bool:
+    """Whether a line of `metrics.jsonl` is what `JsonLinesWriter` writes: a step, a dataset, and numbers."""
     step, dataset = line.get("step"), line.get("dataset")
     values = (value for name, value in line.items() if name != "dataset")
     return (
@@ -140,5 +141,5 @@ def _is_metrics(line: json_lines.Record) -> bool:
 
 def read_metrics(model_dir: AnyPath, dataset_prefix: str = "") -> list[dict]:
     """The lines of `metrics.jsonl` whose dataset begins with `dataset_prefix`, in the file's order."""
-    lines = json_lines.read(model_dir / METRICS_FILE, _is_metrics)
+    lines = json_lines.read(model_dir / METRICS_FILE, is_metrics)
     return [line for line in lines if line["dataset"].startswith(dataset_prefix)]

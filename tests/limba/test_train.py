@@ -24,7 +24,7 @@ from limba.data.contract import ChangedVocabularyError, DatasetConfig, ReadingSt
 from limba.files import disk
 from limba.files.local_paths import local_path
 from limba.optimizers.schedules import create_learning_rate_scheduler
-from limba.reports import run_lock, wandb_writer, writers
+from limba.reports import run_end, run_lock, wandb_writer, writers
 from limba.train import NanLossError, train
 from limba.training import rescue, trainer
 from limba.training.from_counts.start_from_counts import StartFromCounts
@@ -225,7 +225,9 @@ def test_sigterm_saves_and_exits_with_its_own_code(tmp_path, whole):
         _train(tmp_path / "run", 6, stream=_StopAt(2))
     assert error.value.code == PREEMPTED_EXIT_CODE
     assert checkpointing.checkpoint_steps(tmp_path / "run") == [2, 3]
+    assert run_end.read(tmp_path / "run") == {"kind": "stopped", "reason": "on request"}
     _train(tmp_path / "run", 6)
+    assert run_end.read(tmp_path / "run") is None
     assert _train_losses(tmp_path / "run") == whole[0]
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
@@ -340,6 +342,7 @@ def test_nan_stops_with_the_step_and_the_last_good_checkpoint(tmp_path):
     with pytest.raises(NanLossError) as error:
         _train(tmp_path, 6, stream=_BadTokens())
     assert "step 5" in str(error.value) and "checkpoint_4" in str(error.value)
+    assert run_end.read(tmp_path) == {"kind": "failed", "reason": str(error.value)}
     assert checkpointing.checkpoint_steps(tmp_path) == [2, 4]
 
 
