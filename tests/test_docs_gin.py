@@ -8,7 +8,7 @@ import pytest
 
 from limba.gin_config import gin_files, gin_names
 
-PAGES = ("lora", "optimizers", "training")
+PAGES = ("averages", "lora", "optimizers", "training")
 HEAD = """
 from __gin__ import dynamic_registration
 {imports}

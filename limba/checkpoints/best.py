@@ -4,7 +4,7 @@ import difflib
 
 from limba.checkpoint_files.directories import all_checkpoints, run_directory
 from limba.files.storage import AnyPath
-from limba.reports import writers
+from limba.reports import average_lines, writers
 
 # Names of Hugging Face's Trainer for metrics of another name here.
 _TRAINER = {"loss": "nats_per_target_token", "mcc": "matthews_corrcoef"}
@@ -21,7 +21,10 @@ def metric_values(model_dir: AnyPath, name: str) -> dict[int, float]:
     pairs = dict.fromkeys((line["dataset"], key) for line in lines for key in line if key not in ("step", "dataset"))
     found = [pair for pair in pairs if "/".join(pair) == name]
     for kind in ("inference_eval/", "training_eval/"):
-        found = found or [pair for pair in pairs if pair[0].startswith(kind) and _is_called(*pair, name)]
+        named = [pair for pair in pairs if pair[0].startswith(kind) and _is_called(*pair, name)]
+        # A name without its task is not that of an average beside the task.
+        datasets = {dataset for dataset, _ in named}
+        found = found or [pair for pair in named if not average_lines.is_of_average(pair[0], datasets)]
     if len(found) != 1:
         return {}
     ((dataset, metric),) = found

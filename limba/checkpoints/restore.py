@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from flax import traverse_util
 
-from limba.checkpoint_files import assignment_maps, layer_layouts, pretraining_parts, saved_tensors
+from limba.checkpoint_files import assignment_maps, layer_layouts, pretraining_parts, saved_average, saved_tensors
 from limba.checkpoint_files.assignment_maps import AssignmentMap
 from limba.checkpoint_files.directories import all_checkpoints, find_checkpoint, is_checkpoint
 from limba.checkpoint_files.saved_tensors import SavedTensor
@@ -66,6 +66,8 @@ class RestoreCheckpointConfig:
       dtype: of the restored parameters in evaluation and inference; None is float32. Training is in float32.
       restore_dataset: whether to restore the position in the data. The checkpoint's run must have had the same task and
         the same number of readers.
+      average: take the average of the parameters that the checkpoint's run kept (`optimizers.averaging`) in the place
+        of the parameters.
       checkpointer_cls: unused; the checkpoint shows its format.
       state_transformation_fns: called in turn as `fn(state_dict, target_state_dict)` after the assignment map; with
         `is_resuming=True` when a run resumes from its own checkpoint.
@@ -87,6 +89,7 @@ class RestoreCheckpointConfig:
     checkpointer_cls: Any = None
     state_transformation_fns: Sequence[RestoreStateTransformationFn] = ()
     checkpoint_manager_cls: Any = None
+    average: bool = False
 
     def __post_init__(self):
         if self.mode not in _MODES:
@@ -174,10 +177,12 @@ def load_state(
     template = shapes.state_dict()
     wanted = assignment_maps.flatten_state_dict(template)
     tensors, checksums = _open(path, template, config)
+    tensors, begun = _with_average(path, tensors, wanted)
     missing = _missing(path, tensors, wanted, config)
     new = _initialize(path, missing, wanted, init_fn)
     restored = saved_tensors.read_tensors(tensors, {n: want for n, want in wanted.items() if n not in new})
-    checksums.compare({n: x for n, x in restored.items() if n != "state/step" or "step" not in config.reset})
+    changed = {*begun, *(["state/step"] if "step" in config.reset else [])}
+    checksums.compare({name: x for name, x in restored.items() if name not in changed})
     flat = assignment_maps.flatten_state_dict(template, keep_empty_nodes=True)
     empty = {name: leaf for name, leaf in flat.items() if leaf is traverse_util.empty_node}
     return shapes.restore_state(assignment_maps.unflatten_state_dict(restored | new | empty))
@@ -222,6 +227,8 @@ def _open(
     checksums = state_checksums.SavedChecksums(storage.as_path(path))
     tensors = saved_tensors.open_tensors(storage.as_path(path))
     checksums.compare_shapes({name: tensor.shape for name, tensor in tensors.items()})
+    if config.average:
+        tensors, checksums = saved_average.instead_of_parameters(tensors, path), checksums.of_average()
     if not any(map(pretraining_parts.is_part, assignment_maps.flatten_state_dict(template))):
         tensors = pretraining_parts.without(tensors, path)
     if transformations := config.transformations():
@@ -232,13 +239,33 @@ def _open(
         tensors = {name: saved_tensors.from_array(leaf) for name, leaf in flat.items() if leaf is not None}
         checksums = state_checksums.SavedChecksums(None)
     if "optimizer" in config.reset:
-        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(_STATISTICS)}
+        tensors = {name: x for name, x in saved_average.without(tensors).items() if not name.startswith(_STATISTICS)}
     if "step" in config.reset:
         tensors["state/step"] = saved_tensors.from_array(np.zeros((), np.int32))
     tensors, message = layer_layouts.convert(tensors, assignment_maps.flatten_state_dict(template))
     if message:
         logger.info("%s: %s.", path, message)
     return tensors, checksums
+
+
+def _with_average(
+    path: str | AnyPath, tensors: Mapping[str, SavedTensor], wanted: Mapping[str, jax.ShapeDtypeStruct]
+) -> tuple[dict[str, SavedTensor], list[str]]:
+    """The tensors with the average that the optimizer keeps, and which of them begin here; without one none keeps."""
+    had = any(map(saved_average.is_part, tensors))
+    if not any(map(saved_average.is_part, wanted)):
+        if had:
+            logger.info(
+                "%s has an average of the parameters, and the optimizer keeps none (averaging.AveragedOptimizer): it "
+                "is dropped.",
+                path,
+            )
+        return saved_average.without(tensors), []
+    complete, new = saved_average.begun(tensors, wanted)
+    if new:
+        what = f"lacks the average of {len(new)} parameters" if had else "has no average of the parameters"
+        logger.info("%s %s: it begins from the parameters of this checkpoint.", path, what)
+    return complete, new
 
 
 def _missing(

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from limba.checkpoint_files import assignment_maps, small_files
+from limba.checkpoint_files import assignment_maps, saved_average, small_files
 from limba.checkpoint_files.run_folder import FOLDER
 from limba.files import json_text, storage, untrusted_json
 from limba.files.storage import AnyPath
@@ -54,6 +54,13 @@ class SavedChecksums:
             if content is None:
                 raise DamagedStateError(f"{path}/{FOLDER} is damaged: its list of files lacks {FILE_NAME}")
             self._saved = untrusted_json.parse_object(content, f"{path}/{FOLDER}/{FILE_NAME}")
+
+    def of_average(self) -> "SavedChecksums":
+        """Those of a checkpoint whose average is read under the names of the parameters."""
+        other = SavedChecksums(None)
+        other._path = self._path
+        other._saved = saved_average.instead_of_parameters(self._saved, self._path) if self._saved else {}
+        return other
 
     def compare_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Raises DamagedStateError unless these are the tensors that were saved: an index has no checksum either."""

@@ -13,7 +13,9 @@ from flax import serialization, traverse_util
 from flax.linen import partitioning as nn_partitioning
 from jax.experimental import multihost_utils
 
+from limba.checkpoint_files import saved_average
 from limba.checkpoints import initial_values
+from limba.optimizers.averaging import AveragedState
 from limba.optimizers.definitions import OptimizerDef
 from limba.partitioning.meshes import PjitPartitioner
 
@@ -37,21 +39,45 @@ class TrainState:
     def state_dict(self) -> dict[str, PyTree]:
         """Nested dicts in the layout of T5X's checkpoints: `target`, `state/step`, `state/param_states`.
 
-        Only arrays are in it: optax's many empty states, and parameters without an optimizer, are left out.
+        Only arrays are in it: optax's many empty states, and parameters without an optimizer, are left out. An average
+        of the parameters lies beside the optimizer's state, which has the same names with and without it.
         """
-        arrays = {path: x for path, x in _flat_state(self.opt_state).items() if _is_array(x)}
-        param_states = {"param_states": traverse_util.unflatten_dict(arrays)} if arrays else {}
-        return {"target": serialization.to_state_dict(self.params), "state": {"step": self.step, **param_states}}
+        arrays = {path: x for path, x in _flat_state(_own_state(self.opt_state)).items() if _is_array(x)}
+        state = {"step": self.step, **({"param_states": traverse_util.unflatten_dict(arrays)} if arrays else {})}
+        if isinstance(self.opt_state, AveragedState):
+            average = {"parameters": self.opt_state.average, "updates": self.opt_state.updates}
+            state[saved_average.NAME] = serialization.to_state_dict(average)
+        return {"target": serialization.to_state_dict(self.params), "state": state}
 
     def restore_state(self, state_dict: dict[str, PyTree]) -> "TrainState":
         """A state of this structure with the values of `state_dict`."""
+        own = _own_state(self.opt_state)
         given = traverse_util.flatten_dict(state_dict["state"].get("param_states", {}))
-        complete = {path: given[path] if _is_array(x) else x for path, x in _flat_state(self.opt_state).items()}
-        return TrainState(
-            step=state_dict["state"]["step"],
-            params=serialization.from_state_dict(self.params, state_dict["target"]),
-            opt_state=serialization.from_state_dict(self.opt_state, traverse_util.unflatten_dict(complete)),
-        )
+        complete = {path: given[path] if _is_array(x) else x for path, x in _flat_state(own).items()}
+        opt_state = serialization.from_state_dict(own, traverse_util.unflatten_dict(complete))
+        if isinstance(self.opt_state, AveragedState):
+            average = state_dict["state"][saved_average.NAME]
+            opt_state = AveragedState(opt_state, average["parameters"], average["updates"])
+        params = serialization.from_state_dict(self.params, state_dict["target"])
+        return TrainState(step=state_dict["state"]["step"], params=params, opt_state=opt_state)
+
+    @property
+    def keeps_average(self) -> bool:
+        """Whether it has an average of the parameters."""
+        return isinstance(self.opt_state, AveragedState)
+
+    def with_average(self) -> "TrainState":
+        """This state with the average in the place of the parameters, of the same shapes, dtypes and shardings."""
+        assert isinstance(self.opt_state, AveragedState)
+        average = traverse_util.flatten_dict(self.opt_state.average)
+        flat = traverse_util.flatten_dict(self.params)
+        params = {path: average[path].astype(x.dtype) if path in average else x for path, x in flat.items()}
+        return self.replace(params=traverse_util.unflatten_dict(params))  # type: ignore[attr-defined]
+
+
+def _own_state(opt_state: PyTree) -> PyTree:
+    """What the optimizer itself keeps."""
+    return opt_state.optimizer if isinstance(opt_state, AveragedState) else opt_state
 
 
 def _flat_state(opt_state: PyTree) -> dict[tuple[str, ...], Any]:

@@ -160,6 +160,15 @@ def as_optimizer_def(optimizer: Any) -> OptimizerDef:
     return optimizer
 
 
+def refuse_inside(where: str, optimizers: Sequence[Any]) -> None:
+    """Raises ValueError if one of the optimizers that another holds has to be around it, as `AveragedOptimizer`."""
+    if any(getattr(optimizer, "is_outermost", False) for optimizer in optimizers):
+        raise ValueError(
+            f"{where} holds an averaging.AveragedOptimizer; bind it the other way round, with {where} as "
+            "AveragedOptimizer.optimizer."
+        )
+
+
 def _chain(transformations: "Sequence[optax.GradientTransformation | OptaxWrapper]") -> optax.GradientTransformation:
     """One after the other, as `optax.chain`, in one argument that gin can bind."""
     return optax.chain(*[t.optax_optimizer if isinstance(t, OptaxWrapper) else t for t in transformations])
@@ -321,6 +330,7 @@ class MultiOptimizer:
     def __init__(self, traversals_and_optimizers: Sequence[tuple[Any, Any]]):
         self._choices = [choice for choice, _ in traversals_and_optimizers]
         self.sub_optimizers = [as_optimizer_def(optimizer) for _, optimizer in traversals_and_optimizers]
+        refuse_inside(type(self).__name__, self.sub_optimizers)
 
     def set_param_axes(self, param_axes: PyTree) -> None:
         for optimizer, paths in zip(self.sub_optimizers, self._paths(param_axes), strict=True):

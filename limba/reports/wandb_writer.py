@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from limba.files import json_text, redaction, storage
 from limba.gin_config.recipe import Recipe
-from limba.reports import json_lines
+from limba.reports import average_lines, json_lines
 from limba.reports.writers import Scalars
 
 _RECORD = "wandb.json"
@@ -79,6 +79,7 @@ class WandbWriter:
         run_id = os.environ.get("WANDB_RUN_ID") or known.get("id") or secrets.token_hex(4)
         self._last_step = known.get("last_step", -1) if known.get("id") == run_id else -1
         self._keep_until = keep_until
+        self._datasets: set[str] = set()  # that were written
         model_dir.mkdir(parents=True, exist_ok=True)
         given = sys.argv[:]
         try:
@@ -130,7 +131,10 @@ class WandbWriter:
         # W&B's steps only increase: values sent before the run was stopped are there, and are the same.
         if step <= self._last_step and step > self._keep_until >= 0:
             return
-        named = {f"{dataset}/{name}": x for name, x in scalars.items()} | _names_of_trainer(dataset, scalars)
+        named = {f"{dataset}/{name}": x for name, x in scalars.items()}
+        self._datasets.add(dataset)
+        if not average_lines.is_of_average(dataset, self._datasets):
+            named |= _names_of_trainer(dataset, scalars)
         self._run.log({name: x for name, x in named.items() if math.isfinite(x)}, step=step)
         if step > self._last_step:
             self._last_step = step

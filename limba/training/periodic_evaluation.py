@@ -1,4 +1,8 @@
-"""Evaluation in training: teacher-forced (`training_eval/<task>`) and by prediction (`inference_eval/<task>`)."""
+"""Evaluation in training: teacher-forced (`training_eval/<task>`) and by prediction (`inference_eval/<task>`).
+
+Where the optimizer keeps an average of the parameters, each teacher-forced evaluation is made with it too, by the same
+compiled step (`training_eval/<task>_average`).
+"""
 
 import dataclasses
 import functools
@@ -13,7 +17,7 @@ from limba.checkpoints.train_state import TrainState
 from limba.inference import evaluation, tasks_door
 from limba.inference.kept_batches import KeptBatch, KeptBatches
 from limba.network.finite_numbers import outputs as finite_outputs
-from limba.reports import results_table, writers
+from limba.reports import average_lines, results_table, writers
 from limba.training import statistics
 from limba.training.actions import TRAIN_METRIC_KEY, ActionMode
 from limba.training.baselines import RunBaselines
@@ -69,6 +73,15 @@ class TrainingEvaluation:
                     )
             if known:
                 self.measured_tasks[mode] = [*known, *(name.partition("/")[0] for name in averages)]
+        if ActionMode.TRAIN_EVAL in self.measured_tasks and _keeps_average(self.trainer):
+            tasks = self.measured_tasks[ActionMode.TRAIN_EVAL]
+            of_average = [average_lines.name_of(task) for task in dict.fromkeys(tasks)]
+            if both := sorted(set(tasks) & set(of_average)):
+                raise ValueError(
+                    f"train.training_eval_average_metrics names {both[0]!r}, where the metrics of the average of the "
+                    "parameters go (averaging.AveragedOptimizer); give it another name."
+                )
+            self.measured_tasks[ActionMode.TRAIN_EVAL] = [*tasks, *of_average]
 
     @property
     def last_folder(self) -> str | None:
@@ -107,6 +120,22 @@ class TrainingEvaluation:
     def _evaluate_batches(
         self, state: TrainState, step: int, say: Callable[[str], None], check: Callable[[], None]
     ) -> Results:
+        results = self._measure_batches(state, step, say, check)
+        shown = {task: task for task in results}
+        if getattr(state, "keeps_average", False):
+            for task, scalars in self._measure_batches(state.with_average(), step, say, check).items():
+                scalars.pop("timing/compilation_seconds", None)  # the step is the same, and compiled by now
+                results[name := average_lines.name_of(task)] = scalars
+                shown[name] = f"{task}, average of the parameters"
+        for task, scalars in results.items():
+            for writer in self.metric_writers:
+                writer.write_scalars(step, f"training_eval/{task}", scalars)
+            say(f"step {step}: {shown[task]} (training_eval): {', '.join(evaluation.shown(scalars))}")
+        return results
+
+    def _measure_batches(
+        self, state: TrainState, step: int, say: Callable[[str], None], check: Callable[[], None]
+    ) -> Results:
         results: Results = {}
         for task, batches in self.batches.items():
             counted = _CountedBatches(batches, self.trainer.partitioner.num_host_groups, check)
@@ -124,10 +153,6 @@ class TrainingEvaluation:
                 scalars["timing/compilation_seconds"] = counted.first_seconds
             results[task] = scalars
         _add_averages(results, self.training_eval_averages)
-        for task, scalars in results.items():
-            for writer in self.metric_writers:
-                writer.write_scalars(step, f"training_eval/{task}", scalars)
-            say(f"step {step}: {task} (training_eval): {', '.join(evaluation.shown(scalars))}")
         return results
 
     def _evaluate_predictions(
@@ -159,6 +184,10 @@ class TrainingEvaluation:
         for task, metrics in results.items():
             say(f"step {step}: {task} (inference_eval): {', '.join(_shown(metrics))}")
         return {task: {**evaluator.counts.get(task, {}), **metrics} for task, metrics in results.items()}
+
+
+def _keeps_average(trainer: BaseTrainer | None) -> bool:
+    return trainer is not None and getattr(trainer.train_state, "keeps_average", False)
 
 
 def _shown(metrics: Mapping[str, float]) -> list[str]:

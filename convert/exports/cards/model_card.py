@@ -20,7 +20,7 @@ from limba.files import redaction, storage
 from limba.files.output_folder import REPORT
 from limba.files.storage import AnyPath
 from limba.gin_config.recipe import Recipe
-from limba.reports import text_figures, writers
+from limba.reports import average_lines, text_figures, writers
 
 PICTURE = "loss.png"
 
@@ -71,6 +71,7 @@ class Facts:
       metrics: lines of the run's metrics.jsonl.
       comparisons: what the check found, by the weights it read: `what`, `value`, `allowed`, `note` and `holds` of each.
       metadata: what the user says for the card.
+      average: the model is the average of the parameters that the run kept.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Facts:
     metrics: Sequence[Line] = ()
     comparisons: Mapping[str, Sequence[Line]] = dataclasses.field(default_factory=dict)
     metadata: Metadata = NO_METADATA
+    average: bool = False
 
 
 def run_record(checkpoint: AnyPath) -> tuple[str, list[dict]]:
@@ -101,7 +103,8 @@ def run_record(checkpoint: AnyPath) -> tuple[str, list[dict]]:
 
 def write(folder: Path, facts: Facts) -> None:
     """Writes README.md into an export, and `loss.png` if the losses are known and can be drawn."""
-    metrics = [line for line in facts.metrics if line["step"] <= facts.step]
+    of_model = average_lines.of_average if facts.average else average_lines.of_parameters
+    metrics = [line for line in of_model(facts.metrics) if line["step"] <= facts.step]
     curves = list(_curves(metrics, Recipe.parse(facts.gin).macros.get("LOSS_NORMALIZING_FACTOR")))
     picture = None
     if len({step for _, curve in curves for step, _ in curve}) > 1:

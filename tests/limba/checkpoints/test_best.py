@@ -48,6 +48,16 @@ def test_choices_that_cannot_be(run, choice, words):
         best_checkpoint(run, choice)
 
 
+def test_a_short_name_is_not_that_of_an_average_of_the_parameters(tmp_path):
+    lines = [
+        {"step": 10, "dataset": "training_eval/my_task", "nats_per_target_token": 2.0},
+        {"step": 10, "dataset": "training_eval/my_task_average", "nats_per_target_token": 1.5},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert metric_values(tmp_path, "eval/loss") == {10: 2.0}
+    assert metric_values(tmp_path, "my_task_average/nats_per_target_token") == {10: 1.5}
+
+
 def test_a_short_name_is_that_of_one_task(run):
     lines = [
         {"step": 10, "dataset": "training_eval/my_task", "nats_per_target_token": 2.0, "accuracy": 0.1},

@@ -75,6 +75,7 @@ def test_a_training_that_goes_on_is_one_run(tmp_path, monkeypatch):
     writer.write_text(0, "train", "config", GIN)
     writer.write_scalars(2, "train", {"loss": 3.5, "broken": float("nan")})
     writer.write_scalars(2, "training_eval/task", {"accuracy": 0.25})
+    writer.write_scalars(2, "training_eval/task_average", {"accuracy": 0.5})  # of the average of the parameters
     writer.write_scalars(2, "inference_eval/task", {"eval/em": 20.0})
     writer.write_scalars(4, "train", {"loss": 3.0})
     writer.close()
@@ -88,6 +89,7 @@ def test_a_training_that_goes_on_is_one_run(tmp_path, monkeypatch):
     first, second = map(_read, _files(model_dir))
     # Sweeps of Hugging Face's scripts look for the Trainer's names.
     evaluated = {"training_eval/task/accuracy": 0.25, "eval/accuracy": 0.25, "eval/em": 20.0}
+    evaluated |= {"training_eval/task_average/accuracy": 0.5}
     evaluated |= {"inference_eval/task/eval/em": 20.0}
     assert first[0] == {2: {"train/loss": 3.5, **evaluated, "eval/exact_match": 20.0}, 4: {"train/loss": 3.0}}
     assert second[0] == {6: {"train/loss": 2.5}}
