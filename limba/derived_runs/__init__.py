@@ -1,0 +1,1 @@
+"""Runs that are made of other runs: the mean of checkpoints. Nothing but the command line imports it."""
