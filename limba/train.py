@@ -38,6 +38,8 @@ from limba.training.baselines import NgramBaselines, RunBaselines
 from limba.training.loop import NanLossError as NanLossError
 from limba.training.periodic_evaluation import TrainingEvaluation
 from limba.training.run import Periods, Run
+from limba.training.spikes import going_back
+from limba.training.spikes.spike_rule import SpikeGuard
 from limba.training.step_ahead import StepAhead
 from limba.training.trainer import BaseTrainer, Trainer
 from limba.workers import distributed, handshake, watchdog
@@ -52,6 +54,7 @@ InitialValues = Callable[..., PyTree]
 
 
 # T5X's gin files bind these arguments by their names: they stay one flat list.
+@going_back.start_again_after_spikes
 def train(
     *,
     model: EncoderDecoderModel,
@@ -90,8 +93,9 @@ def train(
     eval_delay: int = 0,
     baselines: NgramBaselines | None = None,
     initial_values_fn: InitialValues | None = None,
+    spikes: SpikeGuard | None = None,
 ) -> tuple[int, TrainState]:
-    """Trains until `total_steps`, or until an action ends it. T5X's arguments, but for `epochs` and the last six.
+    """Trains until `total_steps`, or until an action ends it. T5X's arguments, but for `epochs` and the last seven.
 
     A `model_dir` with checkpoints is resumed from the newest whole one: same parameters, same optimizer state, same
     position in the data. Otherwise training starts from `checkpoint_cfg.restore`, or from scratch.
@@ -137,6 +141,7 @@ def train(
       baselines: n-grams of the training split, which each evaluation has beside the model's metrics; None has none.
       initial_values_fn: changes the random parameters of a run that begins without a checkpoint, such as
         `start_from_counts.StartFromCounts()`: called with whole arrays, the model and `train_dataset_cfg`.
+      spikes: when the run goes back to a checkpoint by itself; None ends it at a loss that is not finite.
 
     Returns:
       The last step and state.
@@ -204,6 +209,7 @@ def train(
             checkpointer, checkpoint_cfg.restore, initializer, init_rng, trainer, batches, prepare, change
         )
         first_step = int(state.step)
+        watched = going_back.begin(spikes, directory.local, checkpointer, save, trainer, batches, first_step, resumed)
         count_rows = functools.partial(
             training_length.count_rows, train_dataset_cfg, train_eval_get_dataset_fn, model.FEATURE_CONVERTER_CLS
         )
@@ -248,6 +254,7 @@ def train(
             goodput=Goodput(directory.local, first_step, began, resumed, writes=trains and jax.process_index() == 0),
             log_every=log_every,
             watchdog=watchdog_cfg,
+            spikes=watched,
         )
         _write_configuration(directory, summarize_config_fn, opened_writers, first_step)
         writers.write_timing(opened_writers, first_step, "init_or_restore_seconds", time.monotonic() - began)

@@ -21,7 +21,7 @@ import dataclasses
 import math
 import numbers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -184,6 +184,14 @@ class ChangedVocabularyError(ValueError):
         self.file = file
 
 
+class Document(NamedTuple):
+    """A document: the `row`-th (from 0) of a file that a task reads."""
+
+    task: str
+    file: str
+    row: int
+
+
 class ReadingStoppedError(Exception):
     """`stop_waiting` was called while a batch was awaited."""
 
@@ -193,6 +201,7 @@ class BatchIterator(Protocol):
 
     It may also have a method `stop_waiting()`, which any thread may call: a `__next__` that waits then raises
     `ReadingStoppedError`, and the position stays where it was. A batch that is there already is still returned.
+    A method `documents()` may say in which documents the rows of the last batch begin.
     """
 
     def __iter__(self) -> "BatchIterator": ...

@@ -25,6 +25,7 @@ from limba.reports import progress, writers
 from limba.training import not_finite, rescue
 from limba.training.actions import TRAIN_METRIC_KEY, ActionMode
 from limba.training.run import Run
+from limba.training.spikes.going_back import GoBackError
 from limba.training.statistics import TrainStatistics
 from limba.workers import distributed
 from limba.workers.preemption import PREEMPTED_EXIT_CODE
@@ -100,6 +101,7 @@ class _Loop:
             self._rescue,
             progress.show(last_step, self.step, run.tokens_per_step, run.log_every) as self._bar,
             _garbage_collection(run.periods.garbage_collection) as collect,
+            self._stopping_before_going_back(),
         ):
             run.goodput.begin_steps()
             while self.step < last_step and not self._rescue.stop_is_due() and not self.ended_early:
@@ -124,6 +126,17 @@ class _Loop:
             if self.step > self.last_saved:  # Asked to stop.
                 self.save()
         return stopped
+
+    @contextlib.contextmanager
+    def _stopping_before_going_back(self) -> Iterator[None]:
+        """A context in which a request to stop ends the process even if the run was to start again by itself."""
+        try:
+            yield
+        except GoBackError:
+            if not self._rescue.stop_is_due():
+                raise
+            logger.warning("Stopped on request at step %d%s.", self.step, rescue.RESUMES)
+            raise SystemExit(PREEMPTED_EXIT_CODE) from None
 
     # ------------------------------------------------------- batch ---------------------------------------------------
 
@@ -189,17 +202,26 @@ class _Loop:
             follow_rate(run)
 
     def _check_loss(self, metrics: metrics_lib.Metrics | None, step: int, batch: Batch) -> None:
-        """Raises NanLossError if the loss of a step and its batch is not finite."""
+        """Raises NanLossError if the loss of a step and its batch is not finite, or `GoBackError` at a spike."""
         if metrics is None or step == self._checked:
             return
         self._checked = step
+        if self.run.spikes is not None:
+            if reason := self.run.spikes.see(step, metrics):
+                raise self._not_finite(f"Step {step} is a spike: {reason}.", step, batch, reason)
+            return
         if math.isfinite(loss := float(metrics["loss"].compute())):
             return
         if not getattr(self.run.trainer.model.optimizer_def, "skip_nan_updates", False):
-            raise self._not_finite(f"The loss of step {step} is {loss}.", step, batch)
+            raise self._end_of_run(f"The loss of step {step} is {loss}.", step, batch)
         logger.warning("The loss of step %d is %s; the optimizer left the update out (skip_nan_updates).", step, loss)
 
-    def _not_finite(self, what: str, step: int, batch: Batch) -> NanLossError:
+    def _not_finite(self, what: str, step: int, batch: Batch, reason: str) -> Exception:
+        if self.run.spikes is None:
+            return self._end_of_run(what, step, batch)
+        return self.run.spikes.go_back(step, reason, lambda: self._end_of_run(what, step, batch))
+
+    def _end_of_run(self, what: str, step: int, batch: Batch) -> NanLossError:
         run = self.run
         run.checkpointer.wait()
         saved = checkpointing.checkpoint_steps(run.model_dir)
@@ -243,13 +265,14 @@ class _Loop:
             return
         began = time.monotonic()
         if not all(which_are_finite(jax.tree.leaves((self.state.params, self.state.opt_state)))):
-            what = f"The update of step {step} made parameters or optimizer state infinite or NaN."
-            raise self._not_finite(what, step, self.batch)
+            reason = "made parameters or optimizer state infinite or NaN"
+            raise self._not_finite(f"The update of step {step} {reason}.", step, self.batch, f"its update {reason}")
         layout = run.trainer.partitioner.get_data_layout(run.dataset.batch_size)
         keeps_position = save.save_dataset and layout.is_first_host_in_replica_set
         with run.goodput.spending("checkpoint"):
             position = run.batches.save_state() if keeps_position else None
-            run.checkpointer.save(self.state, position, run_description.with_kernels(run.run_files))
+            spikes = run.spikes.state_files() if run.spikes is not None else {}
+            run.checkpointer.save(self.state, position, run_description.with_kernels(run.run_files) | spikes)
         # From here a restart loses nothing.
         run.goodput.write()
         writers.write_timing(run.writers, step, "checkpoint_seconds", time.monotonic() - began)

@@ -11,6 +11,7 @@ from limba.reports.goodput import Goodput
 from limba.training.actions import Actions
 from limba.training.inputs import FirstBatch
 from limba.training.periodic_evaluation import TrainingEvaluation
+from limba.training.spikes.going_back import Spikes
 from limba.training.step_ahead import StepAhead
 from limba.training.trainer import BaseTrainer
 from limba.workers.watchdog import WatchdogConfig
@@ -63,6 +64,7 @@ class Run:
       run_files: are saved in each checkpoint, with the kernels that steps have compared until then.
       log_every: steps between lines of a log; see `progress.show`.
       watchdog: when a step that hangs is reported, and ends the run; None watches nothing.
+      spikes: where the run goes back at a spike; None ends it at a loss that is not finite.
     """
 
     trainer: BaseTrainer
@@ -81,6 +83,7 @@ class Run:
     goodput: Goodput
     log_every: int | None
     watchdog: WatchdogConfig | None
+    spikes: Spikes | None = None
 
     @property
     def tokens_per_step(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.sharding import PartitionSpec
 
 from limba.checkpoints.train_state import TrainState, TrainStateInitializer
@@ -76,6 +77,10 @@ class BaseTrainer(abc.ABC):
     def param_shapes(self) -> PyTree:
         return self.train_state.params
 
+    def draw_other_dropout(self, number: int) -> None:
+        """Dropout of all steps becomes another, the `number`-th; call it before the first step."""
+        self.rng = self._base_rng = jax.random.fold_in(self.rng, number)
+
     def scale_rate(self, scale: float) -> None:
         """From the next step on, the learning rate is the schedule's times `scale`."""
         raise ValueError(
@@ -114,6 +119,7 @@ class Trainer(BaseTrainer):
       num_microbatches: gradients are computed for this many parts of a batch, one after another, before the one update;
         activations then need that much less memory. None, 0 and 1 mean the whole batch at once.
       weight_metrics_computer: adds its metrics to each step's.
+      measures_gradient: whether each step has the metric `gradient_norm`, the L2 norm of the whole gradient.
 
     Raises:
       ValueError: for a number of microbatches that is not whole, or a schedule that gives no rate for a step.
@@ -131,6 +137,7 @@ class Trainer(BaseTrainer):
         train_state_axes: TrainState | None = None,
         eval_names: Collection[str] = (),
         summary_dir: str | None = None,
+        measures_gradient: bool = False,
     ):
         if num_microbatches is not None and (not isinstance(num_microbatches, int) or num_microbatches < 0):
             raise ValueError(f"Trainer.num_microbatches is {num_microbatches!r}; it is a whole number, or None.")
@@ -139,7 +146,7 @@ class Trainer(BaseTrainer):
         definitions.warn_of_other_rates(model.optimizer_def, learning_rate_fn, self.param_shapes)
         self.learning_rate_fn: LearningRateFn = learning_rate_fn
         self.num_microbatches = num_microbatches or 1
-        self.weight_metrics_computer = weight_metrics_computer
+        self.weight_metrics_computer, self.measures_gradient = weight_metrics_computer, measures_gradient
         self._learning_rate_fn, self._num_microbatches = learning_rate_fn, self.num_microbatches
         self._weight_metrics_computer = weight_metrics_computer
         self._unscaled_rate_fn, self._rate_scale = learning_rate_fn, 1.0
@@ -171,7 +178,10 @@ class Trainer(BaseTrainer):
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, metrics_lib.Metrics]:
         """One update; `train_step` is this, jitted."""
         rate, rng = self.learning_rate_fn(state.step), self._get_step_rng(state.step)
-        return train_with_lr(state, batch, rate, rng, self.model, self.num_microbatches, self.weight_metrics_computer)
+        return train_with_lr(
+            *(state, batch, rate, rng, self.model, self.num_microbatches, self.weight_metrics_computer),
+            measures_gradient=self.measures_gradient,
+        )
 
     def gradients(self, params: PyTree, batch: Batch, rng: Array) -> tuple[PyTree, metrics_lib.Metrics]:
         """Gradients of the loss over the whole batch, and its metrics."""
@@ -187,8 +197,12 @@ def train_with_lr(
     num_microbatches: int | None = None,
     weight_metrics_computer: WeightMetricsComputer | None = None,
     data_partition_spec: PartitionSpec | None = None,
+    measures_gradient: bool = False,
 ) -> tuple[TrainState, metrics_lib.Metrics]:
-    """One update at a learning rate, the function that T5X's trainers wrap: the new state and the batch's metrics."""
+    """One update at a learning rate, the function that T5X's trainers wrap: the new state and the batch's metrics.
+
+    With `measures_gradient` they have `gradient_norm`, the L2 norm of the gradient that the optimizer is given.
+    """
     del data_partition_spec  # Microbatches keep the batch's sharding.
     model = model.at_step(train_state.step)
     grads, metrics = accumulate_gradients(model, train_state.params, batch, dropout_rng, num_microbatches or 1)
@@ -203,6 +217,8 @@ def train_with_lr(
         )
         params = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), train_state.params, updates)
     new_state = TrainState(step=train_state.step + 1, params=params, opt_state=opt_state)
+    if measures_gradient:
+        metrics["gradient_norm"] = metrics_lib.per_step(optax.global_norm(grads))
     metrics["learning_rate"] = metrics_lib.per_step(learning_rate)
     metrics["learning_rate/current"] = metrics_lib.Last(jnp.asarray(learning_rate, jnp.float32))
     if weight_metrics_computer is not None:

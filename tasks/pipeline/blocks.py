@@ -1,8 +1,8 @@
 """Examples as blocks of rows: whole arrays all the way from the documents to the batch.
 
-A block has int32 `[rows, length]` by feature, padded; `epoch`, int64 `[rows]`, of the document that a row begins in
-(-1: not known); and `position`, int64 `[rows, POSITION_SIZE]`: the task's number and the `TaskPosition` of the next
-row. Until rows are shuffled, `position` lacks the rows taken.
+A block has int32 `[rows, length]` by feature, padded; `document`, int64 `[rows, 3]`, (epoch, shard, row) of the
+document that a row begins in (-1: not known); and `position`, int64 `[rows, POSITION_SIZE]`: the task's number and the
+`TaskPosition` of the next row. Until rows are shuffled, `position` lacks the rows taken.
 """
 
 import itertools
@@ -99,7 +99,7 @@ def block(made: Rows, lengths: Mapping[str, int], first: list[int], trims: bool 
             features[name] = column.cut(length).pad(length)
     position = np.empty((count, POSITION_SIZE - 1), np.int64)
     position[:, :-1], position[:, -1] = first, np.arange(count)
-    return {**features, "epoch": made.document[:, 0], "position": position}
+    return {**features, "document": made.document, "position": position}
 
 
 def _of_group(number: int, document: np.ndarray) -> list[int]:

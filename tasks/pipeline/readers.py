@@ -105,17 +105,27 @@ class CountedReader:
             raise failed(error, self._stream.config.name, self._batches) from error
         tasks = self._stream.tasks_of(batch)
         if "position" in batch:
-            self._seen = batch["position"][:, 0], batch.pop("epoch")
+            self._seen = batch["position"][:, 0], batch.pop("document")
         else:  # Packed rows have the positions of all tasks where their group begins.
             position = batch["positions"].reshape(-1, POSITION_SIZE)
-            self._seen = position[:, 0], position[:, 1]
+            self._seen = position[:, 0], position[:, 1:4]
         self._next_position = self._position.after(batch)
         return self._stream.to_model_features(batch) | tasks
 
     def advance(self) -> None:
         self._batches += 1
         self._position = self._next_position
-        self.epoch_counter.add(*self._seen)
+        tasks, documents = self._seen
+        self.epoch_counter.add(tasks, documents[:, 0])
+
+    def documents(self) -> list[contract.Document]:
+        """The documents in which rows of the last batch begin, each once; of packed rows, where their groups begin."""
+        seen = np.unique(np.column_stack(self._seen), axis=0).tolist()
+        return [self._document(number, shard, row) for number, _, shard, row in seen if shard >= 0]
+
+    def _document(self, number: int, shard: int, row: int) -> contract.Document:
+        task = self._stream.tasks[number]
+        return contract.Document(task.name, task.source.list_shards(self._stream.config.split)[shard], row)
 
     def stop_waiting(self) -> None:
         self._iterator.stop_waiting()
@@ -257,6 +267,10 @@ class TrainBatches:
         counted = [reader.epoch_counter.epochs() for reader in self._readers]
         numbers = sorted({number for epochs in counted for number in epochs})
         return {self._tasks[n].name: float(np.mean([epochs.get(n, 0.0) for epochs in counted])) for n in numbers}
+
+    def documents(self) -> list[contract.Document]:
+        """See `limba.data.contract.BatchIterator`; of readers that know them."""
+        return [document for reader in self._readers for document in getattr(reader, "documents", list)()]
 
     def save_state(self) -> Mapping[str, bytes]:
         return {reader.state_name: reader.save() for reader in self._readers}

@@ -92,7 +92,7 @@ class ForeignReader:
             raise readers.failed(error, self._stream.config.name, self._batches) from error
         tasks = self._stream.tasks_of(batch)
         batch.pop("position", None)
-        batch.pop("epoch", None)
+        batch.pop("document", None)
         return self._stream.to_model_features(batch) | tasks
 
     def advance(self) -> None:

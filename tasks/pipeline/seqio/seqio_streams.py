@@ -102,12 +102,12 @@ class DocumentStream(Stream):
             return (
                 keep_features(self, task, dataset)
                 .enumerate()
-                .map(lambda i, example: {**example, "epoch": document[0], "position": tf.concat([first, [i]], axis=0)})
+                .map(lambda i, example: {**example, "document": document, "position": tf.concat([first, [i]], axis=0)})
             )
 
         examples = groups.flat_map(examples_of_group)
         shapes = {name: [length] for name, length in self._lengths.items() if name in examples.element_spec}
-        shapes |= {"position": [POSITION_SIZE - 1], "epoch": []}
+        shapes |= {"position": [POSITION_SIZE - 1], "document": [3]}
         return tf_iterators.read(
             tf_iterators.in_order(examples.padded_batch(_EXAMPLES_PER_BLOCK, padded_shapes=shapes))
         )
@@ -164,7 +164,7 @@ class ForeignStream(Stream):
         )
         if self._converts_rows:
             shapes = {name: [self._lengths[name]] for name in ("inputs", "targets")}
-            shapes |= {"position": [POSITION_SIZE], "epoch": []}
+            shapes |= {"position": [POSITION_SIZE], "document": [3]}
             batches = examples.padded_batch(num_rows, padded_shapes=shapes)
         else:
             converter = converter_class(self.feature_converter)(pack=self.config.pack)
@@ -174,7 +174,7 @@ class ForeignStream(Stream):
     def examples(self, task: Any, plan: ReadPlan) -> Iterator[Columns]:
         examples = self._examples_of(task, plan)
         shapes = {name: [length] for name, length in self._lengths.items() if name in examples.element_spec}
-        shapes |= {"position": [POSITION_SIZE], "epoch": []}
+        shapes |= {"position": [POSITION_SIZE], "document": [3]}
         return tf_iterators.read(
             tf_iterators.in_order(examples.padded_batch(_EXAMPLES_PER_BLOCK, padded_shapes=shapes))
         )
@@ -197,7 +197,7 @@ class ForeignStream(Stream):
         )
         unknown = tf.constant([number] + [-1] * (POSITION_SIZE - 1), tf.int64)
         examples = keep_features(self, task, dataset).map(
-            lambda example: {**example, "epoch": unknown[1], "position": unknown}
+            lambda example: {**example, "document": unknown[1:4], "position": unknown}
         )
         # Saved by TensorFlow, which saves a buffer.
         buffer_size = self._buffer_size(task, plan.num_readers)

@@ -1,0 +1,263 @@
+"""Runs that go back at a spike: the rule, by hand; and what `train()` does with poisoned batches."""
+
+import dataclasses
+import json
+import math
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from limba.checkpoint_files.small_files import load_files, write_files
+from limba.checkpoints import checkpointing
+from limba.data.contract import DatasetConfig, Document
+from limba.reports import writers
+from limba.train import train
+from limba.training.loop import NanLossError
+from limba.training.spikes.spike_rule import Figures, SpikeGuard
+from tests.limba import small
+
+LENGTHS = {"inputs": 16, "targets": 8}
+# A tiny model learns one batch by heart: its loss falls from 6.3 to 4.3 in 24 steps, and is 5.9 on other targets.
+GUARD = SpikeGuard(window=4, least=4, spread=2.0, gradient_spread=None)
+
+
+# -------------------------------------------------------- the rule ---------------------------------------------------
+
+
+def _losses(*losses):
+    return [Figures(loss) for loss in losses]
+
+
+def test_a_loss_is_measured_in_robust_deviations_above_the_median():
+    before = _losses(4.0, 4.1, 3.9, 4.2, 3.8)  # median 4.0, distances 0, .1, .1, .2, .2: their median is 0.1
+    guard = SpikeGuard(window=5, least=5, spread=10.0)
+    limit = 4.0 + 10 * 1.4826 * 0.1
+    assert guard.find(before, Figures(limit - 1e-6)) is None
+    reason = guard.find(before, Figures(limit + 1e-3))
+    assert reason == "its loss is 5.484, 10 deviations above the median of 5 steps, 4"
+    assert guard.find(before[:4], Figures(100.0)) is None  # fewer than `least`
+    assert guard.find(before, Figures(0.0)) is None  # below
+
+
+def test_a_window_forgets_and_equal_losses_have_a_least_deviation():
+    guard = SpikeGuard(window=4, least=4, spread=5.0)
+    before = _losses(100.0, 100.0, 100.0, *[2.0] * 4)
+    assert guard.find(before, Figures(2.0 + 5 * 0.02 - 1e-6)) is None
+    assert guard.find(before, Figures(2.0 + 5 * 0.02 + 1e-6)) is not None
+
+
+def test_norms_are_compared_by_their_logarithms():
+    guard = SpikeGuard(window=4, least=4, gradient_spread=3.0)
+    before = [Figures(2.0, 0.5)] * 4  # the least deviation of a logarithm is 0.2
+    assert guard.find(before, Figures(2.0, 0.5 * math.exp(0.6) - 1e-6)) is None
+    assert "the norm of its gradient is 0.9112" in guard.find(before, Figures(2.0, 0.5 * math.exp(0.6) + 1e-4))
+    assert guard.find([Figures(2.0)] * 4, Figures(2.0, 1e9)) is None  # norms were not measured
+
+
+@pytest.mark.parametrize("figures", [Figures(math.nan), Figures(math.inf), Figures(2.0, math.nan)])
+def test_what_is_not_finite_is_a_spike_at_once(figures):
+    assert SpikeGuard().find([], figures) is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"window": 0}, r"SpikeGuard.window is 0; it is a whole number"),
+        ({"least": 300}, r"SpikeGuard.least is 300, more than the 256 steps"),
+        ({"spread": -1}, r"SpikeGuard.spread is -1; it is a number of standard deviations above 0"),
+        ({"remedy": "skip"}, r"SpikeGuard.remedy is 'skip'; use 'pass_over' or 'repeat'"),
+    ],
+)
+def test_values_that_cannot_be_meant_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        SpikeGuard(**fields)
+
+
+# ------------------------------------------------------ runs ---------------------------------------------------------
+
+
+class Poisoned(small.Stream):
+    """Batches whose targets are always the same, so that a tiny model learns them, and some that are poison."""
+
+    def __init__(self, poison):
+        super().__init__()
+        self.poison = poison
+
+    def __next__(self):
+        number, made = self.next, small.batch(7)
+        self.next += 1
+        if (kind := self.poison.get(number)) == "nan":
+            made["decoder_loss_weights"] = made["decoder_loss_weights"] * np.float32(np.nan)
+        elif kind == "shuffled":
+            made["decoder_target_tokens"] = np.where(made["decoder_target_tokens"] > 0, 250 - number % 7, 0)
+        return made
+
+    def documents(self):
+        return [Document("counter", "corpus.txt", self.next - 1)]
+
+
+def _train(model_dir, poison, total_steps=24, stream=Poisoned, save=None, **options):
+    arguments = {
+        "model": small.tiny_model(),
+        "train_dataset_cfg": DatasetConfig("counter", LENGTHS, "train", 8, seed=0),
+        "checkpoint_cfg": checkpointing.CheckpointConfig(
+            save=save or checkpointing.SaveCheckpointConfig(period=6, keep=3)
+        ),
+        "partitioner": small.partitioner(),
+        "trainer_cls": small.SharedTrainer,
+        "model_dir": str(model_dir),
+        "total_steps": total_steps,
+        "eval_period": 100,
+        "stats_period": 1,
+        "random_seed": 7,
+        "get_dataset_fn": lambda *_: stream(poison),
+        "verify_matching_vocabs_fn": None,
+        "spikes": GUARD,
+    }
+    return train(**(arguments | options))
+
+
+def _records(model_dir):
+    return [json.loads(line) for line in (model_dir / "spikes.jsonl").read_text().splitlines()]
+
+
+def _same(a, b):
+    return all(
+        np.array_equal(x, y, equal_nan=True)
+        for x, y in zip(jax.tree.leaves(jax.device_get(a)), jax.tree.leaves(jax.device_get(b)), strict=True)
+    )
+
+
+def _losses_of(model_dir):
+    return {line["step"]: line["loss"] for line in writers.read_metrics(model_dir, "train") if "loss" in line}
+
+
+@pytest.mark.parametrize("kind", ["nan", "shuffled"])
+def test_a_poisoned_run_equals_one_that_never_had_those_batches(tmp_path, kind):
+    """Batches 0 to 5, then, past 6 to 9 with the poison, 10 to 27: those of steps 1 to 24."""
+    step, state = _train(tmp_path / "poisoned", {9: kind})
+    assert step == 24
+    (record,) = _records(tmp_path / "poisoned")
+    assert (record["step"], record["back_to"], record["passed"]) == (10, 6, 4)
+    assert record["documents"] == [{"task": "counter", "file": "corpus.txt", "rows": [6, 7, 8, 9]}]
+    assert ("nan" in record["reason"]) == (kind == "nan")
+    _, clean = _train(tmp_path / "clean", {})
+    assert _same(state, clean)  # all batches that are no poison are alike
+    assert checkpointing.load_dataset_state(tmp_path / "poisoned" / "checkpoint_24") == {"reader-0": b"28"}
+    lines = [line["step"] for line in writers.read_metrics(tmp_path / "poisoned", "train") if "loss" in line]
+    assert lines == list(range(1, 25))  # those of the spike are replaced
+
+
+@pytest.mark.parametrize("kind", [BaseException, Exception])
+def test_a_run_that_is_killed_on_the_way_makes_the_same_steps(tmp_path, kind):
+    """An Exception of the stream leaves a checkpoint of the last step, which a kill does not."""
+    poison = {9: "nan", 15: "shuffled", 16: "nan", 27: "nan"}
+    _, state = _train(tmp_path / "whole", poison)
+    records = _records(tmp_path / "whole")
+
+    class Killed(kind):
+        pass
+
+    class Killing(Poisoned):
+        """Kills at the n-th batch that is read."""
+
+        budget = 0
+
+        def __next__(self):
+            Killing.budget -= 1
+            if Killing.budget == 0:
+                raise Killed
+            return super().__next__()
+
+    kills = 0
+    for budget in (8, 11, 6, 9, 13, 7, 1000):
+        Killing.budget = budget
+        try:
+            _, killed_state = _train(tmp_path / "killed", poison, stream=Killing)
+        except Killed:
+            kills += 1
+        else:
+            break
+    assert kills >= 5
+    assert _same(state, killed_state)
+    assert _records(tmp_path / "killed") == records
+    assert _losses_of(tmp_path / "killed") == _losses_of(tmp_path / "whole")
+
+
+def test_a_run_that_is_poisoned_for_ever_ends_with_its_good_checkpoint(tmp_path):
+    with pytest.raises(
+        NanLossError, match=r"Step 7 is a spike: its loss is nan\. The last good checkpoint is .*_6"
+    ) as error:
+        _train(tmp_path, dict.fromkeys(range(8, 100), "nan"), spikes=dataclasses.replace(GUARD, most=2))
+    (note,) = error.value.__notes__
+    assert note.startswith(
+        "It is spike number 3 within 10000 steps (SpikeGuard.most = 2); before it came those of steps 9, 7 ("
+    )
+    assert [record["step"] for record in _records(tmp_path)] == [9, 7]
+    assert checkpointing.checkpoint_steps(tmp_path) == [6]
+
+
+def test_without_a_checkpoint_the_run_ends(tmp_path):
+    with pytest.raises(NanLossError, match="No checkpoint was saved before"):
+        _train(tmp_path, {2: "nan"})
+    assert not (tmp_path / "spikes.jsonl").exists()
+
+
+def test_repeating_takes_the_same_batches_with_other_dropout(tmp_path):
+    class Once(Poisoned):
+        """The poison comes once, as a fault of memory would."""
+
+        def __next__(self):
+            made = super().__next__()
+            self.poison.pop(self.next - 1, None)
+            return made
+
+    guard = dataclasses.replace(GUARD, remedy="repeat")
+    step, state = _train(tmp_path / "once", {9: "nan"}, stream=Once, spikes=guard)
+    assert step == 24
+    assert [(r["step"], r["back_to"], r["passed"]) for r in _records(tmp_path / "once")] == [(10, 6, 0)]
+    assert checkpointing.load_dataset_state(tmp_path / "once" / "checkpoint_24") == {"reader-0": b"24"}
+    _, clean = _train(tmp_path / "clean", {}, spikes=guard)
+    assert not _same(state, clean)  # other dropout
+    losses = _losses_of(tmp_path / "once"), _losses_of(tmp_path / "clean")
+    assert [losses[0][i] == losses[1][i] for i in (5, 6, 7)] == [True, True, False]
+
+
+def test_a_checkpoint_that_leads_to_spikes_is_left_for_the_one_before(tmp_path):
+    """Steps after 12 fail twice at once: the run goes on from 6, past everything that was read since."""
+    step, _ = _train(tmp_path, {13: "nan", 15: "nan"})
+    assert step == 24
+    assert [(r["step"], r["back_to"], r["passed"]) for r in _records(tmp_path)] == [(14, 12, 2), (14, 6, 10)]
+    assert checkpointing.load_dataset_state(tmp_path / "checkpoint_24") == {"reader-0": b"34"}
+
+
+def test_checkpoints_without_positions_are_not_gone_back_to(tmp_path, caplog):
+    with pytest.raises(NanLossError, match=r"The loss of step 8 is nan\."):
+        _train(tmp_path, {7: "nan"}, save=checkpointing.SaveCheckpointConfig(period=6, save_dataset=False))
+    assert "This run looks for no spikes (train.spikes)" in caplog.text
+    assert not (tmp_path / "spikes.jsonl").exists()
+
+
+def test_the_norm_of_a_gradient_is_measured_on_request(tmp_path):
+    """Against the gradients themselves, squared and summed up in NumPy."""
+    measured = small.trainer.Trainer(
+        *(small.tiny_model(), small.partitioner(), small.schedules.create_learning_rate_scheduler("constant", 0.01)),
+        measures_gradient=True,
+    )
+    state = measured.new_state(jax.random.key(0))
+    rng = measured._get_step_rng(state.step)
+    gradients, _ = jax.jit(measured.gradients)(state.params, small.batch(0), rng)
+    _, metrics = jax.jit(measured.step)(state, small.batch(0))
+    by_hand = sum(float(np.square(np.asarray(x, np.float64)).sum()) for x in jax.tree.leaves(gradients)) ** 0.5
+    assert float(metrics["gradient_norm"].compute()) == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_a_damaged_record_in_a_checkpoint_is_named(tmp_path):
+    _train(tmp_path, {}, total_steps=6)
+    files = load_files(tmp_path / "checkpoint_6", "run")
+    shutil.rmtree(tmp_path / "checkpoint_6" / "run")
+    write_files(tmp_path / "checkpoint_6" / "run", files | {"spikes.json": b'{"passed": "x"}'})
+    with pytest.raises(ValueError, match=r"checkpoint_6/run/spikes\.json is damaged"):
+        _train(tmp_path, {})
