@@ -217,6 +217,10 @@ def train_with_lr(
         )
         params = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), train_state.params, updates)
     new_state = TrainState(step=train_state.step + 1, params=params, opt_state=opt_state)
+    if hasattr(model.optimizer_def, "figures"):
+        metrics |= {
+            k: metrics_lib.Last(x.astype(jnp.float32)) for k, x in model.optimizer_def.figures(opt_state).items()
+        }
     if measures_gradient:
         metrics["gradient_norm"] = metrics_lib.per_step(optax.global_norm(grads))
     metrics["learning_rate"] = metrics_lib.per_step(learning_rate)

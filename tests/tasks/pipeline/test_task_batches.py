@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import logging
+import re
 import subprocess
 import sys
 
@@ -69,6 +70,23 @@ def test_restored_stream_equals_the_uninterrupted_one(provider, pack, lengths, r
     for task, place in position(states[1], 0)["position"].items():
         assert place["file"] == ("validation.jsonl" if task == "test_mix_b" else f"train-{place['shard']}.jsonl")
     assert max(len(content) for content in states[1].values()) < 3000
+
+
+def test_the_documents_of_a_batch_are_known(task, lengths, make_document):
+    """The first whole words of each row are in one of them."""
+    batches, compared = task_batches.get_train_batches(config_for(task, lengths)), 0
+    for _ in range(3):
+        batch, documents = next(batches), batches.documents()
+        assert {document.task for document in documents} == {task.name} and len(documents) <= 8
+        shards = [int(re.search(r"train-(\d)\.jsonl$", document.file)[1]) for document in documents]
+        places = zip(shards, documents, strict=True)
+        texts = [make_document(shard, document.row)["text"] for shard, document in places]
+        for row in batch["encoder_input_tokens"]:  # up to the first sentinel or the next document
+            begin = bytes(int(x) - 3 if 3 <= x < 259 else 0 for x in row).split(b"\0")[0].decode()
+            begin = begin[: begin.find("shard", 1)] if "shard" in begin[1:] else begin
+            compared += len(begin[:8])
+            assert any(begin[:8] in text for text in texts)
+    assert compared > 100
 
 
 @pytest.mark.slow
