@@ -5,6 +5,7 @@ Every launch serves several tests, because starting workers is what takes the ti
 
 import dataclasses
 import functools
+import json
 import os
 import re
 import socket
@@ -227,6 +228,22 @@ def test_what_goes_wrong_on_one_worker_ends_both_and_spoils_no_checkpoint(tmp_pa
     for one in ended:
         for word in words:
             assert word.format(folder=folder) in one.output
+
+
+SPIKES = ["--gin_file=tests/limba/workers/spikes.gin"]
+
+
+def test_two_workers_go_back_together_from_a_loss_that_is_not_a_number(tmp_path, launch):
+    """Batch 3, of step 4, is poison on one of them: both pass over it and the one before, as one process does."""
+    ended = launch(tmp_path / "two", 2, SPIKES, env={"BREAK_AT": "nan:1:3"})
+    assert [worker.code for worker in ended] == [0, 0], ended[0].output[-2000:]
+    (one,) = launch(tmp_path / "one", 1, SPIKES, env={"BREAK_AT": "nan:0:3"})
+    assert one.code == 0, one.output[-2000:]
+    for folder in ("two", "one"):
+        (record,) = map(json.loads, (tmp_path / folder / "spikes.jsonl").read_text().splitlines())
+        assert (record["step"], record["back_to"], record["passed"], record["documents"]) == (4, 2, 2, [])
+        assert checkpointing.load_dataset_state(tmp_path / folder / "checkpoint_6") == {"reader-0": b"8"}
+    _assert_same_losses(tmp_path / "two", tmp_path / "one")
 
 
 # ----------------------------------------------------- the handshake ------------------------------------------------
