@@ -90,6 +90,11 @@ class AveragedOptimizer:
         trees = (self._trained(params, params), self._trained(updates, params))
         return updates, AveragedState(own, jax.tree.map(averaged, state.average, *trees), count)
 
+    def figures(self, state: AveragedState) -> dict[str, Array]:
+        """What each step's metrics have of the optimizer's own state."""
+        figures = getattr(self.optimizer, "figures", None)
+        return {} if figures is None else figures(state.optimizer)
+
     def state_axes(self, params: PyTree, param_axes: PyTree) -> AveragedState:
         own: Any = self.optimizer.state_axes(params, param_axes)
         replicated: Any = PartitionSpec()

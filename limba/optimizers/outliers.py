@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec
 
-from limba.optimizers.definitions import as_optimizer_def
+from limba.optimizers.definitions import as_optimizer_def, refuse_inside
 
 Array = jax.Array
 PyTree = Any
@@ -41,12 +41,13 @@ class SkipOutliers:
             raise ValueError(f"SkipOutliers.least is {least!r}; it is between 1 and the window of {window!r} steps.")
         if most_in_a_row < 1:
             raise ValueError(f"SkipOutliers.most_in_a_row is {most_in_a_row!r}; it is at least 1.")
-        self.optimizer = as_optimizer_def(optimizer)
+        self.optimizer: Any = as_optimizer_def(optimizer)
+        refuse_inside("SkipOutliers", [self.optimizer])
         self._factor, self._window, self._least, self._most_in_a_row = factor, window, least, most_in_a_row
 
     def __getattr__(self, name: str) -> Any:
         """What else definitions have: `skip_nan_updates`, `own_rates`, `trained_paths`."""
-        if name == "optimizer":
+        if name.startswith("__") or name == "optimizer":  # Copying asks before there is an optimizer.
             raise AttributeError(name)
         return getattr(self.optimizer, name)
 

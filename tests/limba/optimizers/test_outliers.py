@@ -5,6 +5,7 @@ import optax
 import pytest
 
 from limba.optimizers import adafactor
+from limba.optimizers.averaging import AveragedOptimizer
 from limba.optimizers.outliers import SkipOutliers
 from limba.training import trainer
 from tests.limba import small
@@ -63,7 +64,7 @@ def test_norms_that_are_not_numbers_are_left_out():
 
 
 def test_a_run_trains_with_it_on_two_devices_and_counts_in_its_metrics():
-    model = small.model(SkipOutliers(adafactor.Adafactor()), **small.TINY)
+    model = small.model(AveragedOptimizer(SkipOutliers(adafactor.Adafactor())), **small.TINY)
     made = trainer.Trainer(
         model, small.partitioner(2), small.schedules.create_learning_rate_scheduler("constant", 0.01)
     )
