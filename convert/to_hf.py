@@ -7,6 +7,7 @@ Neither torch nor transformers is needed. The folder appears when everything in 
 """
 
 import argparse
+import dataclasses
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of an export, shared with `convert all`."""
+    parser.add_argument("--average", action="store_true", help="the average of the parameters that the run kept")
     parser.add_argument("--format", choices=(*FORMATS, "both"), help="of the weights (all that the class has)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights (float32)")
     parser.add_argument("--shard_gb", type=float, default=SHARD_GB, help="split weights into files of this size (5)")
@@ -71,7 +73,7 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "formats": {None: None, "both": FORMATS}.get(args.format, (args.format,)),
         "dtype": args.dtype,
-        "hints": any_format.hints_of(args),
+        "hints": dataclasses.replace(any_format.hints_of(args), average=args.average),
         "shard_bytes": int(args.shard_gb * _GB),
         "verify": not args.no_check,
         "overwrite": args.overwrite,
@@ -126,6 +128,7 @@ def to_hf(
         "shard_bytes": shard_bytes,
         "checked": verify,
         "card": metadata.request() or None,
+        "average": hints.average or None,
     }
     if report := previous(out, request, overwrite):
         print(f"{named or out} holds this export of {model.path.name} already.")
@@ -154,7 +157,8 @@ def to_hf(
         _write_card(folder, out.name, export, report, metadata)
         report["files"] = sorted({REPORT, *(file.name for file in folder.iterdir() if not file.name.startswith("."))})
         _write_json(folder / REPORT, report)
-    print(f"{model.path.name} is exported to {named or out} ({', '.join(formats)}, {dtype}).")
+    what = f"The average of the parameters at {model.path.name}" if hints.average else model.path.name
+    print(f"{what} is exported to {named or out} ({', '.join(formats)}, {dtype}).")
     print(comparison_rows.tables(comparisons) if verify else "The export was not checked (--no-check).")
     return report
 
@@ -193,6 +197,7 @@ def _write_card(folder: Path, name: str, export: Export, report: Mapping[str, An
         metrics=metrics,
         comparisons=report["comparisons"],
         metadata=metadata,
+        average=report["average"] is not None,
     )
     model_card.write(folder, facts)
 

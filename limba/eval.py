@@ -300,11 +300,12 @@ def run_bindings(flags: argparse.Namespace) -> dict[str, Any]:
     return {
         "CHECKPOINT_PATH": path,
         "eval/checkpoints.RestoreCheckpointConfig.mode": "all" if which == "all" else "latest",
-        "EVAL_OUTPUT_DIR": flags.output_dir or str(home / "eval"),
+        "EVAL_OUTPUT_DIR": flags.output_dir or str(home / ("eval_average" if flags.average else "eval")),
         "MIXTURE_OR_TASK_NAME": flags.task,
         "MIXTURE_OR_TASK_MODULE": flags.module,
         "eval/data.DatasetConfig.split": flags.split,
         "eval_script.evaluate.eval_steps": flags.eval_steps,
+        "eval/checkpoints.RestoreCheckpointConfig.average": flags.average,
     }
 
 
@@ -333,10 +334,13 @@ def main(argv: Sequence[str]) -> int:
     group.add_argument("--split", help="validation, unless given")
     group.add_argument("--output_dir", help="RUN/eval, unless given")
     group.add_argument("--eval_steps", type=int, metavar="N", help="batches of the loss; the whole split, unless given")
+    group.add_argument(
+        "--average", action="store_true", default=None, help="the average that the run kept; into RUN/eval_average"
+    )
     eval_pairs.add_flags(parser)
     flags = command_line.parse_flags(parser, argv)
     eval_pairs.check_flags(flags, parser)
-    names = ("checkpoints", "task", "module", "split", "output_dir", "eval_steps")
+    names = ("checkpoints", "task", "module", "split", "output_dir", "eval_steps", "average")
     of_a_run = [f"--{name}" for name in names if getattr(flags, name) is not None]
     if flags.eval_steps is not None and flags.eval_steps < 1:
         parser.error(f"--eval_steps is {flags.eval_steps}; give a number of batches, or leave it out for all.")

@@ -211,8 +211,8 @@ def run(flags: argparse.Namespace, bindings: Mapping[str, Any]) -> int:
         if "://" not in file and not Path(file).expanduser().is_file():
             found = "is a folder" if Path(file).is_dir() else "does not exist"
             raise FileNotFoundError(f"--pairs {file} {found}; give files with pairs of sentences.")
-    kept = ("CHECKPOINT_PATH", "EVAL_OUTPUT_DIR", "eval/checkpoints.RestoreCheckpointConfig.mode")
-    given = {name: bindings[name] for name in kept}
+    config = "eval/checkpoints.RestoreCheckpointConfig"
+    given = {x: bindings[x] for x in ("CHECKPOINT_PATH", "EVAL_OUTPUT_DIR", f"{config}.mode", f"{config}.average")}
     configured = gin_files.configurable(evaluate_pairs, module="limba.eval_pairs")
     file = "gin/runs/eval_pairs.gin" if flags.ngrams is None else "gin/runs/eval_pairs_ngrams.gin"
     run_configuration.parse(flags, file, given, needs_tasks=flags.ngrams is not None)

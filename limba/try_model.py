@@ -142,6 +142,7 @@ def main(argv: Sequence[str]) -> int:
         "--allowed_hosts", default="", metavar="A,B", help="names by which browsers may ask for the page"
     )
     parser.add_argument("--port", type=int, default=7860, help="of the page (7860)")
+    parser.add_argument("--average", action="store_true", help="the average of the parameters that the run kept")
     decoding_flags.add_flags(parser)
     flags = command_line.parse_flags(parser, argv)
     if not flags.run_dir:
@@ -153,6 +154,8 @@ def main(argv: Sequence[str]) -> int:
     decoding = decoding_flags.from_flags(flags)
     checkpoint = run_configuration.newest_checkpoint(flags.run_dir)
     bindings = {"CHECKPOINT_PATH": checkpoint, "answers.Answerer.batch_size": 1}
+    if flags.average:
+        bindings["infer/checkpoints.RestoreCheckpointConfig.average"] = True
     configured = gin_files.configurable(try_model, module="limba.try_model")
     with native_logs.filtered():
         run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings, needs_tasks=False)

@@ -16,7 +16,7 @@ from convert.model_files.hf import hf_folder, tokenizer_settings
 from convert.model_files.hf.tokenizer_folder import FILE
 from convert.model_files.model import NO_HINTS, EncoderModel, Folder, ModelHints
 from convert.tensors import table, tensor_parts, torch_files, weight_files
-from limba.checkpoint_files import run_folder, saved_tensors
+from limba.checkpoint_files import run_folder, saved_average, saved_tensors
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor, from_array
 from limba.files.output_folder import read_report
 from limba.files.storage import AnyPath
@@ -48,7 +48,8 @@ def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> EncoderModel
             f"{path}/run/run.json does not describe an EncoderConfig of this version ({error})."
         ) from error
     family = find_encoder(config, head)
-    saved = lora_merge.merged(saved_tensors.open_tensors(path), path)
+    of_model = saved_average.chosen(saved_tensors.open_tensors(path), path, hints.average)
+    saved = lora_merge.merged(of_model, path)
     parameters = {n.removeprefix(_PARAMETERS): t for n, t in saved.items() if n.startswith(_PARAMETERS)}
     found = _unrolled(parameters, config)
     config = dataclasses.replace(config, scan_layers=False, remat_policy="none", family=family.name)

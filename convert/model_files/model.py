@@ -33,6 +33,7 @@ class ModelHints:
       vocab: the SentencePiece model or tokenizer.json.
       extra_ids: sentinels behind its pieces.
       ignore_config_keys: keys of a Hugging Face folder's files that have no effect.
+      average: whether the average of the parameters, which the run of a checkpoint kept, is meant.
     """
 
     family: str | None = None
@@ -40,6 +41,7 @@ class ModelHints:
     vocab: str | None = None
     extra_ids: int | None = None
     ignore_config_keys: tuple[str, ...] = ()
+    average: bool = False
 
     @property
     def in_bytes(self) -> bool:

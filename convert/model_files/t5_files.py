@@ -17,7 +17,7 @@ from convert.model_files.hf import hf_folder, tokenizer_settings
 from convert.model_files.model import NO_HINTS, Folder, ModelHints, T5Model
 from convert.tensors import table, tensor_parts, torch_files, weight_files
 from convert.tensors.table import Tensor
-from limba.checkpoint_files import layer_layouts, run_folder, saved_tensors
+from limba.checkpoint_files import layer_layouts, run_folder, saved_average, saved_tensors
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.files import storage, untrusted_files
 from limba.files.output_folder import read_report
@@ -38,7 +38,8 @@ _OF_BOTH = ("token_embedder/embedding", "encoder/encoder_norm/scale", "decoder/d
 
 def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> T5Model:
     """Opens a checkpoint of Limba or T5X; see `any_format.open_model`."""
-    saved = lora_merge.merged(saved_tensors.open_tensors(path), path)
+    of_model = saved_average.chosen(saved_tensors.open_tensors(path), path, hints.average)
+    saved = lora_merge.merged(of_model, path)
     info: Mapping[str, Any] = {}
     family: str | None = None
     assumed: Mapping[str, str] = {}

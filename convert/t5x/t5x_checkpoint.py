@@ -16,7 +16,7 @@ from convert.compare.comparison_rows import Comparison
 from convert.model_files import lora_merge
 from convert.t5x import t5x_state
 from convert.tensors import tensor_parts
-from limba.checkpoint_files import layer_layouts, saved_tensors
+from limba.checkpoint_files import layer_layouts, saved_average, saved_tensors
 from limba.checkpoint_files.directories import checkpoint_path, find_checkpoint
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.files import json_text
@@ -40,6 +40,8 @@ class SourceCheckpoint:
 def open_source(checkpoint: str | AnyPath, network: str | None = None, with_optimizer: bool = True) -> SourceCheckpoint:
     """Opens a checkpoint of Limba or T5X, or the newest one of a run's directory; LoRA adapters are merged.
 
+    An average of the parameters is left out: T5X has no place for it.
+
     Args:
       network: whose layout the layers get: "t5" (unrolled), "scalable_t5" (scanned), or None as it is.
 
@@ -48,7 +50,7 @@ def open_source(checkpoint: str | AnyPath, network: str | None = None, with_opti
       ValueError: if it is damaged.
     """
     path = find_checkpoint(checkpoint)
-    tensors = lora_merge.merged(saved_tensors.open_tensors(path), path)
+    tensors = lora_merge.merged(saved_average.without(saved_tensors.open_tensors(path)), path)
     step = int(np.asarray(tensors["state/step"])) if "state/step" in tensors else 0
     if not with_optimizer:
         tensors = without_optimizer(tensors)

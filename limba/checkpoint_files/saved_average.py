@@ -48,6 +48,15 @@ def instead_of_parameters(tensors: Mapping[str, Tensor], path: str | AnyPath | N
     return {n: tensors.get(name_of(n), t) if n.startswith(_TARGET) else t for n, t in tensors.items()}
 
 
+def chosen(tensors: Mapping[str, Tensor], path: str | AnyPath, average: bool) -> dict[str, Tensor]:
+    """The tensors of one model: with the average in the place of the parameters, or without it.
+
+    Raises:
+      ValueError: as `instead_of_parameters`.
+    """
+    return without(instead_of_parameters(tensors, path) if average else tensors)
+
+
 def begun(tensors: Mapping[str, SavedTensor], wanted: Mapping[str, object]) -> tuple[dict[str, SavedTensor], list[str]]:
     """The tensors with an average that begins as the parameters where it is wanted and missing; the names of these.
 

@@ -151,6 +151,7 @@ def test_flags_of_a_run(run_dir, tmp_path):
         "split": None,
         "output_dir": None,
         "eval_steps": None,
+        "average": None,
     }
     assert recipe.lines(eval.run_bindings(parse(**flags, checkpoints="3"))) == [
         f"CHECKPOINT_PATH = ['{run_dir}/checkpoint_3']",
@@ -166,6 +167,9 @@ def test_flags_of_a_run(run_dir, tmp_path):
         "eval/data.DatasetConfig.split = 'test'",
         "eval_script.evaluate.eval_steps = 5",
     ]
+    of_average = recipe.lines(eval.run_bindings(parse(**flags | {"average": True}, checkpoints="all")))
+    assert f"EVAL_OUTPUT_DIR = '{run_dir}/eval_average'" in of_average  # apart from those of the parameters
+    assert "eval/checkpoints.RestoreCheckpointConfig.average = True" in of_average
     output_dir = Path(shutil.copytree(run_dir, tmp_path / "sum/run")).parent  # of `limba run`
     flags |= {"run_dir": str(output_dir)}
     chosen = eval.run_bindings(parse(**flags, checkpoints="3"))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from convert.exports.cards import card_metadata, loss_picture
+from convert.exports.cards import average_note, card_metadata, loss_picture
 from convert.exports.cards.card_metadata import NO_METADATA, Metadata
 from convert.exports.cards.markdown import code, plain, table
 from limba.checkpoint_files import run_folder
@@ -116,6 +116,7 @@ def write(folder: Path, facts: Facts) -> None:
         _front_matter(facts, metrics),
         f"# {plain(facts.name)}",
         f"{facts.description.title} of {facts.num_parameters:,} parameters, {trained} with Limba.",
+        *average_note.sentences(facts.average, facts.run, facts.gin),
         facts.description.use,
     ]
     if results := list(_results(metrics, facts.description.accuracy)):
