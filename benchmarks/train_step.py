@@ -30,7 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import sides
-from limba.plan import flops, topologies
+from limba.network import flops
+from limba.plan import topologies
 
 DTYPES = ("bfloat16", "float32")
 Z_LOSS = 1e-4
@@ -81,7 +82,7 @@ class Workload:
 
 
 def forward_flops(workload: Workload) -> float:
-    """FLOPs of the matrix products of one forward pass, counted by `limba.plan.flops`."""
+    """FLOPs of the matrix products of one forward pass, counted by `limba.network.flops`."""
     return workload.batch_size * flops.forward_flops(workload.sizes, workload.inputs, workload.targets)
 
 

@@ -31,6 +31,7 @@ COMMANDS = {
     ),
     "runs": ("limba.run_pages.runs_command", "runs under folders: step, losses, speed, and whether they run or failed"),
     "average": ("limba.derived_runs.average_command", "the mean of the last checkpoints of a run, as a run of its own"),
+    "report": ("limba.run_pages.report_command", "a page about one or several runs, in one file"),
     "scoreboard": ("limba.scoreboard", "figures and costs of runs side by side, with n-grams below"),
     "infer": ("limba.infer", "let a checkpoint fill blanks or answer"),
     "embed": ("limba.embed", "vectors of texts from a checkpoint's encoder, in a file"),

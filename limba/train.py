@@ -247,7 +247,10 @@ def train(
             lock=lock,
             writers=opened_writers,
             run_files=run_description.run_files(
-                model, train_dataset_cfg, seeds, save, has_blanks=has_blanks, **dataclasses.asdict(length)
+                *(model, train_dataset_cfg, seeds, save),
+                **dataclasses.asdict(length),
+                has_blanks=has_blanks,
+                machines=run_report.record(trainer),
             ),
             model_dir=directory.home,
             periods=Periods(length.total_steps, eval_period, stats_period, save, gc_period, eval_delay),

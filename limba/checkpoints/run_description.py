@@ -109,8 +109,14 @@ def run_files(
     total_steps: int,
     rows_per_epoch: int | None,
     has_blanks: bool = True,
+    machines: Mapping[str, Any] | None = None,
 ) -> dict[str, bytes]:
-    """The content of `run/`; see `limba.checkpoint_files.run_folder`. `has_blanks`: whether the task's texts may."""
+    """The content of `run/`; see `limba.checkpoint_files.run_folder`.
+
+    Args:
+      has_blanks: whether the task's texts may have blanks.
+      machines: entries of `run.json` about them.
+    """
     info = run_info(model, dataset_config, seeds, initial_step) | {
         "total_steps": total_steps,
         "position_saved": save is not None and save.save_dataset,
@@ -118,6 +124,7 @@ def run_files(
         "has_blanks": has_blanks,
         "commits": code_versions.commits(),
         "modules": code_versions.folders_of([*gin_files.imported_modules(), *filter(None, [dataset_config.module])]),
+        **(machines or {}),
     }
     file = Path(run_folder.vocabulary_file(info["vocabulary"]) or "")
     vocabulary = file.read_bytes() if file.is_file() else None

@@ -50,6 +50,7 @@ _MOVED: Sequence[tuple[str, str, str]] = (
         "accelerators compilation_cache compiling library_patches native_logs out_of_memory",
     ),
     ("limba.machine", "limba.workers", "code_versions interrupts preemption"),
+    ("limba.plan", "limba.network", "flops"),
     ("limba.reports", "limba.training", "statistics"),
     (
         *("tasks", "tasks.examples"),

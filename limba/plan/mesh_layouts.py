@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from limba.plan.flops import forward_flops, recomputed_flops
+from limba.network.flops import forward_flops, recomputed_flops
 from limba.plan.topologies import Topology
 
 REMAT_POLICIES = ("none", "minimal", "full")

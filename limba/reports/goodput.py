@@ -55,10 +55,11 @@ class Attempt:
 
 def read_attempts(model_dir: Path) -> list[Attempt]:
     """The starts of a run, in order, without damaged lines."""
-    return _attempts(json_lines.read(model_dir / FILE_NAME, _is_record))
+    return attempts_of(json_lines.read(model_dir / FILE_NAME, is_record))
 
 
-def _is_record(line: json_lines.Record) -> bool:
+def is_record(line: json_lines.Record) -> bool:
+    """Whether a line of the file is what `Goodput` writes."""
     seconds = line.get("seconds")
     return (
         isinstance(line.get("step"), int)
@@ -69,7 +70,8 @@ def _is_record(line: json_lines.Record) -> bool:
     )
 
 
-def _attempts(records: list[json_lines.Record]) -> list[Attempt]:
+def attempts_of(records: list[json_lines.Record]) -> list[Attempt]:
+    """The starts of a run, in order, of the lines of its file."""
     by_start: dict[float, list[json_lines.Record]] = {}
     for record in records:
         by_start.setdefault(record["began"], []).append(record)
@@ -117,7 +119,7 @@ class Goodput:
         if writes and not resumed:
             self._path.unlink(missing_ok=True)
         read = json_lines.read_and_repair if writes else json_lines.read
-        self._earlier = _attempts(read(self._path, _is_record)) if resumed else []
+        self._earlier = attempts_of(read(self._path, is_record)) if resumed else []
         self._first_steps = [min(a.step_seconds, default=0) for a in self._earlier] + [first_step]
         self.kind = "start"
         self._since = began

@@ -10,12 +10,14 @@ import numpy as np
 
 from limba.files import storage
 from limba.files.storage import AnyPath
-from limba.reports import json_lines, writers
+from limba.reports import json_lines, text_figures, writers
 
 TRAIN, TEACHER_FORCED, PREDICTED = "train", "training_eval/", "inference_eval/"
 # Loss of a target token, as training and evaluations call it: the first that a line has.
 LOSSES = ("nats_per_target_token", "mean_squared_error", "loss", "cross_ent_loss")
 TOKENS_PER_SECOND = "timing/tokens_per_second"
+# `weight_metrics.WeightMetricsComputer` has these of each parameter.
+OF_PARAMETERS = ("weight_update_rms", "weight_rms")
 # What is read at a time from the end of a file.
 _BLOCK = 1 << 20
 _MOST_BLOCKS = 64
@@ -89,8 +91,8 @@ def newest_lines(run: Path, task: str | None) -> dict[str, json_lines.Record]:
         if record is None:
             continue
         kind = "validation" if record["dataset"].startswith(TEACHER_FORCED) else record["dataset"]
-        if kind == "validation" and kind in found and record["dataset"] == f"{TEACHER_FORCED}{task}":
-            if record["step"] == found[kind]["step"]:
+        if kind == "validation" and kind in found and record["step"] == found[kind]["step"]:
+            if record["dataset"] == f"{TEACHER_FORCED}{task}" or of_average(found[kind]["dataset"]):
                 found[kind] = record
         elif kind in (TRAIN, "validation"):
             found.setdefault(kind, record)
@@ -98,6 +100,11 @@ def newest_lines(run: Path, task: str | None) -> dict[str, json_lines.Record]:
         if found.keys() >= {TRAIN, "validation"} and record["step"] < found["validation"]["step"]:
             break
     return found
+
+
+def of_average(dataset: str) -> bool:
+    """Whether an evaluation is one of averaged parameters, beside that of the parameters themselves."""
+    return dataset.endswith("_average")
 
 
 def _backwards(file: Path) -> Iterator[bytes]:
@@ -120,3 +127,28 @@ def _backwards(file: Path) -> Iterator[bytes]:
 def loss_of(record: Mapping[str, float | None], names: tuple[str, ...] = LOSSES) -> float | None:
     """The loss of a line; None without one."""
     return next((x for name in names if (x := record.get(name)) is not None), None)
+
+
+def with_parameters(curves: Curves) -> Curves:
+    """Adds, of metrics that each parameter has, the least, the median and the greatest over parameters."""
+    columns = dict(curves.columns)
+    for prefix in OF_PARAMETERS:
+        names = [name for name in curves.columns if name.startswith(f"{prefix}/")]
+        if not names:
+            continue
+        table = np.stack([np.where(np.isfinite(x := curves.columns[name]), x, np.nan) for name in names])
+        is_known = np.isfinite(table).any(axis=0)
+        for name, share in (("least", 0.0), ("median", 0.5), ("greatest", 1.0)):
+            column = np.full(len(curves.steps), np.nan)
+            column[is_known] = np.nanquantile(table[:, is_known], share, axis=0)
+            columns[f"{prefix}:{name}"] = column
+    return Curves(curves.steps, columns)
+
+
+def with_baselines(curves: Curves) -> Curves:
+    """Fills figures of n-grams in where an evaluation lacks them: they are the same at each step."""
+    columns = dict(curves.columns)
+    for name in curves.columns:
+        if name.partition("/")[0] in text_figures.PREDICTORS and (value := curves.last(name)) is not None:
+            columns[name] = np.where(np.isfinite(columns[name]), columns[name], value)
+    return Curves(curves.steps, columns)

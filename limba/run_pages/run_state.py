@@ -109,3 +109,8 @@ def total_steps(recipe: Recipe, info: dict[str, Any]) -> int | None:
         return total
     recorded = info.get("total_steps")
     return recorded if isinstance(recorded, int) else None
+
+
+def time_of_day() -> str:
+    """Now, for people."""
+    return time.strftime("%Y-%m-%d %H:%M %Z")

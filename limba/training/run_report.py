@@ -1,7 +1,9 @@
 """The lines that a training shows at its start and at its end."""
 
+import collections
 import logging
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -9,6 +11,8 @@ from limba.optimizers import freezing
 from limba.reports import text_figures, writers
 from limba.reports.goodput import Goodput
 from limba.training.run import Run
+from limba.training.trainer import BaseTrainer
+from limba.workers import code_versions
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +31,20 @@ def log_start(run: Run, first_step: int) -> None:
             jax.devices()[0].platform,
         ),
     )
+
+
+def record(trainer: BaseTrainer) -> dict[str, Any]:
+    """What `run.json` has of the machines: parameters, and versions, devices by kind, processes and mesh."""
+    _, count = freezing.count_trained(trainer.model.optimizer_def, trainer.param_shapes)
+    return {
+        "parameters": count,
+        "environment": {
+            "packages": code_versions.packages(),
+            "devices": dict(collections.Counter(device.device_kind for device in jax.devices())),
+            "processes": jax.process_count(),
+            "mesh": dict(trainer.partitioner.mesh.shape),
+        },
+    }
 
 
 def show_end(goodput: Goodput | None, model_dir: Path) -> None:

@@ -32,9 +32,9 @@ from limba.data.lint_findings import Finding, refused
 from limba.devices import native_logs
 from limba.files import storage
 from limba.gin_config import gin_files
+from limba.network.flops import forward_flops
 from limba.network.t5 import T5Config
 from limba.partitioning.meshes import PjitPartitioner
-from limba.plan.flops import forward_flops
 from limba.plan.lint import lint_training
 from limba.reports.run_directory import RunDirectory
 from limba.train import train

@@ -1,6 +1,7 @@
 """Folders of runs for tests, without a training."""
 
 import json
+import zlib
 
 GIN = """
 from __gin__ import dynamic_registration
@@ -12,6 +13,41 @@ train_script.train.total_steps = %TRAIN_STEPS
 train_script.train.relative_steps = None
 train_script.train.epochs = None
 """
+
+
+# Of a network for which tests count by hand.
+SIZES = {
+    "emb_dim": 4,
+    "num_heads": 2,
+    "head_dim": 3,
+    "mlp_dim": 5,
+    "mlp_activations": ["relu"],
+    "vocab_size": 10,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+}
+
+
+def set_info(run, **fields):
+    """Gives a run a checkpoint with a `run.json`, and returns its folder."""
+    info = {
+        "network_class": "T5Config",
+        "network": SIZES,
+        "feature_lengths": {"inputs": 3, "targets": 2},
+        "batch_size": 8,
+        "initial_step": 0,
+        "task": "stories",
+        "parameters": 1234,
+        "seeds": {"random": 7},
+        "environment": {"devices": {"TPU v4": 2}, "packages": {"jax": "0.10.1"}, "processes": 1},
+    }
+    content = json.dumps(info | fields).encode()
+    folder = run / "checkpoint_100"
+    (folder / "state").mkdir(parents=True)
+    (folder / "run").mkdir()
+    (folder / "run" / "run.json").write_bytes(content)
+    (folder / "run" / "checksums-0.json").write_text(json.dumps({"run.json": zlib.crc32(content)}))
+    return run
 
 
 def write_lines(file, lines):
