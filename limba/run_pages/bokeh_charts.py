@@ -15,7 +15,7 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#00
 AXIS_LABELS = {
     "steps": "steps",
     "tokens": "tokens (input and target positions, padding included)",
-    "hours": "hours of the run, restarts included",
+    "hours": "hours of all starts of the run",
     "FLOPs": "FLOPs of the products of matrices",
 }
 _HEIGHT = 340

@@ -86,6 +86,10 @@ def test_a_run_writes_what_it_promises(tmp_path, capsys, caplog):
     assert [x.split()[1] for x in steps] == ["0:", "1/6:", "3:", "4/6:", "6/6:", "6:"]
     assert steps[-2].startswith(f"step 6/6: loss {train_line['loss']:.3f}, learning rate 0.01, ")
     info = checkpointing.load_run_info(tmp_path)
+    assert info["parameters"] == sum(x.size for x in jax.tree.leaves(state.params))
+    environment = info["environment"]
+    assert environment["packages"]["jax"] == jax.__version__ and environment["processes"] == 1
+    assert environment["devices"] == {"cpu": jax.device_count()}
     assert info["network"]["emb_dim"] == 16 and info["seeds"] == {"random": 7, "dataset": 0}
 
 
