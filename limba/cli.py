@@ -30,6 +30,7 @@ COMMANDS = {
         "make minimal pairs about agreement of a treebank, for eval",
     ),
     "runs": ("limba.run_pages.runs_command", "runs under folders: step, losses, speed, and whether they run or failed"),
+    "branch": ("limba.derived_runs.branch_command", "the decay of a run at a constant rate, as a run of its own"),
     "average": ("limba.derived_runs.average_command", "the mean of the last checkpoints of a run, as a run of its own"),
     "report": ("limba.run_pages.report_command", "a page about one or several runs, in one file"),
     "scoreboard": ("limba.scoreboard", "figures and costs of runs side by side, with n-grams below"),

@@ -1,1 +1,1 @@
-"""Runs that are made of other runs: the mean of checkpoints. Nothing but the command line imports it."""
+"""Runs made of other runs: means of checkpoints, branches whose rate decays. Only the command line imports it."""

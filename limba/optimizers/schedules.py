@@ -328,25 +328,56 @@ def stages(
     numbers = {"base_learning_rate": base_learning_rate, "warmup_steps": warmup_steps, "num_cycles": num_cycles}
     numbers |= {"stable_steps": stable_steps, "decay_steps": decay_steps}
     _check_numbers("stages", **numbers, final_learning_rate=final_learning_rate)
-    falls = {"linear": lambda p: 1.0 - p, "cosine": _cosine, "1-sqrt": lambda p: 1.0 - jnp.sqrt(p)}
     rises = {"linear": lambda p: p, "cosine": lambda p: 1.0 - _cosine(p), "1-sqrt": lambda p: 1.0 - jnp.sqrt(1.0 - p)}
     for name, kind in (("warmup_type", warmup_type), ("decay_type", decay_type)):
-        if kind not in falls:
-            raise ValueError(f"schedules.stages: {name} is {kind!r}; use {', '.join(falls)}.")
+        if kind not in _FALLS:
+            raise ValueError(f"schedules.stages: {name} is {kind!r}; use {', '.join(_FALLS)}.")
     final, begin = final_learning_rate / base_learning_rate, warmup_steps + stable_steps
     waves = (num_cycles,) if decay_type == "cosine" else ()
 
     def decay(step: Array) -> Array:
         up = rises[warmup_type](_progress(step, 0, max(warmup_steps, 1)))
-        down = falls[decay_type](_progress(step, begin, begin + max(decay_steps, 1)), *waves)
+        down = _FALLS[decay_type](_progress(step, begin, begin + max(decay_steps, 1)), *waves)
         shape = jnp.where(step < warmup_steps, up, jnp.where(step < begin + decay_steps, down, 0.0))
         return final + (1.0 - final) * shape
 
     return _warmed_up(base_learning_rate, 0, step_offset, decay)
 
 
+def with_decay(
+    learning_rate_fn: LearningRateFn,
+    begin: int,
+    decay_steps: int,
+    decay_type: str = "linear",
+    final_learning_rate: float = 0.0,
+) -> LearningRateFn:
+    """Any schedule until the step `begin`; from its rate there down to the final one in `decay_steps`.
+
+    `limba branch` binds it. Of a constant rate it makes `warmup_stable_decay`, to the last bit.
+
+    Args:
+      decay_type: "linear", "cosine" or "1-sqrt".
+    """
+    check_schedule("schedules.with_decay.learning_rate_fn", learning_rate_fn)
+    if decay_type not in _FALLS:
+        raise ValueError(f"schedules.with_decay: decay_type is {decay_type!r}; use {', '.join(_FALLS)}.")
+    for name, value, least in (("begin", begin, 0), ("decay_steps", decay_steps, 1)):
+        if not _is_number(value) or value < least:
+            raise ValueError(f"schedules.with_decay: {name} is {value!r}; it is a number of at least {least}.")
+
+    def learning_rate(step: Array) -> Array:
+        rate = learning_rate_fn(jnp.minimum(step, begin))
+        fall = _FALLS[decay_type](_progress(jnp.asarray(step, jnp.float32), begin, begin + decay_steps))
+        return jnp.asarray(final_learning_rate + (rate - final_learning_rate) * fall, jnp.float32)
+
+    return learning_rate
+
+
 def _cosine(progress: Array, num_cycles: float = 0.5) -> Array:
     return 0.5 * (1.0 + jnp.cos(2.0 * jnp.pi * num_cycles * progress))
+
+
+_FALLS = {"linear": lambda p: 1.0 - p, "cosine": _cosine, "1-sqrt": lambda p: 1.0 - jnp.sqrt(p)}
 
 
 def _check_numbers(name: str, **numbers: Any) -> None:

@@ -1,5 +1,7 @@
 import math
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from limba.optimizers import schedules
@@ -135,3 +137,44 @@ def test_a_warm_up_is_that_of_the_factors():
 def test_shapes_that_cannot_be(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+@pytest.mark.parametrize(
+    ("decay_type", "expected"),
+    [
+        ("linear", {0: 0.2, 4: 1.0, 20: 1.0, 25: 0.5, 29: 0.1, 30: 0.0, 99: 0.0}),
+        ("cosine", {20: 1.0, 25: 0.5, 22: 0.5 * (1 + math.cos(math.pi / 5)), 30: 0.0}),
+        ("1-sqrt", {20: 1.0, 25: 1 - 0.5**0.5, 30: 0.0}),
+    ],
+)
+def test_a_decay_behind_another_schedule(decay_type, expected):
+    """The other one warms up in five steps and, without the decay, would fall from 1 at step 20 to 0.5 at step 40."""
+    other = lambda step: jnp.minimum((step + 1) / 5, jnp.where(step > 20, 1 - (step - 20) / 40, 1.0))  # noqa: E731
+    rate = schedules.with_decay(other, 20, 10, decay_type)
+    for step, value in expected.items():
+        assert float(rate(step)) == pytest.approx(value, abs=1e-7)
+    to_a_tenth = schedules.with_decay(other, 20, 10, decay_type, final_learning_rate=0.1)
+    assert float(to_a_tenth(30)) == pytest.approx(0.1)
+
+
+def test_a_decay_behind_a_constant_rate_is_a_stable_run_to_the_last_bit():
+    stable = schedules.warmup_constant(0.013, warmup_steps=7)
+    decayed = schedules.with_decay(stable, 20, 10, "1-sqrt")
+    alone = schedules.warmup_stable_decay(0.013, total_steps=30, warmup_steps=7, decay_steps=10)
+    steps = jnp.arange(35)
+    assert jax.vmap(decayed)(steps).tolist() == jax.vmap(alone)(steps).tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"decay_type": "sqrt"}, "decay_type is 'sqrt'; use linear, cosine, 1-sqrt"),
+        ({"decay_steps": 0}, "decay_steps is 0; it is a number of at least 1"),
+        ({"begin": -1}, "begin is -1"),
+        ({"learning_rate_fn": 0.01}, r"with_decay\.learning_rate_fn is 0\.01"),
+    ],
+)
+def test_decays_that_cannot_be(values, words):
+    arguments = {"learning_rate_fn": schedules.warmup_constant(0.1), "begin": 20, "decay_steps": 10}
+    with pytest.raises(ValueError, match=words):
+        schedules.with_decay(**(arguments | values))
