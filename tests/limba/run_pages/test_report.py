@@ -2,12 +2,14 @@
 
 import errno
 import re
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 from limba.run_pages import chart_choice, page, report_command, run_record
+from tests import house
 from tests.limba.run_pages.made_up_runs import make_run, set_info, write_lines
 
 pytest.importorskip("bokeh")
@@ -185,3 +187,32 @@ def test_a_page_that_is_too_large_takes_fewer_points(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "MOST_BYTES", len(whole.encode()) - 1000)
     fewer = page.write(runs, "steps", None, "now")
     assert int(re.search(r"is the mean of up to (\d+) lines", fewer)[1]) > 1 and len(fewer.encode()) <= page.MOST_BYTES
+
+
+# A process of its own: TensorStore reads the address of its bucket once.
+_BUCKET_SCRIPT = """
+import os, sys
+from pathlib import Path
+from tests.limba.fake_gcs import FakeGcs
+
+gcs = FakeGcs()
+os.environ["TENSORSTORE_GCS_HTTP_URL"] = gcs.url
+from limba.run_pages import report_command
+
+folder = Path(sys.argv[1])
+for file in folder.rglob("*"):
+    if file.is_file():
+        gcs.put("my-bucket", f"runs/mine/{file.relative_to(folder)}", file.read_bytes())
+sys.exit(report_command.main(["gs://my-bucket/runs/mine", "--out", sys.argv[2]]))
+"""
+
+
+def test_a_run_in_a_bucket(tmp_path):
+    folder, out = set_info(make_run(tmp_path / "run")), tmp_path / "page.html"
+    (folder / "checkpoint_100" / "commit_success.txt").touch()
+    command = [sys.executable, "-c", _BUCKET_SCRIPT, str(folder), str(out)]
+    done = subprocess.run(command, cwd=house.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    text = out.read_text(encoding="utf-8")
+    assert _cells(text, "Overview")[1][:3] == ["mine", "100 of 100", "4.0000"]
+    assert ["devices", "2 × TPU v4"] in _cells(text, "Environment")
