@@ -306,7 +306,7 @@ def group_size(task: Any) -> int:
 
 def _nothing_made(task: Any, split: str, plan: ReadPlan) -> str:
     part = f"the part of reader {plan.reader} of {plan.num_readers} of the documents" if plan.num_readers > 1 else ""
-    fewer = "; fewer readers (DatasetConfig.num_readers) have larger parts" if part else ""
+    fewer = "; fewer readers have larger parts: --gin.train/data.DatasetConfig.num_readers=1" if part else ""
     return (
         f"No example can be made of {part or 'the documents'} of task {task.name!r}, split {split!r}: they are blank, "
         f"or its preprocessors drop all of them. Look at the texts of {task.source!r}{fewer}."

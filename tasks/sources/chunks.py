@@ -62,11 +62,28 @@ def what_is_wrong(shard: arrow_tables.Shard, columns: Sequence[str]) -> str | No
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Piece:
-    """Rows `offset`, `offset + step`, `offset + 2 * step` … of a shard: a reader's part of a file."""
+    """Rows `offset`, `offset + step`, `offset + 2 * step` … of a shard: a reader's part of a file.
+
+    A piece that `rotates` has one of each `step` rows too, and of the n-th of them the row `(offset - n) % step`. Where
+    every second line of a text is blank, other pieces would have nothing but blank lines.
+    """
 
     shard: int
     offset: int
     step: int
+    rotates: bool = False
+
+    def rows(self, count: int, first_group: int = 0) -> np.ndarray:
+        """The rows of the piece among the first `count` rows from a group of `step` rows on, int64."""
+        groups = np.arange(-(-count // self.step))
+        offsets = (self.offset - groups - first_group) % self.step if self.rotates else self.offset
+        rows = groups * self.step + offsets
+        return rows[rows < count]
+
+    def has(self, row: int) -> bool:
+        """Whether a row of the shard belongs to the piece."""
+        group, place = divmod(row, self.step)
+        return place == ((self.offset - group) % self.step if self.rotates else self.offset)
 
 
 def split_shards(sizes: Sequence[float], num_readers: int) -> list[list[Piece]]:
@@ -153,7 +170,7 @@ class Cursor:
         """The piece that has a row of a shard, and its chunk."""
         row -= self._rows[shard].start
         for index, piece in enumerate(self._pieces):
-            if piece.shard == shard and row % piece.step == piece.offset:
+            if piece.shard == shard and piece.has(row):
                 return index, row // (self._chunk_documents * piece.step)
         raise ValueError(f"no piece of {self._pieces} has row {row} of shard {shard}")
 
@@ -175,7 +192,7 @@ class Cursor:
                 table = self._read(index, where.shard, start, stop)
             except UNREADABLE as error:
                 raise broken(self._tables.shards[where.shard], start, error, self._schema.names) from error
-        rows = np.arange(piece.offset, table.num_rows, piece.step)
+        rows = piece.rows(table.num_rows, chunk * self._chunk_documents)
         has_rows = len(rows) > 0
         if self._keeps is not None:
             rows = rows[self._keeps(table.column(0).take(_indices(rows)))]

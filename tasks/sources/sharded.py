@@ -5,6 +5,7 @@ reader opens again. SeqIO's tasks may have such a source too: it has the names o
 """
 
 import abc
+import dataclasses
 import functools
 import itertools
 import logging
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from limba.files import os_errors
-from tasks.sources import arrow_tables, chunks, reader_chunks
+from tasks.sources import arrow_tables, blank_lines, chunks, reader_chunks
 from tasks.sources import splits as splits_lib
 from tasks.sources.damaged_files import bad_lines, missing_columns
 from tasks.sources.remote_files import http_files
@@ -76,13 +77,14 @@ class ShardedSource(abc.ABC):
         self._schemas: dict[str, pa.Schema] = {}
         self._rows: dict[str, tuple[arrow_tables.Tables, list[splits_lib.ShardRows]]] = {}
         self._counts: dict[str, tuple[arrow_tables.Tables, list[int]]] = {}
+        self._blank_lines: dict[str, tuple[arrow_tables.Tables, bool]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was opened, which another process opens again."""
         return self.__dict__ | {name: {} for name in self._OPENED if name in self.__dict__}
 
     # Caches of open files and what was read of them.
-    _OPENED = ("_opened", "_remote", "_rows", "_counts", "_schemas")
+    _OPENED = ("_opened", "_remote", "_rows", "_counts", "_blank_lines", "_schemas")
 
     @property
     def splits(self) -> Sequence[str]:
@@ -127,13 +129,13 @@ class ShardedSource(abc.ABC):
 
     def fingerprint(self, split: str) -> dict[str, Any]:
         """What the order of documents depends on. Neither directories nor credentials count: a corpus may move."""
-        tables, rows = self._open(split)
-        part = self._part(split)
+        (tables, rows), part = self._open(split), self._part(split)
         shards = [tables.shards[row.shard] for row in rows]
         return {
             "files": {_file_name(shard): shard.size for shard in shards},
             "columns": list(self._columns),
             "chunk_documents": self._chunk_documents,
+            **({"blank_lines": "dealt to all readers"} if self._has_blank_lines(split) else {}),
             **({} if part.is_whole else {"part": str(part)}),
         }
 
@@ -273,7 +275,12 @@ class ShardedSource(abc.ABC):
         """Whether a split has at least so many documents; a large remote one is not read, and is taken to have them."""
         if self.is_remote(split) and self.num_bytes(split) > _SMALL_CORPUS:
             return True
-        return self.count_documents(split, count) == count
+        if not self._has_blank_lines(split):
+            return self.count_documents(split, count) == count
+        # Blank lines are nobody's documents; they are dealt with the others, evenly but not exactly so.
+        enough = 4 * count if count > 1 else 1
+        texts = (document[self._columns[0]] or "" for _, _, document in self.numbered_documents(split))
+        return sum(1 for _ in itertools.islice(filter(str.strip, texts), enough)) == enough
 
     def num_bytes(self, split: str) -> float:
         """The size of a split's files, or of its share of them."""
@@ -293,8 +300,6 @@ class ShardedSource(abc.ABC):
         start: Sequence[int] | None = None,
     ) -> reader_chunks.ReaderChunks:
         """What one reader reads.
-
-        Shuffling orders pieces, and documents within a chunk, differently in every epoch.
 
         Args:
           split, shuffle, seed: the order's; a seed of None draws one.
@@ -332,7 +337,20 @@ class ShardedSource(abc.ABC):
         return reader_chunks.ReaderChunks(read, pieces, dtypes, shuffle, seed, reader, first)
 
     def _share(self, split: str, num_readers: int) -> list[list[chunks.Piece]]:
-        """Each reader's pieces. In a small corpus, where a reader might get nothing, documents are dealt one by one."""
+        """Each reader's pieces, none of which has all the blank lines of a text."""
+        pieces = self._share_rows(split, num_readers)
+        if num_readers > 1 and self._has_blank_lines(split):
+            return [[dataclasses.replace(piece, rotates=True) for piece in of_reader] for of_reader in pieces]
+        return pieces
+
+    def _has_blank_lines(self, split: str) -> bool:
+        tables, rows = self._open(split)
+        if split not in self._blank_lines or self._blank_lines[split][0] is not tables:
+            self._blank_lines[split] = tables, blank_lines.are_in(tables, rows)
+        return self._blank_lines[split][1]
+
+    def _share_rows(self, split: str, num_readers: int) -> list[list[chunks.Piece]]:
+        """As `_share`. In a small corpus, where a reader might get nothing, documents are dealt one by one."""
         tables, rows = self._open(split)
         is_counted = self._on_broken_shard == "stop" or not any(shard.is_remote for shard in tables.shards)
         if num_readers == 1 or sum(self._sizes(split)) > _SMALL_CORPUS or not is_counted:
