@@ -30,6 +30,8 @@ from tasks.sources.read_columns import csv_columns, json_columns, line_tables
 from tasks.sources.remote_files import bucket_files, http_files
 
 BUILDERS = ("json", "parquet", "text", "csv")
+# Options that keep a column of csv as texts; a split of another format beside it has none of them.
+OF_CSV = ("converters", "keep_default_na")
 _BUILDER_OF_SUFFIX = {
     ".jsonl": "json",
     ".json": "json",
@@ -139,7 +141,7 @@ class Tables:
         self.builder = builder or builder_of(files[0].path)
         if builder is None:
             _check_one_format(files)
-        self._load_args = dict(load_args)
+        self._load_args = {k: v for k, v in load_args.items() if self.builder == "csv" or k not in OF_CSV}
         if ".tsv" in files[0].path.suffixes:
             self._load_args.setdefault("delimiter", "\t")
         self._dataset: Any = None

@@ -158,9 +158,9 @@ def _source_to_rank(name: str, dataset: SupervisedDataset, data_files: Mapping[s
 
 def texts_of_csv(data_files: Mapping[str, corpora.DataFiles], columns: Sequence[str]) -> dict[str, Any]:
     """Options that keep columns of csv as texts: else pandas takes "None" and "NA" for nothing and "007" for 7."""
-    first = next(iter(corpora.files_by_split(data_files).values()))[0]
-    is_csv = arrow_tables.builder_of(pathlib.PurePath(first.partition("?")[0])) == "csv"
-    return {"converters": dict.fromkeys(columns, str), "keep_default_na": False} if is_csv else {}
+    names = [files[0].partition("?")[0] for files in corpora.files_by_split(data_files).values()]
+    has_csv = any(arrow_tables.builder_of(pathlib.PurePath(name)) == "csv" for name in names)
+    return dict(zip(arrow_tables.OF_CSV, (dict.fromkeys(columns, str), False), strict=True)) if has_csv else {}
 
 
 def register_benchmark(

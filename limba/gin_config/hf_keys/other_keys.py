@@ -145,7 +145,8 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "skip_used_data": ((), "a new run begins at the start of its corpus, and the same run resumes at its exact place"),
     "data_n_samples": ((), "text is not sampled before; write max_train_samples or max_steps"),
     "validate_only": ((), "write do_eval alone"),
-    **dict.fromkeys(("deepspeed", "fsdp", "fsdp_transformer_layer_cls_to_wrap", "parallelism_config"), ((), _FSDP)),
+    **dict.fromkeys(("deepspeed", "deepspeed_config", "fsdp"), ((), _FSDP)),
+    **dict.fromkeys(("fsdp_transformer_layer_cls_to_wrap", "parallelism_config"), ((), _FSDP)),
     "fsdp_config": (
         ({"min_num_params": 0, "xla": False, "xla_fsdp_v2": False, "xla_fsdp_grad_ckpt": False},),
         _FSDP,

@@ -60,7 +60,12 @@ def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
     script = rest.pop(0) if rest and not rest[0].startswith("--") and script_names.is_script(rest[0]) else None
     if rest and not rest[0].startswith("--"):
         _check_dashes(rest[0], rest[1:])
-        values |= untrusted_json.read_object(Path(rest.pop(0)).expanduser())
+        file = Path(rest.pop(0)).expanduser()
+        if file.suffix.lower() in (".yaml", ".yml"):
+            raise ValueError(
+                f"{file} is YAML, and `limba run` reads JSON: write its keys as a JSON object, or as flags."
+            )
+        values |= untrusted_json.read_object(file)
     while rest:
         flag = rest.pop(0)
         if not flag.startswith("--"):
@@ -283,6 +288,10 @@ def _known() -> tuple[str, ...]:
     return (*FIELDS, *ALIASES, *WITHOUT_EFFECT, *REFUSED, *_OF_OWN_FORM)
 
 
+# As transformers reads them.
+_BOOLEANS = dict.fromkeys(("true", "t", "yes", "y", "1"), True) | dict.fromkeys(("false", "f", "no", "n", "0"), False)
+
+
 def _typed(name: str, value: Any) -> Any:
     """A value of JSON or of the command line as the type of its key."""
     if name in _JSON:
@@ -296,9 +305,8 @@ def _typed(name: str, value: Any) -> Any:
     if value in (None, "None", "null") and type(None) in typing.get_args(_TYPES[name]):
         return None
     if choices[0] is bool:
-        words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-        if isinstance(value, bool) or str(value).lower() in words:
-            return value if isinstance(value, bool) else words[str(value).lower()]
+        if isinstance(value, bool) or str(value).lower() in _BOOLEANS:
+            return value if isinstance(value, bool) else _BOOLEANS[str(value).lower()]
     elif choices[0] in (int, float) and not isinstance(value, bool):
         try:
             number = float(value)

@@ -56,7 +56,7 @@ def _rows(arguments, split):
 
 
 @pytest.mark.parametrize("most", [1, 48, 200])
-@pytest.mark.parametrize("ending", ["csv", "json"])
+@pytest.mark.parametrize("ending", ["csv", "json", "both"])
 @pytest.mark.parametrize(
     ("script", "keys", "is_t5"),
     [
@@ -69,7 +69,8 @@ def _rows(arguments, split):
     ids=["glue", "classes", "named columns", "glue of a T5", "summaries"],
 )
 def test_of_found_columns_the_first_rows(tmp_path, script, keys, is_t5, ending, most):
-    files = {split: _write(tmp_path, ending, split) for split in ("train", "validation")}
+    endings = ("csv", "json") if ending == "both" else (ending, ending)
+    files = {split: _write(tmp_path, name, split) for name, split in zip(endings, ("train", "validation"), strict=True)}
     arguments = _complete(script, files, most, **({} if is_t5 else {"labels": '["ask", "tell"]'}), **keys)
     arguments = _with(arguments, text_rows.found(arguments) if is_t5 else encoder_rows.found(arguments, MODEL))
     read = _rows(arguments, "train")

@@ -203,6 +203,22 @@ def test_keys_without_meaning_are_reported():
     assert notes == [f"Without effect: preprocessing_num_workers ({other_keys._STREAMED})."]
 
 
+@pytest.mark.parametrize("word", ["true", "t", "yes", "y", "1", "T", "Yes", True])
+def test_switches_are_on_or_off_in_the_words_of_transformers(word):
+    from transformers.hf_argparser import string_to_bool
+
+    assert string_to_bool(word) is True
+    opposite = {"true": "false", "t": "f", "yes": "no", "y": "n", "1": "0", "T": "F", "Yes": "No", True: False}[word]
+    assert string_to_bool(opposite) is False
+    assert from_values(EXAMPLE | {"bf16": word})[0].bf16 is True
+    assert from_values(EXAMPLE | {"bf16": opposite})[0].bf16 is False
+
+
+def test_yaml_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"args\.yaml is YAML, and `limba run` reads JSON"):
+        script_keys.from_command_line([str(tmp_path / "args.yaml")])
+
+
 def test_a_token_is_written_nowhere():
     arguments, _ = from_values(EXAMPLE | {"hub_token": "hf_secret"})
     assert "hf_secret" not in str(arguments.without_secrets()) and arguments.hub_token == "hf_secret"
