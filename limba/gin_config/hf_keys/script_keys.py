@@ -62,9 +62,7 @@ def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
         _check_dashes(rest[0], rest[1:])
         file = Path(rest.pop(0)).expanduser()
         if file.suffix.lower() in (".yaml", ".yml"):
-            raise ValueError(
-                f"{file} is YAML, and `limba run` reads JSON: write its keys as a JSON object, or as flags."
-            )
+            raise ValueError(f"{file} is YAML, and `limba run` reads JSON: write its keys so, or as flags.")
         values |= untrusted_json.read_object(file)
     while rest:
         flag = rest.pop(0)
