@@ -239,12 +239,21 @@ def _check_task(saved: Mapping[str, Any], name: str, state_name: str) -> None:
         )
 
 
+def _check_batch_size(saved: Mapping[str, Any], batch_size: int, state_name: str) -> None:
+    """Raises ValueError if a fingerprint is of another batch size: the default number of readers follows from it."""
+    if (before := saved.get("batch_size")) != batch_size:
+        raise ValueError(
+            f"The saved data position ({state_name}) belongs to other data: batch_size was {shown(before)} and is "
+            f"{batch_size}. Restore the old BATCH_SIZE, or {contract.NEW_RUN}."
+        )
+
+
 class TrainBatches:
     """This host's rows of the global batch, reader by reader. Implements `limba.data.contract.TaskBatches`."""
 
     def __init__(self, readers: Sequence[Reader], stream: Stream):
         self._readers = readers
-        self._name = stream.config.name
+        self._name, self._batch_size = stream.config.name, stream.config.batch_size
         self._tasks = stream.tasks
         self.task_groups = stream.task_groups
 
@@ -281,6 +290,7 @@ class TrainBatches:
                 for name in sorted(name for name in state if name.startswith("reader-") and name.endswith(".json")):
                     saved = load_state(state[name], f"The saved data position {name}")
                     _check_task(saved["fingerprint"], self._name, name)
+                    _check_batch_size(saved["fingerprint"], self._batch_size, name)
                 raise ValueError(
                     f"The saved data position has no {reader.state_name!r}, only {sorted(state)}; keep the number of "
                     "readers that the run began with (DatasetConfig.num_readers)."

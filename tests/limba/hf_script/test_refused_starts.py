@@ -14,6 +14,7 @@ OTHER_DATA = ValueError(
     "The saved data position (reader-0000-of-0008.json) belongs to other data: batch_size was 16 and is 8. Restore the "
     f"old values, or {contract.NEW_RUN}."
 )
+FEWER_READERS = ValueError(str(OTHER_DATA).replace("old values", "old BATCH_SIZE"))  # as `tasks.pipeline.readers` says
 OTHER_TASK = ValueError(
     f"This run is of task 'a', and MIXTURE_OR_TASK_NAME is 'b': set it back, or {contract.NEW_RUN}."
 )
@@ -59,6 +60,7 @@ def _change(out, start, **keys):
     ("error", "reason"),
     [
         (OTHER_DATA, "batch_size was 16 and is 8"),
+        (FEWER_READERS, "batch_size was 16 and is 8"),
         (OTHER_TASK, "This run is of task 'a', and MIXTURE_OR_TASK_NAME is 'b'"),
         (
             restore._mismatch("checkpoint_6", ["target/w: missing"]),

@@ -1,5 +1,6 @@
 """Saved positions of readers that are damaged or written by others: one message, and no reader has moved."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -10,12 +11,13 @@ from tasks import pretraining
 from tasks.pipeline import task_batches
 from tasks.vocabularies import ByteVocabulary
 
+CONFIG = DatasetConfig("damaged", {"inputs": 64, "targets": 32}, "train", 4, seed=0, num_readers=2)
+
 
 @pytest.fixture
 def batches(data_files):
     pretraining.register_pretraining_task("damaged", data_files=data_files, vocabulary=ByteVocabulary(100))
-    config = DatasetConfig("damaged", {"inputs": 64, "targets": 32}, "train", 4, seed=0, num_readers=2)
-    return task_batches.get_train_batches(config)
+    return task_batches.get_train_batches(CONFIG)
 
 
 def _set(state, *path_and_value):
@@ -59,3 +61,17 @@ def test_a_damaged_position_is_named_and_moves_nothing(batches, change, words):
     batches.restore_state(state)
     for name, values in next(batches).items():
         np.testing.assert_array_equal(values, following[name])
+
+
+def test_another_batch_size_is_named_where_it_has_other_readers(batches):
+    """The default number of readers follows from the batch size."""
+    next(batches)
+    state = batches.save_state()
+    smaller = dataclasses.replace(CONFIG, batch_size=2, num_readers=1)
+    with pytest.raises(
+        ValueError, match=r"other data: batch_size was 4 and is 2\. Restore the old BATCH_SIZE, or start"
+    ):
+        task_batches.get_train_batches(smaller).restore_state(state)
+    other_readers = dataclasses.replace(CONFIG, num_readers=4)
+    with pytest.raises(ValueError, match=r"has no 'reader-0000-of-0004\.json', only .* keep the number of readers"):
+        task_batches.get_train_batches(other_readers).restore_state(state)
