@@ -59,5 +59,7 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: str = 
             yield f"{prefix}{key} is {'new' if before is None else 'missing'}"
         elif key not in saved or key not in now:
             yield f"{prefix}{key} is {'new' if key in now else 'missing'}"
+        elif before != after and prefix.endswith("source.files."):
+            yield f"{prefix}{key} had {cut(repr(before))} bytes and has {cut(repr(after))}"
         elif before != after:
             yield f"{prefix}{key} was {cut(repr(before))} and is {cut(repr(after))}"

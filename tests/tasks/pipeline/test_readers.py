@@ -238,7 +238,7 @@ def test_another_task_and_another_corpus_are_named_with_the_remedies(data_files,
         file.unlink()
     write_jsonl(corpus / "train-9.jsonl", [{"text": "9 0"}] * 9)
     source = r"tasks\.test_named\.source\.files"
-    changes = rf"{source}\.train-0\.jsonl was \d+ and is \d+; {source}\.train-2\.jsonl is missing; .*"
+    changes = rf"{source}\.train-0\.jsonl had \d+ bytes and has \d+; {source}\.train-2\.jsonl is missing; .*"
     with pytest.raises(
         ValueError, match=rf"belongs to other data: {changes}-9\.jsonl is new\. Restore .*, or {remedies}"
     ):

@@ -190,7 +190,7 @@ def test_a_changed_run_is_refused_and_says_what_changed(task, lengths, corpus):
         batches.restore_state({name: content[:100] for name, content in state.items()})
     with (corpus / "train-2.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"text": "one more document", "n": 25}\n')
-    with pytest.raises(ValueError, match=r"files\.train-2\.jsonl was \d+ and is \d+"):
+    with pytest.raises(ValueError, match=r"files\.train-2\.jsonl had \d+ bytes and has \d+"):
         task_batches.get_train_batches(config).restore_state(state)
 
 

@@ -154,7 +154,7 @@ def test_interrupted_and_stale_caches(task, corpus, tmp_path, monkeypatch):
         make_cache(tmp_path, lengths="inputs=32,targets=8")
     with (corpus / "train-2.jsonl").open("a") as file:
         file.write('{"text": "one more document", "n": 25}\n')
-    with pytest.raises(SystemExit, match=r"cache of other data: .*train-2\.jsonl was \d+ and is \d+"):
+    with pytest.raises(SystemExit, match=r"cache of other data: .*train-2\.jsonl had \d+ bytes and has \d+"):
         make_cache(tmp_path)
     with pytest.raises(ValueError, match=r"is stale: .*train-2\.jsonl has changed since"):
         open_cache(tmp_path, {"inputs": 64, "targets": 14})
