@@ -1,12 +1,15 @@
 """The columns of files with minimal pairs: BLiMP's, MultiBLiMP's, or others by name."""
 
 import dataclasses
+import glob
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from limba.files.local_paths import local_path
 from tasks.sources import corpora
+from tasks.sources.damaged_files import missing_columns
 from tasks.supervised import supervised_tasks
 from tasks.supervised.cell_texts import as_text
 
@@ -45,6 +48,27 @@ class PairColumns:
         return row[self.right].strip(), row[self.wrong].strip(), phenomenon.strip()
 
 
+def of_data(data_files: Mapping[str, corpora.DataFiles] | Any) -> PairColumns:
+    """The columns of the first local file, if there is one yet, else `PairColumns()`.
+
+    Raises:
+      ValueError: if the file has no columns of a known format.
+    """
+    if corpora.is_source(data_files):
+        return PairColumns()
+    patterns = [pattern for files in corpora.files_by_split(data_files).values() for pattern in files]
+    local = [str(local_path(pattern)) for pattern in patterns if "://" not in pattern]
+    found = [file for pattern in local for file in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207, also absolute
+    if not found or not (names := _names(found[0])):
+        return PairColumns()
+    if (known := _known(names)) is None:
+        raise ValueError(
+            f"{_without_known(found[0], names)} Name the columns with the right and the wrong sentences: "
+            "columns=minimal_pairs.PairColumns('RIGHT', 'WRONG', phenomenon=None)."
+        )
+    return PairColumns(*known, _phenomenon(names))
+
+
 def find(file: str, right: str | None, wrong: str | None, phenomenon: str | None) -> PairColumns:
     """The columns of a file: those that are named, else those of a known format.
 
@@ -52,23 +76,47 @@ def find(file: str, right: str | None, wrong: str | None, phenomenon: str | None
       FileNotFoundError, BrokenFileError: if it is not there, or cannot be read.
       ValueError: if it is empty, or lacks a column.
     """
-    names = corpora.HuggingFaceSource({"pairs": file}, ["text"]).column_names("pairs")
+    names = _names(file)
     if not names:
         raise ValueError(f"{file} is empty; give a file with pairs of sentences.")
-    there = f"{file} has the columns {', '.join(map(repr, names))}"
+    there = _there(file, names)
     for flag, name in (("good", right), ("bad", wrong), ("phenomenon", phenomenon)):
         if name is not None and name not in names:
             raise ValueError(f"{there}, and no {name!r}, which --{flag}_column names.")
-    known = next((pair for pair in _KNOWN if {*pair} <= {*names}), (None, None))
+    known = _known(names) or (None, None)
     found = (right or known[0], wrong or known[1])
     if None in found:
-        pairs = ", ".join(f"{a} and {b}" for a, b in _KNOWN)
         raise ValueError(
-            f"{there}, and none of the known pairs of names ({pairs}). Name the columns with the right and the wrong "
-            "sentences: --good_column NAME --bad_column NAME."
+            f"{_without_known(file, names)} Name the columns with the right and the wrong sentences: --good_column "
+            "NAME --bad_column NAME."
         )
-    phenomenon = phenomenon or next((name for name in _PHENOMENA if name in names), None)
-    return PairColumns(str(found[0]), str(found[1]), phenomenon)
+    return PairColumns(str(found[0]), str(found[1]), phenomenon or _phenomenon(names))
+
+
+def _names(file: str) -> list[str]:
+    """The names of a file's columns; raises ValueError for a csv that another mark separates."""
+    names = list(corpora.HuggingFaceSource({"pairs": file}, ["text"]).column_names("pairs"))
+    if ".csv" in pathlib.PurePath(file).suffixes and (mark := missing_columns.other_delimiter(names)) is not None:
+        tabs = "rename it to .tsv" if mark == "\t" else "with tabs as .tsv"
+        raise ValueError(f"{file}: its header {names[0]!r} is separated by {mark!r}. Save it with commas, or {tabs}.")
+    return names
+
+
+def _known(names: Sequence[str]) -> tuple[str, str] | None:
+    return next((pair for pair in _KNOWN if {*pair} <= {*names}), None)
+
+
+def _phenomenon(names: Sequence[str]) -> str | None:
+    return next((name for name in _PHENOMENA if name in names), None)
+
+
+def _there(file: str, names: Sequence[str]) -> str:
+    return f"{file} has the columns {', '.join(map(repr, names))}"
+
+
+def _without_known(file: str, names: Sequence[str]) -> str:
+    pairs = ", ".join(f"{a} and {b}" for a, b in _KNOWN)
+    return f"{_there(file, names)}, and none of the known pairs of names ({pairs})."
 
 
 def open_source(data_files: Mapping[str, corpora.DataFiles] | Any, columns: PairColumns) -> Any:

@@ -46,7 +46,8 @@ def register_pairs_task(
     """Registers pairs of sentences as a task whose metric is `pair_metrics.pair_accuracy`.
 
     What is scored depends on what the model was trained with (`pair_formats`): the words that differ, as fillings of
-    blanks or of masks, or the whole sentence. Nothing is read: files may be made later. Registering a name again with
+    blanks or of masks, or the whole sentence. Files may be made later: of those that are there only the names of the
+    columns are read, where `columns` is None. Registering a name again with
     the same arguments is harmless.
 
     Args:
@@ -56,10 +57,12 @@ def register_pairs_task(
       objective: of the model's pre-training: `objectives.SpanCorruption()` for encoder-decoders (also if it is None),
         `FullLM()` for decoders, `MaskedLM()` for encoders.
       mode: text in front of the inputs, as of `register_pretraining_task`.
-      columns: their names; None is `PairColumns()`, which `limba pairs` writes.
+      columns: their names; None takes those of a known format that a local file has (as `limba eval --pairs`), else
+        `PairColumns()`, which `limba pairs` writes.
 
     Raises:
-      ValueError: if the name is taken by a task with other arguments; for an objective that does not fit.
+      ValueError: if the name is taken by a task with other arguments; for an objective that does not fit; if a file has
+        no columns of a known format.
     """
     made = make_pairs_task(name, data_files, vocabulary, pair_formats.of_objective(objective), mode, columns)
     return TaskRegistry.add(
@@ -95,7 +98,7 @@ def make_pairs_task(
     features = dict.fromkeys(form.features, feature)
     if "target_positions" in features:
         features["target_positions"] = Feature(PassThroughVocabulary(2**31 - 1), add_eos=False)
-    columns = columns or PairColumns()
+    columns = columns or pair_columns.of_data(data_files)
     return Task(
         name,
         source=pair_columns.open_source(data_files, columns),

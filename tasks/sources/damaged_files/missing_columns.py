@@ -7,6 +7,11 @@ from collections.abc import Sequence
 _LONGEST_NAME, _MOST_WORDS = 40, 3
 
 
+def other_delimiter(found: Sequence[str]) -> str | None:
+    """What separates the names in a header that a csv has as one name; None if it is another header."""
+    return next((mark for mark in (";", "\t", "|") if len(found) == 1 and mark in found[0]), None)
+
+
 def describe(column: str, found: Sequence[str], wanted: Sequence[str], builder: object, where: str, file: str) -> str:
     """The message for a column that is not there, with the remedy.
 
@@ -18,7 +23,7 @@ def describe(column: str, found: Sequence[str], wanted: Sequence[str], builder: 
       file: the first of them.
     """
     problem = f"There is no column {column!r} in {where}"
-    other = next((mark for mark in (";", "\t", "|") if len(found) == 1 and mark in found[0]), None)
+    other = other_delimiter(found)
     if builder == "csv" and other is not None:
         tabs = "rename it to .tsv" if other == "\t" else "with tabs as .tsv"
         source = (

@@ -144,3 +144,32 @@ def test_names_of_files_differ():
     names = pair_columns.names_of_files(["eng/data.tsv", "ron/data.tsv", "x y.jsonl.gz", "a/z.csv", "a/z.tsv"])
     assert names == ["eng_data", "ron_data", "x_y", "a_z_3", "a_z_4"]
     assert np.unique(names).size == 5
+
+
+def test_a_csv_with_semicolons_is_named(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("good;bad\na dog runs;a dog run\n")
+    with pytest.raises(
+        ValueError, match=r"a.csv: its header 'good;bad' is separated by ';'\. Save it with commas, or wi"
+    ):
+        pair_columns.find(str(path), None, None, None)
+
+
+def test_a_registered_task_knows_the_names_that_the_command_knows(tmp_path):
+    path = tmp_path / "named.jsonl"
+    path.write_text(json.dumps({"good": "a dog runs", "bad": "a dog run", "linguistics_term": "number"}) + "\n")
+    task = _register(str(path))
+    right, wrong = _examples(task)
+    assert (right["sentence"], wrong["sentence"]) == (b"a dog runs", b"a dog run")
+    assert right["phenomenon"] == b"number"
+    assert _register(str(path)) is task
+
+
+def test_columns_that_a_task_does_not_know_are_named(tmp_path):
+    path = tmp_path / "named.jsonl"
+    path.write_text(json.dumps({"a": "a dog runs", "b": "a dog run"}) + "\n")
+    remedy = r"has the columns 'a', 'b', and none .*: columns=minimal_pairs\.PairColumns\('RIGHT', 'WRONG', phen"
+    with pytest.raises(ValueError, match=remedy):
+        _register(str(path))
+    columns = minimal_pairs.PairColumns("a", "b", phenomenon=None)
+    assert [x["sentence"] for x in _examples(_register(str(path), columns=columns))] == [b"a dog runs", b"a dog run"]
