@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from limba.checkpoints.train_state import TrainStateInitializer
 from limba.data import contract
+from limba.files import missing_vocabulary
 from limba.inference import tasks_door
 from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
@@ -78,8 +79,8 @@ def check_vocabulary(vocabulary: Any, network: Any) -> None:
         raise IsADirectoryError(f"The vocabulary {file} is a folder; bind VOCABULARY_FILE to the file in it.")
     if file and "://" not in file and not Path(file).is_file():
         raise FileNotFoundError(
-            f"The vocabulary {file} does not exist (working directory {Path.cwd()}). Build one with `limba vocab "
-            f"build --data_files … --out {file}`, or bind VOCABULARY_FILE."
+            f"The vocabulary {file} does not exist (working directory {Path.cwd()}). Build one with "
+            f"`{missing_vocabulary.build_command(file)}`, or bind VOCABULARY_FILE."
         )
     from google.protobuf.message import DecodeError
 

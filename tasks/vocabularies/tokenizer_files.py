@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from limba.files import json_text, storage, untrusted_files, untrusted_json
+from limba.files import json_text, missing_vocabulary, storage, untrusted_files, untrusted_json
 from tasks.vocabularies import words as of_words
 from tasks.vocabularies.vocabulary import Vocabulary, flatten
 from tasks.vocabularies.words import Words
@@ -262,8 +262,9 @@ def _read_bytes(file: str) -> bytes:
     assert isinstance(path, Path)
     if not os.path.lexists(path):
         raise FileNotFoundError(
-            f"There is no tokenizer {file!r} (working directory {str(Path.cwd())!r}). Build one with `limba vocab "
-            f"build --kind wordpiece --out {file}`, or give a folder of Hugging Face that has a {FILE}."
+            f"There is no tokenizer {file!r} (working directory {str(Path.cwd())!r}). Build one with "
+            f"`{missing_vocabulary.build_command(file)}` and name that file, or give a folder of Hugging Face that "
+            f"has a {FILE}."
         )
     return untrusted_files.read_bytes(path)
 

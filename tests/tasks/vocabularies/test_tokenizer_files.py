@@ -243,7 +243,10 @@ def test_files_that_cannot_be_opened(tmp_path):
         assert name in str(error.value)
         return str(error.value)
 
-    assert "There is no tokenizer" in message("gone.json") and "--kind wordpiece --out" in message("gone.json")
+    gone = message("gone.json")
+    out = f"--data_files … --out {tmp_path}/tokenizer.json`"  # `limba vocab build` refuses another name
+    assert "There is no tokenizer" in gone and f"`limba vocab build --kind wordpiece {out}" in gone
+    assert f"`limba vocab build --kind bpe {out}" in message("bpe.json")
     (tmp_path / "folder").mkdir()
     assert "folder/tokenizer.json" in message("folder")
     (tmp_path / "folder.json").mkdir()
