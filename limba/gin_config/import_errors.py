@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from limba.files.local_paths import local_path
+from limba.files.shell_words import quoted
 
 # What limba[seqio] brings. Modules that were written for T5X import it; Limba's own tasks do not need it.
 _OF_THE_EXTRA = ("seqio", "tensorflow", "tensorflow_text", "tensorflow_datasets", "clu")
@@ -25,7 +26,7 @@ def remember(folders: Mapping[str, str]) -> None:
 def where_it_was(module: str) -> str:
     """The end of the message that a module is missing; "" if no run has imported it."""
     folder = _folders_of_run.get(module.partition(".")[0])
-    return f" The run imported it from {folder}: set PYTHONPATH={folder}, or work in that folder." if folder else ""
+    return f" The run imported it from {folder}: {_remedy(folder)}" if folder else ""
 
 
 def where_it_lies(module: str, folders: Iterable[str]) -> str:
@@ -33,8 +34,16 @@ def where_it_lies(module: str, folders: Iterable[str]) -> str:
     name = module.partition(".")[0]
     for folder in map(local_path, folders):
         if (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file():
-            return f" It lies in {folder}: set PYTHONPATH={folder}, or work in that folder."
+            return f" It lies in {folder}: {_remedy(str(folder))}"
     return ""
+
+
+def _remedy(folder: str) -> str:
+    folder = quoted(folder)
+    return (
+        f"work in that folder (cd {folder}), where relative paths, such as a vocabulary's, are found too, or set "
+        f"PYTHONPATH={folder}."
+    )
 
 
 def did_you_mean(module: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from limba.files.shell_words import quoted
 from limba.gin_config import gin_names
 from limba.gin_config.hf_keys import period_keys
 from limba.gin_config.hf_keys.row_answers import TEXT
@@ -100,7 +101,7 @@ def _header(arguments: RunArguments, plan: Plan, wandb: bool) -> list[Statement]
     return [
         f"# {'Fine-tuning' if tuning else 'Pre-training'} as a Hugging Face script was asked for it. Every "
         "`limba run` overwrites this file.",
-        f"#   limba train --gin_file={out}/run.gin",
+        f"#   limba train --gin_file={quoted(f'{out}/run.gin')}",
         "from __gin__ import dynamic_registration",
         "",
         *map(gin_names.import_line, modules),

@@ -103,6 +103,16 @@ def test_a_python_that_tensorflow_has_no_wheels_for(without_seqio, monkeypatch):
     assert import_errors.missing_extra(ModuleNotFoundError(name="seqio")) == NEEDS_SEQIO + why
 
 
+def test_the_remedy_for_a_module_can_be_pasted_into_a_shell(tmp_path):
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    (folder / "tasks_of_ana.py").touch()
+    assert import_errors.where_it_lies("tasks_of_ana", [str(folder)]) == (
+        f" It lies in {folder}: work in that folder (cd '{folder}'), where relative paths, such as a vocabulary's, are "
+        f"found too, or set PYTHONPATH='{folder}'."
+    )
+
+
 @pytest.mark.parametrize("name", ["seqio.no_such_module", "optuna", None])
 def test_modules_that_the_extra_does_not_bring(name):
     assert import_errors.missing_extra(ModuleNotFoundError(name=name)) is None
@@ -122,7 +132,7 @@ def test_a_missing_module_of_a_run_is_said_with_the_folder_where_it_was(tmp_path
     import_errors.remember(folders)
     (tmp_path / "run").mkdir()
     (tmp_path / "run/run.gin").write_text("import tasks_of_ana\n")
-    said = f"No module named 'tasks_of_ana'. The run imported it from {tmp_path}: set PYTHONPATH={tmp_path}"
+    said = f"No module named 'tasks_of_ana'. The run imported it from {tmp_path}: work in that folder (cd {tmp_path})"
     with pytest.raises(gin_files.GinError, match=re.escape(said)):
         gin_files.parse_gin_flags([str(tmp_path / "run/run.gin")], [])
     gin.clear_config()
@@ -138,6 +148,6 @@ def test_a_run_that_lint_reads_names_the_folder_of_its_modules(tmp_path, monkeyp
     (checkpoint / "state").mkdir(parents=True)
     record = run_folder.files({"modules": {"tasks_of_ben": "/home/ben"}}, "import tasks_of_ben\n", None)
     small_files.write_files(checkpoint / "run", record)
-    with pytest.raises(gin_files.GinError, match=r"named 'tasks_of_ben'\. The run imported it from /home/ben: set PYT"):
+    with pytest.raises(gin_files.GinError, match=r"named 'tasks_of_ben'\. The run imported it from /home/ben: work in"):
         lint.main([str(tmp_path / "run")])
     gin.clear_config()

@@ -59,12 +59,15 @@ def test_a_module_beside_the_gin_file_is_said(tmp_path, monkeypatch):
     (tmp_path / "zh" / "beside_tasks.py").write_text("")
     (tmp_path / "zh" / "recipe.gin").write_text("import beside_tasks\n")
     monkeypatch.chdir(tmp_path / "en")
-    remedy = f"It lies in {tmp_path}/zh: set PYTHONPATH={tmp_path}/zh, or work in that folder."
+    remedy = (
+        f"It lies in {tmp_path}/zh: work in that folder (cd {tmp_path}/zh), where relative paths, such as a "
+        f"vocabulary's, are found too, or set PYTHONPATH={tmp_path}/zh."
+    )
     with pytest.raises(GinError) as error:
         gin_files.parse_files(["../zh/recipe.gin"])
     assert str(error.value) == f"../zh/recipe.gin:1: No module named 'beside_tasks'. {remedy}"
     # The folder of work holds it where Python does not look: a script of another folder was started.
     monkeypatch.chdir(tmp_path / "zh")
     monkeypatch.setattr("sys.path", [path for path in __import__("sys").path if path])
-    with pytest.raises(GinError, match=rf"It lies in {tmp_path}/zh: set PYTHONPATH="):
+    with pytest.raises(GinError, match=rf"It lies in {tmp_path}/zh: work in that folder"):
         gin_files.parse_files(["recipe.gin"])

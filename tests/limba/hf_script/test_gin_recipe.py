@@ -412,3 +412,8 @@ def test_adafactor_is_that_of_the_trainer(scale_parameter, relative_step, weight
     for name, x in values.items():
         moved = np.abs(theirs[name].detach().numpy() - params[name]).max()
         np.testing.assert_allclose(x, theirs[name].detach().numpy(), rtol=0, atol=max(2e-4 * moved, 1e-6))
+
+
+def test_the_command_of_a_gin_file_can_be_pasted_into_a_shell():
+    plan = dataclasses.replace(PLAN, out=pathlib.Path("/a folder/of me"))
+    assert "#   limba train --gin_file='/a folder/of me/run.gin'" in gin_recipe.compose(ARGUMENTS, plan).splitlines()
