@@ -64,14 +64,14 @@ def push(out: str | Path, repo: str, *, public: bool = False, check: bool = True
         raise FileNotFoundError(f"There is no folder {folder}.")
     report = _verified(folder, check)
     files = _files(folder, report)
-    if not hf.get_token():
-        raise ValueError(f"There is no token for {hf.constants.ENDPOINT}: {hub_models.TOKEN_REMEDY}.")
     url = f"{hf.constants.ENDPOINT}/{repo}"
     print(f"{len(files)} files of {folder} for {url} ({'public' if public else 'private'}):")
     for name in files:
         print(f"  {_size((folder / name).stat().st_size):>9}  {name}")
     if left_out := _others(folder, files):
         print(f"Left out, because to-hf did not write them: {', '.join(left_out)}.")
+    if not hf.get_token():
+        raise ValueError(f"There is no token for {hf.constants.ENDPOINT}: {hub_models.TOKEN_REMEDY}.")
 
     api = hf.HfApi(library_name="limba", library_version=VERSION)
     with hub_models.plain_errors(hf, repo, writes=True):

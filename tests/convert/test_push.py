@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import site
 import subprocess
 import sys
@@ -120,7 +121,7 @@ def test_a_repository_that_others_see_or_not_is_not_taken_for_the_opposite(loopb
     assert not loopback.repos["org/model"].files
 
 
-def test_without_a_token(loopback, folder, monkeypatch, tmp_path):
+def test_without_a_token(loopback, folder, monkeypatch, tmp_path, capsys):
     monkeypatch.delenv("HF_TOKEN")
     (empty := tmp_path / "empty").mkdir()
     # A wrong folder needs no token to be found.
@@ -131,6 +132,9 @@ def test_without_a_token(loopback, folder, monkeypatch, tmp_path):
     with pytest.raises(ValueError, match=r"no token for http.*: set HF_TOKEN, or run `hf auth login`\.$"):
         push(folder, "org/model")
     assert not loopback.requests
+    # The files are shown before the token is asked for.
+    size = f"{(folder / 'config.json').stat().st_size} B"
+    assert re.search(rf"^ *{size}  config\.json$", capsys.readouterr().out, re.MULTILINE)
     # The file that `hf auth login` writes is enough.
     (tmp_path / "home").mkdir(exist_ok=True)
     (tmp_path / "home/token").write_text("hf_loopback", "utf-8")
