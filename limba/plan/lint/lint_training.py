@@ -296,13 +296,17 @@ def check_checkpoints(
         )
 
 
+# A shorter run takes minutes at most, and is begun again.
+_STEPS_WORTH_SAVING = 100
+
+
 def check_period(save: SaveCheckpointConfig, course: Course) -> Iterator[Finding]:
     """Whether a run is saved before its end."""
     if course.last is None:
         return
     steps = course.last - course.begin
     more = [step for step in save.checkpoint_steps or () if course.begin < step < course.last]
-    if more or steps < 1 or (save.period is not None and save.period <= steps):
+    if more or steps < _STEPS_WORTH_SAVING or (save.period is not None and save.period <= steps):
         return
     yield Finding(
         "period",
@@ -310,7 +314,7 @@ def check_period(save: SaveCheckpointConfig, course: Course) -> Iterator[Finding
         f"SaveCheckpointConfig.period is {save.period and format(save.period, ',')}, and the run has {steps:,} steps: "
         "only the last is saved.",
         "whatever interrupts the run costs all of it",
-        f"Set SaveCheckpointConfig.period to {max(1, steps // 10)}.",
+        f"Set SaveCheckpointConfig.period to {steps // 10}.",
     )
 
 

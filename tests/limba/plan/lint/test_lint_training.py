@@ -161,6 +161,9 @@ def test_a_rate_of_another_optimizer_s_scale(steps_of, rate, is_trained, found):
     [
         ({"period": 1000}, (0, 500, 0), True),
         ({"period": None}, (0, 500, 0), True),
+        ({"period": 1000}, (0, 100, 0), True),
+        ({"period": 1000}, (0, 99, 0), False),  # a try, which is begun again
+        ({"period": None}, (0, 5, 0), False),
         ({"period": 1000}, (1_000_000, 1_000_500, 1_000_000), True),
         ({"period": 500}, (0, 500, 0), False),
         ({"period": 1000, "checkpoint_steps": [250]}, (0, 500, 0), False),
