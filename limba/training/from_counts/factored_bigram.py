@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from scipy import sparse
+from tqdm import tqdm
 
 # Pieces whose followers a step of the fit predicts, on average.
 _PIECES_A_STEP = 512
@@ -145,7 +146,7 @@ class _Fit:
         sizes = [np.sqrt(np.mean(x**2)) for x in parameters[:2]] + [0.2]
         averages = [_Averages(x) for x in parameters]
         self._shorten(left, slice(None))
-        for step in range(1, steps + 1):
+        for step in tqdm(range(1, steps + 1), desc="fitting the bigram", unit="step", disable=None):
             rate = _RATE * (1 - (step - 1) / steps)
             rows = np.flatnonzero(rng.random(len(left)) < self.drawn)
             places: tuple[np.ndarray | slice, ...] = (rows, slice(None), slice(None))

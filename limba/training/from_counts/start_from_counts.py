@@ -86,6 +86,7 @@ class StartFromCounts:
         """
         self.check(model)
         began = time.monotonic()
+        logger.info("A start from counts reads %d tokens of the training texts at most.", self.most_tokens)
         counted = tasks_door.ngrams().count(
             *(dataset, model.output_vocabulary, model.FEATURE_CONVERTER_CLS, self.most_tokens),
             bigrams_only=True,
@@ -121,5 +122,9 @@ class StartFromCounts:
                 "A start from counts makes %d of %d steps (StartFromCounts.fit_steps): %d pieces and rank %d are many.",
                 *(steps, self.fit_steps, len(counts.unigrams), room.rank),
             )
+        logger.info(
+            "A start from counts fits a bigram of rank %d to %d pairs of pieces, in %d steps.",
+            *(room.rank, len(counts.keys), steps),
+        )
         bigram = factored_bigram.fit(counts, room.rank, room.longest, self.discount, steps, self.seed)
         return t5_wiring.Wiring(config, self.pointer_bias, self.output_scale, self.seed).apply(params, bigram)

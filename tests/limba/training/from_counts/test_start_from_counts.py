@@ -144,6 +144,20 @@ class _Counted:
         self.bigrams = counts
 
 
+def test_a_start_says_what_it_does_and_shows_a_bar(counts, caplog, monkeypatch):
+    caplog.set_level("INFO")
+    bars = []
+
+    def bar(items, **options):
+        bars.append((len(items), options))
+        return items
+
+    monkeypatch.setattr(factored_bigram, "tqdm", bar)
+    _begun(_config(), counts, StartFromCounts(fit_steps=3))
+    assert f"to {len(counts.keys)} pairs of pieces, in 3 steps." in caplog.text
+    assert bars == [(3, {"desc": "fitting the bigram", "unit": "step", "disable": None})]
+
+
 def test_a_start_counts_the_training_split_with_the_models_vocabulary(counts, monkeypatch):
     asked = []
 
