@@ -46,9 +46,16 @@ def _is_called(dataset: str, metric: str, name: str) -> bool:
 
 
 def nearest_metrics(model_dir: AnyPath, name: str) -> list[str]:
-    """The metrics of a run with the names nearest to `name`; [] if the run has no metrics."""
+    """The metrics of a run with the names nearest to `name`; [] if the run has no metrics.
+
+    A name of Hugging Face's Trainer, `eval/…` or `eval_…`, has those of its kind.
+    """
     lines = writers.read_metrics(model_dir)
-    known = {f"{line['dataset']}/{metric}" for line in lines for metric in line.keys() - {"step", "dataset"}}
+    pairs = {(line["dataset"], metric) for line in lines for metric in line.keys() - {"step", "dataset"}}
+    known = {"/".join(pair) for pair in pairs}
+    if name.startswith(("eval/", "eval_")):
+        evaluated = {metric for dataset, metric in pairs if dataset.startswith(("inference_eval/", "training_eval/"))}
+        known = {name[:5] + metric.removeprefix("eval/") for metric in evaluated} or known
     return difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.0)
 
 

@@ -40,6 +40,7 @@ def test_the_best_of_those_that_are_there(run, choice, step):
     [
         ("inference_eval/my_task/eval/accuracy", "write max:METRIC or min:METRIC"),
         ("max:inference_eval/my_task/acuracy", "the nearest are inference_eval/my_task/eval/accuracy"),
+        ("max:eval/acuracy", "the nearest are eval/accuracy, eval/loss"),
         ("most:loss", "--best most:loss"),
     ],
 )
