@@ -182,6 +182,7 @@ def _rows(arguments: RunArguments, plan: Plan) -> list[Statement]:
         names, values = ("tokens", "tags", "labels", "by_kind", "all_pieces"), script_data.word_values(arguments)
     else:
         names = ("entry", "inputs", "label_column", "labels", "languages", "metric_names", "questions", "answers")
+        names += ("drops_empty",)
         values = script_data.row_values(arguments)
     form = {name: x for name, x in zip(names, values, strict=True) if x != "" and x is not False}
     if arguments.answers == TEXT:

@@ -10,6 +10,7 @@ from typing import Any
 from limba.checkpoint_files import run_folder
 from limba.files import redaction
 from limba.files.local_paths import local_path
+from limba.gin_config.hf_keys import script_names
 from limba.gin_config.hf_keys.row_answers import LABEL, NUMBER, TEXT, WORD_LABELS
 from limba.gin_config.hf_keys.run_arguments import RunArguments
 from limba.hf_script import gin_best
@@ -161,7 +162,14 @@ def row_values(arguments: RunArguments) -> tuple[Any, ...]:
         arguments.metrics,
         arguments.questions,
         arguments.answers,
+        _drops_empty(arguments),
     )
+
+
+def _drops_empty(arguments: RunArguments) -> bool:
+    """Whether rows without a text or an answer are left out: run_summarization.py does so, run_translation.py not."""
+    is_other = (arguments.entry, arguments.languages, arguments.questions) != (None, None, None)
+    return arguments.script == script_names.SUMMARIES and arguments.answers == TEXT and not is_other
 
 
 def word_values(arguments: RunArguments) -> tuple[Any, ...]:
@@ -278,13 +286,22 @@ def _count_rows(arguments: RunArguments, corpus: Corpus) -> Counted:
         source.check(split)
         _check_rows(arguments, corpus, form, source, split)
     if _counts(arguments, source):
-        number = sum(map(len, source.documents("train")))
+        number = _num_examples(form, source)
         return Counted(number, buffer=min(BUFFER, number))
     if not arguments.do_train:
         return Counted()
     most = min(BUFFER, arguments.max_train_samples or BUFFER)
     # A large file elsewhere is not read, and is taken to have them.
     return Counted(buffer=most if source.has_documents("train", most) else source.count_documents("train"))
+
+
+def _num_examples(form: Any, source: Any) -> int:
+    """Rows of the training split; without those that make no example, unless they are far away and not read."""
+    from tasks.supervised.complete_rows import CompleteTemplate
+
+    if isinstance(getattr(form, "format", None), CompleteTemplate) and not source.is_remote("train"):
+        return sum(bool(form.format(row)) for _, _, row in source.numbered_documents("train"))
+    return sum(map(len, source.documents("train")))
 
 
 def _check_rows(arguments: RunArguments, corpus: Corpus, form: Any, source: Any, split: str) -> None:

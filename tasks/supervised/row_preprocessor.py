@@ -16,6 +16,7 @@ from tasks.registry import Feature
 from tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
 from tasks.registry.steps import Step
 from tasks.sources.sharded import ShardedSource
+from tasks.supervised.complete_rows import CompleteTemplate
 from tasks.supervised.row_formats import SEPARATOR, UNKNOWN, Example, Format, Template
 from tasks.vocabularies import TokenizerVocabulary, normalization
 from tasks.vocabularies.vocabulary import encode_batch
@@ -91,6 +92,10 @@ class Supervise(Step):
                 examples = self.format(document)
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 raise ValueError(bad_row(self.task, place, error)) from error
+            if isinstance(self.format, CompleteTemplate) and not examples:
+                counts["dropped"] += 1
+                places.setdefault("dropped", place)
+                continue
             counts["empty"] += any(not example.targets.strip() for example in examples)
             counts["unknown"] += any(example.targets == UNKNOWN for example in examples)
             if isinstance(self.format, Template):
@@ -215,6 +220,10 @@ def _about_rows(
         (
             *("blank", "empty_rows", "no text in the columns of the inputs", costs),
             "Leave these rows out of the file, or fill these columns: the model reads the template alone.",
+        ),
+        (
+            *("dropped", "dropped_rows", "no text or no answer and are left out, as run_summarization.py does", costs),
+            "Fill these cells if the rows are to be learned and predicted.",
         ),
         (
             *("spaced", "spaced_labels", f"a label with extra blanks, such as {spaced!r}"),

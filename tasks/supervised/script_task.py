@@ -19,6 +19,7 @@ from tasks.metrics import tagging_metrics, text_metrics
 from tasks.sources import corpora
 from tasks.sources.sharded import ShardedSource
 from tasks.supervised import dataset_table, script_metrics, supervised_tasks, token_labels
+from tasks.supervised.complete_rows import CompleteTemplate
 from tasks.supervised.dataset import SupervisedDataset
 from tasks.supervised.question_formats import Questions
 from tasks.supervised.row_formats import UNKNOWN, Number, Translation
@@ -48,6 +49,7 @@ def task(
     questions: Sequence[str] | None = None,
     metric_names: Sequence[str] | None = None,
     answers: str = "text",
+    drops_empty: bool = False,
     files: Mapping[str, Sequence[str]] | None = None,
     dataset: str | None = None,
     dataset_config: str | None = None,
@@ -61,7 +63,7 @@ def task(
     Raises:
       ValueError: as these, and as `register_supervised_task`.
     """
-    form = row_dataset(entry, inputs, label_column, labels, languages, metric_names, questions, answers)
+    form = row_dataset(entry, inputs, label_column, labels, languages, metric_names, questions, answers, drops_empty)
     registered = supervised_tasks.register_supervised_task(
         name,
         form,
@@ -130,6 +132,7 @@ def row_dataset(
     metric_names: Sequence[str] | None,
     questions: Sequence[str] | None = None,
     answers: str = "text",
+    drops_empty: bool = False,
 ) -> SupervisedDataset:
     """How rows become examples; metrics have the names and numbers of the scripts (`script_metrics`).
 
@@ -141,6 +144,7 @@ def row_dataset(
         or accuracy.
       questions: the columns of questions, contexts and answers, with `inputs` before each text.
       answers: "text" of a T5; "label" or "number" of an encoder, for which entries lose T5's prompts.
+      drops_empty: rows without a text or without an answer make no examples, as in run_summarization.py.
 
     Raises:
       ValueError: if there is no such entry or metric, or an encoder cannot give the answers of the entry.
@@ -156,6 +160,8 @@ def row_dataset(
     elif questions is not None:
         question, context, column = questions
         form = SupervisedDataset(Questions(question, context, column, inputs or ""), metric_fns=(text_metrics.squad,))
+    elif drops_empty:
+        form = SupervisedDataset(CompleteTemplate(inputs or "", label_column, labels))
     elif answers == "number":
         form = SupervisedDataset(Number(inputs or "", label_column), metric_fns=_OF_NUMBERS)
     else:
