@@ -9,6 +9,7 @@ from limba import scoreboard
 
 TEXT = {"nats_per_text_token": 5.0, "nats_per_text_token_renormalized": 4.5, "nats_per_character": 1.25}
 SHARES = {"text_accuracy": 0.125, "text_top_5_accuracy": 0.25}
+OF_PAIRS = "pairs of agreement + more (1,500)"
 BIGRAM = {"left_bigram/nats_per_text_token": 4.75, "left_bigram/text_accuracy": 0.2}
 
 
@@ -35,7 +36,7 @@ def test_runs_stand_side_by_side_with_ngrams_once(tmp_path, capsys):
     pairs = {"task": "agreement", "split": "pairs", "step": 20, "checkpoint": "x", "loss": {}}
     results = [pairs | {"metrics": {"accuracy": 60.0}}, pairs | {"task": "more", "metrics": {"accuracy": 80.0}}]
     results += [
-        pairs | {"task": "all_files", "metrics": {"accuracy": 65.0}},
+        pairs | {"task": "all_files", "metrics": {"accuracy": 65.0, "pairs": 1500}},
         pairs | {"task": "undefined", "metrics": {}},
     ]
     (first / "eval" / "pairs_results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in results))
@@ -43,26 +44,64 @@ def test_runs_stand_side_by_side_with_ngrams_once(tmp_path, capsys):
     assert scoreboard.main([str(first), str(second), "--out", str(out)]) == 0
     with out.open() as file:
         rows = list(csv.DictReader(file))
-    assert [row[""] for row in rows] == [str(first), str(second), "bigram of the token before"]
+    assert [row["name"] for row in rows] == [str(first), str(second), "bigram of the token before"]
     assert rows[0] == {
-        "": str(first),
+        "name": str(first),
         "step": "20",
         "nats/character": "0.6250",
         "nats/token": "2.5000",
         "nats among text": "2.2500",
         "likeliest": "12.5%",
         "among five": "25.0%",
-        "pairs": "65.0%",
+        OF_PAIRS: "65.0%",
         "hours": "0.50",
     }
-    assert rows[1]["nats/token"] == "5.0000" and rows[1]["pairs"] == ""
+    assert rows[1]["nats/token"] == "5.0000" and rows[1][OF_PAIRS] == ""
     assert rows[2] == dict.fromkeys(rows[2], "") | {
-        "": "bigram of the token before",
+        "name": "bigram of the token before",
         "nats among text": "4.7500",
         "likeliest": "20.0%",
     }
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 4 and said[1].split() == list(filter(None, rows[0].values()))
+
+
+def _add_pairs(run, file, number):
+    (run / "eval").mkdir()
+    row = {"task": "t", "split": "pairs", "step": 20, "checkpoint": "x", "loss": {}, "file": f"/data/{file}"}
+    row["metrics"] = {"accuracy": 70.0, "pairs": number}
+    (run / "eval" / "pairs_results.jsonl").write_text(json.dumps(row) + "\n")
+
+
+def test_pairs_of_different_files_have_a_column_each_and_are_said(tmp_path, capsys):
+    runs = [_run(tmp_path / name) for name in "abc"]
+    for run, file, number in zip(runs, ("one.jsonl", "two.jsonl", "one.jsonl"), (400, 1400, 400), strict=True):
+        _add_pairs(run, file, number)
+    scoreboard.main([*map(str, runs)])
+    said = capsys.readouterr().out
+    assert "pairs of one.jsonl (400)  pairs of two.jsonl (1,400)" in said
+    assert "\nRuns were scored on different files of pairs: accuracies compare within a column alone.\n" in said
+    scoreboard.main([str(runs[0]), str(runs[2])])
+    said = capsys.readouterr().out
+    assert "pairs of one.jsonl (400)" in said and "compare" not in said
+
+
+def test_other_targets_are_said_and_ngrams_are_named_for_their_runs(tmp_path, capsys):
+    runs = [_run(tmp_path / name) for name in "abc"]
+    for run, size in zip(runs, (1000, 1000, 2000), strict=True):
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        lines[-1] |= {"num_text_tokens": size, "num_target_tokens": size + 50}
+        lines[-1]["left_bigram/nats_per_text_token"] = 4000 / size
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    a, b, c = runs
+    scoreboard.main([*map(str, runs)])
+    said = capsys.readouterr().out
+    assert f"bigram of the token before, beside {a}, {b} " in said and f"before, beside {c} " in said
+    assert "Evaluations of t had different targets or n-grams, and their rows do not compare" in said
+    assert f"({a}, {b}: 1,000 tokens of text, 1,050 target tokens; {c}: 2,000 tokens of text, 2,050 t" in said
+    scoreboard.main([str(a), str(b)])
+    said = capsys.readouterr().out
+    assert "beside" not in said and "compare" not in said
 
 
 def test_all_checkpoints_and_a_picture(tmp_path, capsys):

@@ -1,0 +1,160 @@
+"""The rows of `limba scoreboard`: figures of runs and of n-grams beside them, and which of them do not compare."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from limba.checkpoint_files import run_folder
+from limba.reports import goodput, pair_results, results_table, text_figures, writers
+
+FIGURES = {
+    "nats_per_character": "nats/character",
+    "nats_per_text_token": "nats/token",
+    "nats_per_text_token_renormalized": "nats among text",
+    "text_accuracy": "likeliest",
+    "text_top_5_accuracy": "among five",
+}
+PAIRS = "pairs of "  # before the file, in the name of a column
+_SIZES = {"num_text_tokens": "tokens of text", "num_target_tokens": "target tokens"}
+_MOST_NAMES = 2  # of files with pairs that were evaluated together
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One checkpoint of a run, or a predictor that has no steps.
+
+    Attributes:
+      figures: numbers by column; what is not known is missing.
+      targets: of the evaluation, as far as its numbers tell: their sizes, and the figures of n-grams.
+      run: of n-grams, that they stand beside.
+    """
+
+    name: str
+    task: str
+    figures: Mapping[str, float]
+    targets: tuple[Any, ...] = ()
+    run: str = ""
+
+
+def rows_of_run(run: Path, every_step: bool) -> list[Row]:
+    """The lines of a run's evaluations, and of the n-grams that they stand beside.
+
+    Raises:
+      FileNotFoundError: if the folder is no run, or has not been evaluated.
+    """
+    if not (run / writers.METRICS_FILE).is_file():
+        raise FileNotFoundError(
+            f"{run} has no {writers.METRICS_FILE}: name folders of runs (MODEL_DIR; of `limba run` OUTPUT_DIR/run). An "
+            "export has no figures; its run has them."
+        )
+    prefix = "training_eval/"
+    evaluations = [line for line in writers.read_metrics(run, prefix) if "nats_per_target_token" in line]
+    if not evaluations:
+        raise FileNotFoundError(f"{run} has no evaluation of a loss yet: wait for the first, or check EVAL_PERIOD.")
+    by_task: dict[str, list[dict[str, Any]]] = {}
+    for line in evaluations:
+        by_task.setdefault(line["dataset"].removeprefix(prefix), []).append(line)
+    pairs = _pairs_by_step(run)
+    made = []
+    for task, lines in by_task.items():
+        of_ngrams = tuple((name, *figures.items()) for name, figures in _ngrams(lines[-1]))
+        for line in lines if every_step else lines[-1:]:
+            costs = _costs(run) if line is lines[-1] else {}
+            made.append(
+                Row(str(run), task, _figures(line) | pairs.get(line["step"], {}) | costs, (_sizes(line), of_ngrams))
+            )
+        targets = _sizes(lines[-1]), of_ngrams
+        made += [Row(name, task, figures, targets, str(run)) for name, figures in _ngrams(lines[-1])]
+    return made
+
+
+def _figures(line: Mapping[str, Any]) -> dict[str, float]:
+    known = {"step": line["step"], **{column: line[name] for name, column in FIGURES.items() if name in line}}
+    # Targets without text, such as labels, have a loss all the same.
+    return known if "nats/token" in known else known | {"nats/token": line["nats_per_target_token"]}
+
+
+def _sizes(line: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(f"{line[name]:,.0f} {what}" for name, what in _SIZES.items() if name in line)
+
+
+def _ngrams(line: Mapping[str, Any]) -> list[tuple[str, dict[str, float]]]:
+    columns = FIGURES | {"nats_per_text_token": "nats among text"}
+    found = []
+    for key, title in text_figures.PREDICTORS.items():
+        figures = {columns[name]: line[f"{key}/{name}"] for name in columns if f"{key}/{name}" in line}
+        found += [(title, figures)] if figures else []
+    return found
+
+
+def _pairs_by_step(run: Path) -> dict[int, dict[str, float]]:
+    """The accuracy over the pairs of each file as a share; over those of all together where there are several."""
+    by_step: dict[int, list[results_table.Row]] = {}
+    for row in pair_results.read(run / "eval"):
+        if row["metrics"].get("accuracy") is not None:
+            by_step.setdefault(row["step"], []).append(row)
+    return {step: _shares_of_pairs(rows) for step, rows in by_step.items()}
+
+
+def _shares_of_pairs(rows: Sequence[results_table.Row]) -> dict[str, float]:
+    single = {Path(row.get("file") or row["task"]).name: row for row in rows if row["task"] != pair_results.ALL_FILES}
+    together = [row for row in rows if row["task"] == pair_results.ALL_FILES]
+    names = sorted(single)
+    of_all = " + ".join(names if len(names) <= _MOST_NAMES else [*names[:1], f"{len(names) - 1} more"])
+    named = [(of_all, together[0])] if together else list(single.items())
+    shares = {}
+    for name, row in named:
+        number = row["metrics"].get("pairs")
+        title = f"{PAIRS}{name}" + (f" ({number:,.0f})" if number is not None else "")
+        shares[title] = row["metrics"]["accuracy"] / 100
+    return shares
+
+
+def _costs(run: Path) -> dict[str, float]:
+    """The hours of the run as a whole, and its seed."""
+    attempts = goodput.read_attempts(run)
+    costs = {"hours": sum(max(0.0, x.ended - x.began) for x in attempts) / 3600} if attempts else {}
+    try:
+        seed = run_folder.load_run_info(run)["seeds"]["random"]
+    except (FileNotFoundError, KeyError, ValueError):  # no checkpoint yet, or of another program
+        return costs
+    return costs | {"seed": seed}
+
+
+def remarks(rows: Sequence[Row]) -> list[str]:
+    """Which rows of runs do not compare: another set of pairs, or other targets."""
+    runs = [row for row in rows if "step" in row.figures]
+    scored = {files for row in runs if (files := tuple(x for x in row.figures if x.startswith(PAIRS)))}
+    said = []
+    if len(scored) > 1:
+        said.append("Runs were scored on different files of pairs: accuracies compare within a column alone.")
+    for task in dict.fromkeys(row.task for row in runs):
+        of_targets: dict[tuple[Any, ...], list[str]] = {}
+        for row in runs:
+            if row.task == task:
+                of_targets.setdefault(row.targets, []).append(row.name)
+        if len(of_targets) > 1:
+            groups = "; ".join(
+                f"{', '.join(dict.fromkeys(names))}: {', '.join(sizes) or 'of unknown size'}"
+                for (sizes, _), names in of_targets.items()
+            )
+            said.append(
+                f"Evaluations of {task} had different targets or n-grams, and their rows do not compare, but for nats "
+                f"per character between vocabularies on the same texts ({groups})."
+            )
+    return said
+
+
+def ngrams_once(rows: Sequence[Row]) -> list[Row]:
+    """Runs first; then n-grams, once where runs were evaluated on the same targets, else with the runs' names."""
+    ngrams = [row for row in rows if "step" not in row.figures]
+    runs_of: dict[tuple[Any, ...], dict[str, None]] = {}
+    for row in ngrams:
+        runs_of.setdefault((row.task, row.targets), {})[row.run] = None
+    made: dict[tuple[Any, ...], Row] = {}
+    for row in ngrams:
+        is_only = sum(task == row.task for task, _ in runs_of) == 1
+        beside = "" if is_only else f", beside {', '.join(runs_of[row.task, row.targets])}"
+        made.setdefault((row.task, row.targets, row.name), dataclasses.replace(row, name=row.name + beside))
+    return [row for row in rows if "step" in row.figures] + list(made.values())
