@@ -30,6 +30,7 @@ RestoreStateTransformationFn = Callable[..., PyTree]
 _FLOAT_DTYPES = ("float32", "bfloat16")
 _MODES = ("specific", "latest", "all")
 _RESETS = ("step", "optimizer")
+_EMBEDDING, _SIZES_OF_EMBEDDING = "target/token_embedder/embedding", ("vocab_size", "emb_dim")
 _STATISTICS = "state/param_states/"
 
 
@@ -304,7 +305,7 @@ def _missing(
     elif extra:
         logger.warning("%s: not in the configured model and left out: %s.", path, _some(extra))
     if problems:
-        raise _mismatch(path, problems)
+        raise _mismatch(path, [*_other_settings(tensors, wanted), *problems])
     if new:
         logger.info("%s: %d tensors are new and initialized, such as %s.", path, len(new), new[0])
     if "optimizer" in config.reset and any(name.startswith(_STATISTICS) for name in wanted):
@@ -314,6 +315,14 @@ def _missing(
     if others:
         logger.warning("%s: initialized from scratch (fallback_to_scratch): %s.", path, _some(others, 50))
     return missing
+
+
+def _other_settings(tensors: Mapping[str, SavedTensor], wanted: Mapping[str, jax.ShapeDtypeStruct]) -> list[str]:
+    """The settings of a T5Config that the embedding shows to be others: many tensors differ with them."""
+    if _EMBEDDING not in tensors or _EMBEDDING not in wanted:
+        return []
+    sizes = zip(_SIZES_OF_EMBEDDING, tensors[_EMBEDDING].shape, wanted[_EMBEDDING].shape, strict=False)
+    return [f"{setting} was {old} and is {new}" for setting, old, new in sizes if old != new]
 
 
 def _mismatch(path: str | AnyPath, problems: Sequence[str]) -> CheckpointMismatchError:

@@ -156,6 +156,17 @@ def test_another_network_is_an_error_that_names_the_tensors(tmp_path, trainer):
     with pytest.raises(checkpointing.CheckpointMismatchError) as error:
         Checkpointer(tmp_path, SaveCheckpointConfig()).restore_latest(other.sharded_state_shapes())
     assert "mlp" in str(error.value) and "another MODEL_DIR" in str(error.value)
+    assert "emb_dim" not in str(error.value)
+
+
+def test_another_width_is_named_before_the_tensors(tmp_path, trainer):
+    _save_steps(tmp_path, trainer, [1])
+    width = small.config().emb_dim
+    shapes = small.make_trainer(small.model(emb_dim=2 * width)).sharded_state_shapes()
+    with pytest.raises(
+        checkpointing.CheckpointMismatchError, match=rf"configure: emb_dim was {width} and is {2 * width}; "
+    ):
+        Checkpointer(tmp_path, SaveCheckpointConfig()).restore_latest(shapes)
 
 
 @pytest.mark.parametrize(("mlp_dim", "converted"), [(128, True), (256, False)])
