@@ -192,7 +192,7 @@ def test_a_second_copy_of_a_script_gives_way_to_the_first(monkeypatch):
 
     copy = types.ModuleType("__main__")
     copy.__file__ = train.__file__
-    copy.train = types.FunctionType(train.train.__code__, {})
+    copy.train = types.FunctionType(train.train.__code__, {}, closure=train.train.__closure__)
     monkeypatch.setitem(sys.modules, "__main__", copy)
     t5x_names.install()
     assert copy.train is train.train
