@@ -12,9 +12,9 @@ from limba.run_pages import run_curves, run_state
 from limba.run_pages.run_curves import TEACHER_FORCED, TRAIN
 from limba.run_pages.run_record import RunRecord
 
-# Characters of a text of an example, and documents of a spike.
+# Characters of a text of an example; files of a spike, and rows of each.
 _LONGEST = 600
-_MOST_DOCUMENTS, _MOST_SPIKES = 5, 50
+_MOST_DOCUMENTS, _MOST_ROWS, _MOST_SPIKES = 5, 5, 50
 _HOURS_A_DAY = 24
 Cells = Sequence[Sequence[str]]
 
@@ -201,9 +201,13 @@ def _is_int(value: Any) -> bool:
 
 
 def _shown(document: Any) -> str:
-    if isinstance(document, dict):
-        return ", ".join(f"{key} {value}" for key, value in document.items())
-    return str(document)
+    """A file of `spikes.jsonl` with the rows that were passed over, such as "corpus.jsonl: 3, 7 and 20 more rows"."""
+    if not (isinstance(document, dict) and isinstance(document.get("rows"), list)):
+        return str(document)
+    rows = document["rows"]
+    more = f" and {len(rows) - _MOST_ROWS} more rows" if len(rows) > _MOST_ROWS else ""
+    name = str(document.get("file")).rpartition("/")[2]
+    return f"{name}: {', '.join(map(str, rows[:_MOST_ROWS]))}{more}"
 
 
 def predictions(runs: Sequence[RunRecord]) -> str:

@@ -40,15 +40,18 @@ def _titles(text):
 
 def test_a_page_has_the_numbers_of_a_run(tmp_path):
     folder = set_info(make_run(tmp_path / "run", steps=range(10, 51, 10), **{"timing/steps_per_second": 4.0}))
+    files = [("a.jsonl", [7]), ("b.jsonl", list(range(9)))]
+    documents = [{"task": "t", "file": f"/data/{name}", "rows": rows} for name, rows in files]
     write_lines(
         folder / "spikes.jsonl",
-        [{"step": 40, "back_to": 30, "reason": "too <high>", "documents": [{"file": "a.jsonl", "row": 7}]}],
+        [{"step": 40, "back_to": 30, "reason": "too <high>", "documents": documents}],
     )
     text = _page(tmp_path, folder, flags=["--price", "3"])
     head, row = _cells(text, "Overview")
     assert head == ["run", "step", "loss", "validation loss", "tokens/s", "time so far", "time left", "state"]
     assert row == ["run", "50 of 100", "4.5000", "5.6250", "2,000", "30 min", "30 min", "stopped"]
-    assert _cells(text, "Spikes")[1] == ["40", "30", "too &lt;high&gt;", "file a.jsonl, row 7"]
+    passed_over = "a.jsonl: 7; b.jsonl: 0, 1, 2, 3, 4 and 4 more rows"
+    assert _cells(text, "Spikes")[1] == ["40", "30", "too &lt;high&gt;", passed_over]
     head, so_far, left = _cells(text, "Cost")
     assert head == ["", "steps", "time", "tokens", "FLOPs", "price, at 3 an hour"]
     assert so_far[:4] == ["so far", "50", "30 min", "25 k"] and so_far[-1] == "1.50"
