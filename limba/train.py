@@ -54,7 +54,7 @@ InitialValues = Callable[..., PyTree]
 
 
 # T5X's gin files bind these arguments by their names: they stay one flat list.
-@going_back.start_again_after_spikes
+@loop.start_again_after_spikes
 def train(
     *,
     model: EncoderDecoderModel,

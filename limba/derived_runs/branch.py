@@ -8,7 +8,6 @@ OUT/metrics.jsonl        the parent's, up to that step
 
 import dataclasses
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.directories import checkpoint_path, checkpoint_steps, is_checkpoint, run_directory
 from limba.checkpoints import state_checksums
-from limba.files import storage
+from limba.files import json_text, storage
 from limba.files.output_folder import fingerprint
 from limba.files.storage import AnyPath
 from limba.gin_config.recipe import Binding, Recipe, Reference
@@ -188,7 +187,7 @@ def write(branch: Branch, folder: Path, gin: str, record: Mapping[str, Any]) -> 
         if storage.is_file(home / name):
             _take(home / name, folder / name)
     (folder / GIN).write_text(gin, "utf-8")
-    (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    (folder / RECORD).write_text(json_text.dumps(record, indent=1) + "\n", "utf-8")
 
 
 def _take(source: AnyPath, to: Path) -> None:

@@ -1,8 +1,8 @@
 """The page of `limba report`: one HTML file with everything in it."""
 
-import json
 from collections.abc import Mapping, Sequence
 
+from limba.files import json_text
 from limba.run_pages import bokeh_charts, chart_choice, page_parts
 from limba.run_pages.bokeh_charts import Charts
 from limba.run_pages.page_parts import escape
@@ -104,7 +104,7 @@ def _page(
         f"<header><h1>{escape(names)}</h1>{links}"
         f'<label>axis <select id="axis" autocomplete="off">{options}</select></label></header>'
         f'<p class="note">{escape(note)}</p>{body}'
-        f'<script type="application/json" id="axis-labels">{json.dumps(labels)}</script>'
+        f'<script type="application/json" id="axis-labels">{json_text.dumps(labels)}</script>'
         f"{script}<script>{_SCRIPT}</script></body></html>\n"
     )
 

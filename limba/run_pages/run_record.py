@@ -1,14 +1,13 @@
 """All that a run's folder says of it, read once for a page."""
 
 import dataclasses
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from limba.files import storage
+from limba.files import json_text, storage
 from limba.files.storage import AnyPath
 from limba.gin_config.recipe import Recipe
 from limba.network import flops
@@ -215,4 +214,4 @@ def _target(row: json_lines.Record) -> str:
 
 
 def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json_text.dumps(value, ensure_ascii=False)

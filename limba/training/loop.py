@@ -4,6 +4,7 @@ What rescues a run that is asked to stop, waits or hangs is in `limba/training/r
 """
 
 import contextlib
+import copy
 import functools
 import gc
 import itertools
@@ -12,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
@@ -32,9 +33,29 @@ from limba.workers.preemption import PREEMPTED_EXIT_CODE
 
 logger = logging.getLogger(__name__)
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
 
 class NanLossError(NotFiniteError):
     """The loss, the parameters or the optimizer state are not finite; more steps would only spread it."""
+
+
+def start_again_after_spikes(train: Callable[_P, _T]) -> Callable[_P, _T]:
+    """A decorator of `train()`: calls it again, with the actions that it had, as long as it goes back."""
+
+    @functools.wraps(train)
+    def repeated(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        actions: Any = kwargs.get("actions")
+        while True:
+            if kwargs.get("spikes") is not None:
+                kwargs["actions"] = copy.deepcopy(actions)  # they remember metrics of steps that are made again
+            try:
+                return train(*args, **kwargs)
+            except GoBackError:
+                pass  # With the error goes its traceback, which holds the old state.
+
+    return repeated
 
 
 def train_loop(run: Run, state: TrainState, resumed: bool, run_eval_before_training: bool) -> tuple[int, TrainState]:

@@ -6,15 +6,13 @@ Both together say what to pass over after a restart, so a run that is killed on 
 """
 
 import collections
-import copy
-import functools
 import itertools
 import json
 import logging
 import operator
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
@@ -38,8 +36,6 @@ FILE_NAME = "spikes.jsonl"
 STATE_NAME = "spikes.json"
 _KEYS = ("step", "back_to", "passed")
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 Record = dict[str, Any]
 
 
@@ -239,20 +235,3 @@ def begin(
         trainer.draw_other_dropout(spikes.repeats)
     spikes.pass_over(batches, step)
     return spikes
-
-
-def start_again_after_spikes(train: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A decorator of `train()`: calls it again, with the actions that it had, as long as it goes back."""
-
-    @functools.wraps(train)
-    def repeated(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        actions: Any = kwargs.get("actions")
-        while True:
-            if kwargs.get("spikes") is not None:
-                kwargs["actions"] = copy.deepcopy(actions)  # they remember metrics of steps that are made again
-            try:
-                return train(*args, **kwargs)
-            except GoBackError:
-                pass  # With the error goes its traceback, which holds the old state.
-
-    return repeated
