@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from limba.checkpoint_files import run_folder
-from limba.checkpoint_files.directories import checkpoint_path, checkpoint_steps, is_checkpoint, run_directory
+from limba.checkpoint_files.directories import checkpoint_path
 from limba.checkpoints import state_checksums
+from limba.derived_runs import source_run
 from limba.files import json_text, storage
 from limba.files.output_folder import fingerprint
 from limba.files.storage import AnyPath
@@ -71,12 +72,7 @@ def find_parent(run: str, step: int) -> AnyPath:
     Raises:
       FileNotFoundError: if it is no run, has no such checkpoint, or it is not Limba's.
     """
-    home = run_directory(run)
-    if is_checkpoint(home):
-        raise FileNotFoundError(f"{home} is one checkpoint; give its run's directory, {home.parent}, and --at.")
-    steps = checkpoint_steps(home)
-    if not steps:
-        raise FileNotFoundError(f"{home} is no run: it holds no checkpoint_<step> directory.")
+    home, steps = source_run.find(run)
     if step not in steps:
         raise FileNotFoundError(
             f"--at {step}: {home} has checkpoints of the steps {', '.join(map(str, steps))}. A file PINNED in a "

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from limba.checkpoint_files import assignment_maps, classic_format, pretraining_parts, run_folder, saved_tensors
-from limba.checkpoint_files.directories import checkpoint_path, checkpoint_steps, is_checkpoint, run_directory
+from limba.checkpoint_files.directories import checkpoint_path
 from limba.checkpoint_files.run_folder import load_run_info
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
 from limba.checkpoint_files.small_files import load_files, write_files
 from limba.checkpoints import state_checksums
+from limba.derived_runs import source_run
 from limba.files import storage
 from limba.files.storage import AnyPath
 
@@ -28,12 +29,7 @@ def last_checkpoints(run: str, number: int) -> list[AnyPath]:
     """
     if number < 2:
         raise ValueError(f"--last is {number}; a mean needs at least 2 checkpoints.")
-    directory = run_directory(run)
-    if is_checkpoint(directory):
-        raise FileNotFoundError(f"{directory} is one checkpoint; give its run's directory, {directory.parent}.")
-    steps = checkpoint_steps(directory)
-    if not steps:
-        raise FileNotFoundError(f"{directory} is no run: it holds no checkpoint_<step> directory.")
+    directory, steps = source_run.find(run)
     if len(steps) < number:
         remedy = f"give --last {len(steps)}, or train" if len(steps) > 1 else "train"
         raise ValueError(

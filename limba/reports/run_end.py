@@ -19,6 +19,10 @@ FAILED, STOPPED = "failed", "stopped"
 _LONGEST = 2000
 
 
+class StartsAgainError(Exception):
+    """Ends a start of a run that the same process begins again: it is no end of the run."""
+
+
 @contextlib.contextmanager
 def recorded(model_dir: AnyPath, writes: bool = True) -> Iterator[None]:
     """A context of the steps of a run; writes how it ended if an error or a request to stop ended it.
@@ -33,6 +37,8 @@ def recorded(model_dir: AnyPath, writes: bool = True) -> Iterator[None]:
     storage.remove_file(file)
     try:
         yield
+    except StartsAgainError:
+        raise
     except BaseException as error:
         if not {*storage.list_names(model_dir)} - {run_lock.FILE_NAME}:
             raise  # It failed before it wrote anything, and leaves no folder.

@@ -180,7 +180,7 @@ def scripts(figures: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:
     return bokeh("embed").components(dict(figures))
 
 
-def scripts() -> str:
+def program() -> str:
     """bokeh's program for browsers, whole: a page needs no network."""
     return bokeh("resources").Resources(mode="inline", components=["bokeh"]).render_js()
 

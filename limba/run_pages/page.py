@@ -100,7 +100,7 @@ def _page(
     return (
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(names)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
-        f"{bokeh_charts.scripts()}</head><body>"
+        f"{bokeh_charts.program()}</head><body>"
         f"<header><h1>{escape(names)}</h1>{links}"
         f'<label>axis <select id="axis" autocomplete="off">{options}</select></label></header>'
         f'<p class="note">{escape(note)}</p>{body}'

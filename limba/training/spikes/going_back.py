@@ -25,7 +25,7 @@ from limba.data.contract import BatchIterator
 from limba.files import json_text, storage, untrusted_json
 from limba.files.storage import AnyPath
 from limba.models import metrics as metrics_lib
-from limba.reports import json_lines
+from limba.reports import json_lines, run_end
 from limba.training.spikes.spike_rule import REPEAT, Figures, SpikeGuard
 from limba.training.trainer import BaseTrainer
 from limba.workers import distributed
@@ -39,7 +39,7 @@ _KEYS = ("step", "back_to", "passed")
 Record = dict[str, Any]
 
 
-class GoBackError(Exception):
+class GoBackError(run_end.StartsAgainError):
     """The run is to start again from an earlier checkpoint; the record of the spike is written."""
 
 
@@ -71,22 +71,9 @@ class Spikes:
         self._before: collections.deque[Figures] = collections.deque(maxlen=guard.window)
         self.passed = 0
         if resumed:
-            self._load(checkpoint_path(checkpointer.model_dir, step))
+            self.passed, before = _read_state(checkpoint_path(checkpointer.model_dir, step))
+            self._before.extend(before)
         self._records = distributed.from_first("spikes of the run", lambda: self._own_records(step if resumed else -1))
-
-    def _load(self, checkpoint: AnyPath) -> None:
-        content = load_files(checkpoint, FOLDER).get(STATE_NAME) if storage.is_dir(checkpoint / FOLDER) else None
-        if content is None:  # An earlier start of the run did not look for spikes.
-            return
-        where = f"{checkpoint}/{FOLDER}/{STATE_NAME}"
-        saved = untrusted_json.parse_object(content, where)
-        try:
-            self.passed = operator.index(saved["passed"])
-            self._before.extend(
-                Figures(float(loss), None if norm is None else float(norm)) for loss, norm in saved["before"]
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{where} is damaged: it needs `passed` and `before` ({error!r}).") from error
 
     def _own_records(self, step: int) -> list[Record]:
         """The records behind a run that begins at `step`: the last ones are removed that went back to later steps.
@@ -172,7 +159,7 @@ class Spikes:
         back_to = good[-2] if is_suspect and len(good) > 1 else good[-1]
         passed = self.passed + step - back_to
         if self._guard.remedy == REPEAT:
-            passed = self._passed_before(checkpoint_path(directory, back_to))
+            passed, _ = _read_state(checkpoint_path(directory, back_to))
         self._records.append({"step": step, "back_to": back_to, "passed": passed, "reason": reason})
         self._remove_after(back_to)
         self._write()
@@ -181,10 +168,6 @@ class Spikes:
         )
         logger.warning("Step %d is a spike: %s. The run goes back to step %d and %s.", step, reason, back_to, what)
         return GoBackError(reason)
-
-    def _passed_before(self, checkpoint: AnyPath) -> int:
-        content = load_files(checkpoint, FOLDER).get(STATE_NAME) if storage.is_dir(checkpoint / FOLDER) else None
-        return json.loads(content)["passed"] if content else 0
 
     def _remove_after(self, step: int) -> None:
         """Removes newer checkpoints, before the record names an older one: a restart must not begin with them."""
@@ -198,6 +181,20 @@ class Spikes:
     def _write(self) -> None:
         if jax.process_index() == 0:
             storage.replace_text(self._file, "".join(map(json_lines.to_line, self._records)))
+
+
+def _read_state(checkpoint: AnyPath) -> tuple[int, list[Figures]]:
+    """What `Spikes.state_files` has written: batches passed over, and the figures of the steps before."""
+    content = load_files(checkpoint, FOLDER).get(STATE_NAME) if storage.is_dir(checkpoint / FOLDER) else None
+    if content is None:  # An earlier start of the run did not look for spikes.
+        return 0, []
+    where = f"{checkpoint}/{FOLDER}/{STATE_NAME}"
+    saved = untrusted_json.parse_object(content, where)
+    try:
+        before = [Figures(float(loss), None if norm is None else float(norm)) for loss, norm in saved["before"]]
+        return operator.index(saved["passed"]), before
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{where} is damaged: it needs `passed` and `before` ({error!r}).") from error
 
 
 def figures_of(metrics: metrics_lib.Metrics) -> Figures:

@@ -66,3 +66,10 @@ def test_a_full_disk_and_other_processes_write_nothing(tmp_path, monkeypatch):
 def test_a_damaged_record_is_none(tmp_path, content):
     (tmp_path / run_end.FILE_NAME).write_text(content)
     assert run_end.read(tmp_path) is None
+
+
+def test_a_start_after_which_the_run_goes_on_by_itself_is_no_end(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(run_end.StartsAgainError), run_end.recorded(tmp_path):
+        raise run_end.StartsAgainError
+    assert run_end.read(tmp_path) is None

@@ -139,6 +139,7 @@ def test_a_poisoned_run_equals_one_that_never_had_those_batches(tmp_path, kind):
     """Batches 0 to 5, then, past 6 to 9 with the poison, 10 to 27: those of steps 1 to 24."""
     step, state = _train(tmp_path / "poisoned", {9: kind})
     assert step == 24
+    assert not (tmp_path / "poisoned" / "run_end.json").exists()
     (record,) = _records(tmp_path / "poisoned")
     assert (record["step"], record["back_to"], record["passed"]) == (10, 6, 4)
     assert record["documents"] == [{"task": "counter", "file": "corpus.txt", "rows": [6, 7, 8, 9]}]
