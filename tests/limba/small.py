@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from limba import models
+from limba.data.contract import DatasetConfig
 from limba.models import decoding
 from limba.network import t5
 from limba.optimizers import adafactor, schedules
@@ -203,3 +204,22 @@ class Stream:
 
     def restore_state(self, state):
         self.next = int(state["reader-0"])
+
+
+def training(model_dir: Any, total_steps: int) -> dict[str, Any]:
+    """Arguments of `train()` for a tiny model on the counter stream, with a line of metrics for each step."""
+    lengths = {"inputs": 16, "targets": 8}
+    return {
+        "model": tiny_model(),
+        "train_dataset_cfg": DatasetConfig("counter", lengths, "train", 8, seed=0),
+        "train_eval_dataset_cfg": DatasetConfig("counter", lengths, "validation", 8, seed=0),
+        "partitioner": partitioner(),
+        "trainer_cls": SharedTrainer,
+        "model_dir": str(model_dir),
+        "total_steps": total_steps,
+        "eval_period": 2,
+        "stats_period": 1,
+        "random_seed": 7,
+        "get_dataset_fn": lambda *_: Stream(),
+        "verify_matching_vocabs_fn": None,
+    }

@@ -12,14 +12,12 @@ from limba.checkpoint_files import saved_tensors
 from limba.checkpoints import checkpointing
 from limba.checkpoints.checkpointing import RestoreCheckpointConfig
 from limba.checkpoints.train_state import TrainState
-from limba.data.contract import DatasetConfig
 from limba.optimizers import adafactor, definitions, freezing
 from limba.optimizers.averaging import AveragedOptimizer
 from limba.reports import writers
 from limba.train import train
 from tests.limba import small
 
-LENGTHS = {"inputs": 16, "targets": 8}
 DECAY = 0.3
 
 
@@ -34,21 +32,10 @@ def _model(averages: bool, make=_adafactor):
 
 
 def _train(model_dir, total_steps=4, model=None, **options):
-    arguments = {
+    arguments = small.training(model_dir, total_steps) | {
         "model": model or _model(True),
-        "train_dataset_cfg": DatasetConfig("counter", LENGTHS, "train", 8, seed=0),
-        "train_eval_dataset_cfg": DatasetConfig("counter", LENGTHS, "validation", 8, seed=0),
         "checkpoint_cfg": checkpointing.CheckpointConfig(save=checkpointing.SaveCheckpointConfig(period=1)),
-        "partitioner": small.partitioner(),
-        "trainer_cls": small.SharedTrainer,
-        "model_dir": str(model_dir),
-        "total_steps": total_steps,
-        "eval_period": 2,
-        "stats_period": 1,
-        "random_seed": 7,
-        "get_dataset_fn": lambda *_: small.Stream(),
         "train_eval_get_dataset_fn": lambda *_: {"counter": [small.batch(100), small.batch(101)]},
-        "verify_matching_vocabs_fn": None,
     }
     return train(**(arguments | options))[1]
 

@@ -36,23 +36,12 @@ LENGTHS = {"inputs": 16, "targets": 8}
 def _train(model_dir, total_steps=4, model=None, save=None, restore=None, **options):
     """`train()` on the counter stream of `small`, evaluating every second step on two fixed batches of two tasks."""
     batches = [small.batch(100), small.batch(101)]
-    arguments = {
+    arguments = small.training(model_dir, total_steps) | {
         "model": model or small.tiny_model(),
-        "train_dataset_cfg": DatasetConfig("counter", LENGTHS, "train", 8, seed=0),
-        "train_eval_dataset_cfg": DatasetConfig("counter", LENGTHS, "validation", 8, seed=0),
         "checkpoint_cfg": checkpointing.CheckpointConfig(
             save=save or checkpointing.SaveCheckpointConfig(period=100), restore=restore
         ),
-        "partitioner": small.partitioner(),
-        "trainer_cls": small.SharedTrainer,
-        "model_dir": str(model_dir),
-        "total_steps": total_steps,
-        "eval_period": 2,
-        "stats_period": 1,
-        "random_seed": 7,
-        "get_dataset_fn": lambda *_: small.Stream(),
         "train_eval_get_dataset_fn": lambda *_: {"a": batches, "b": batches[:1]},
-        "verify_matching_vocabs_fn": None,
     }
     return train(**(arguments | options))
 

@@ -11,14 +11,13 @@ import pytest
 
 from limba.checkpoint_files.small_files import load_files, write_files
 from limba.checkpoints import checkpointing
-from limba.data.contract import DatasetConfig, Document
+from limba.data.contract import Document
 from limba.reports import writers
 from limba.train import train
 from limba.training.loop import NanLossError
 from limba.training.spikes.spike_rule import Figures, SpikeGuard
 from tests.limba import small
 
-LENGTHS = {"inputs": 16, "targets": 8}
 # A tiny model learns one batch by heart: its loss falls from 6.3 to 4.3 in 24 steps, and is 5.9 on other targets.
 GUARD = SpikeGuard(window=4, least=4, spread=2.0, gradient_spread=None)
 
@@ -99,21 +98,12 @@ class Poisoned(small.Stream):
 
 
 def _train(model_dir, poison, total_steps=24, stream=Poisoned, save=None, **options):
-    arguments = {
-        "model": small.tiny_model(),
-        "train_dataset_cfg": DatasetConfig("counter", LENGTHS, "train", 8, seed=0),
+    arguments = small.training(model_dir, total_steps) | {
+        "train_eval_dataset_cfg": None,
         "checkpoint_cfg": checkpointing.CheckpointConfig(
             save=save or checkpointing.SaveCheckpointConfig(period=6, keep=3)
         ),
-        "partitioner": small.partitioner(),
-        "trainer_cls": small.SharedTrainer,
-        "model_dir": str(model_dir),
-        "total_steps": total_steps,
-        "eval_period": 100,
-        "stats_period": 1,
-        "random_seed": 7,
         "get_dataset_fn": lambda *_: stream(poison),
-        "verify_matching_vocabs_fn": None,
         "spikes": GUARD,
     }
     return train(**(arguments | options))
