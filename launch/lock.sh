@@ -17,6 +17,7 @@ usage: bash launch/lock.sh [--upgrade]    write the lock files; versions stay un
   launch/requirements.lock        what Limba's own tasks need, without TensorFlow
   launch/requirements-seqio.lock  the same and limba[seqio]
   tests/requirements.lock         all that the tests need
+  tests/requirements-hf5.lock     the tests' second environment: what needs other versions than the first has
 
 Each holds for Linux (x86-64, aarch64) and macOS (arm64) and for Python ${PYTHONS[0]} to ${PYTHONS[${#PYTHONS[@]} - 1]}: where these differ, a line
 has a marker, such as TensorFlow's, which has no wheels for Python 3.14. Both need the package index and uv $UV_VERSION (UV=$UV).
@@ -77,3 +78,8 @@ fi
 resolve "${LOCKS[2]}" --extra test "$@"
 resolve "${LOCKS[1]}" --extra seqio --constraints "${LOCKS[2]}"
 resolve "${LOCKS[0]}" --constraints "${LOCKS[2]}"
+
+# Transformers 5, and the trackers that need its huggingface_hub; what Limba's writers import, and no JAX.
+SECOND=(transformers sentencepiece protobuf safetensors trackio mlflow-skinny tensorstore "etils[epath]" gin-config)
+printf '%s\n' "${SECOND[@]}" | "$UV" pip compile --quiet --universal --python-version "${PYTHONS[0]}" --fork-strategy fewest \
+  --no-annotate --custom-compile-command "bash launch/lock.sh" --output-file tests/requirements-hf5.lock "$@" -

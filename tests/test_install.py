@@ -42,7 +42,13 @@ ENVIRONMENTS = [
 ]
 HEAVY = {"tensorflow", "tensorflow-text", "tensorflow-datasets", "seqio", "torch", "transformers", "keras", "libtpu"}
 # Packages whose modules have another name than they.
-PACKAGE_OF = {"gin": "gin-config", "google": "protobuf", "orbax": "orbax-checkpoint", "yaml": "pyyaml"}
+PACKAGE_OF = {
+    "gin": "gin-config",
+    "google": "protobuf",
+    "mlflow": "mlflow-skinny",
+    "orbax": "orbax-checkpoint",
+    "yaml": "pyyaml",
+}
 # Installed by those who have models in these libraries, and found at run time.
 # fastapi and uvicorn come with gradio, whose page they serve.
 UNDECLARED = {"torch", "transformers", "fastapi", "uvicorn"}

@@ -12,7 +12,7 @@ from limba.gin_config.hf_keys import period_keys
 from limba.gin_config.hf_keys.row_answers import TEXT
 from limba.gin_config.hf_keys.run_arguments import RunArguments
 from limba.gin_config.recipe import Binding, Block, Include, Reference, Statement, as_text, given
-from limba.hf_script import gin_best, gin_optimizer, script_data
+from limba.hf_script import gin_best, gin_optimizer, script_data, trackers
 from limba.hf_script.script_data import Corpus
 from limba.network.encoders.config import EncoderConfig
 
@@ -62,9 +62,9 @@ def steps_of_epochs(arguments: RunArguments, num_examples: int, devices: int) ->
 
 def compose(arguments: RunArguments, plan: Plan) -> str:
     """The gin file."""
-    wandb = any(name in ("wandb", "all") for name in arguments.trackers)
+    writers = [trackers.gin_name(name) for name in arguments.trackers if name not in ("tensorboard", "none")]
     chapters = [
-        _header(arguments, plan, wandb),
+        _header(arguments, plan, [name.partition(".")[0] for name in writers]),
         _rows(arguments, plan) if arguments.is_finetuning else _documents(arguments, plan),
         _training(arguments, plan),
         [
@@ -79,14 +79,14 @@ def compose(arguments: RunArguments, plan: Plan) -> str:
     ]
     if _writes(arguments):
         chapters.append(_decoding(arguments))
-    if wandb:
-        writers = Binding("train_script.train.metric_writers", [Reference("@wandb_writer.WandbWriter")])
-        name = [Binding("wandb_writer.WandbWriter.name", arguments.run_name)] if arguments.run_name else []
-        chapters.append([writers, *name])
+    if writers:
+        names = [Binding(f"{name}.name", arguments.run_name) for name in writers if arguments.run_name]
+        all_of_them = Binding("train_script.train.metric_writers", [Reference(f"@{name}") for name in writers])
+        chapters.append([all_of_them, *names])
     return "\n\n".join(map(as_text, chapters)) + "\n"
 
 
-def _header(arguments: RunArguments, plan: Plan, wandb: bool) -> list[Statement]:
+def _header(arguments: RunArguments, plan: Plan, writers: Sequence[str]) -> list[Statement]:
     out = plan.out
     modules = ["actions", "checkpoints", "data", "encoder" if plan.encoder else "network", "schedules", "trainer"]
     modules += ["adafactor"] if arguments.uses_adafactor else ["optimizers"]
@@ -94,7 +94,7 @@ def _header(arguments: RunArguments, plan: Plan, wandb: bool) -> list[Statement]
     modules += ["models"] if _writes(arguments) else []
     modules += ["decoding"] if _writes(arguments) and not _searches(arguments) else []
     modules += ["classifier"] if plan.labels else []
-    modules += ["wandb_writer"] if wandb else []
+    modules += writers
     tuning = arguments.is_finetuning
     task = ["from tasks.supervised import script_task"] if tuning else ["from tasks import objectives"]
     task += [] if tuning else ["from tasks.pretraining import masked_text"]

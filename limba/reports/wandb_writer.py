@@ -5,7 +5,6 @@ Needs `pip install wandb` (the extra `wandb`). WANDB_MODE=offline needs no netwo
 """
 
 import importlib.util
-import math
 import netrc
 import os
 import secrets
@@ -15,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from limba.files import json_text, redaction, storage
+from limba.files import redaction
 from limba.gin_config.recipe import Recipe
-from limba.reports import average_lines, json_lines
+from limba.reports.tracked_run import TrackedRun
 from limba.reports.writers import Scalars
 
 _RECORD = "wandb.json"
@@ -72,14 +71,9 @@ class WandbWriter:
         self.check()
         import wandb
 
-        self._record = model_dir / _RECORD
-        # A damaged record begins another run of W&B; the training does not depend on it.
-        known = next(iter(json_lines.read_and_repair(self._record, lambda record: "id" in record)), {})
         # A W&B agent has already chosen the id.
-        run_id = os.environ.get("WANDB_RUN_ID") or known.get("id") or secrets.token_hex(4)
-        self._last_step = known.get("last_step", -1) if known.get("id") == run_id else -1
-        self._keep_until = keep_until
-        self._datasets: set[str] = set()  # that were written
+        self._tracked = TrackedRun(model_dir / _RECORD, keep_until, os.environ.get("WANDB_RUN_ID"))
+        run_id = self._tracked.id or secrets.token_hex(4)
         model_dir.mkdir(parents=True, exist_ok=True)
         given = sys.argv[:]
         try:
@@ -102,8 +96,7 @@ class WandbWriter:
             ) from error
         finally:
             sys.argv[:] = given
-        self._id = run_id
-        self._save_record()
+        self._tracked.begin(run_id)
 
     @staticmethod
     def check() -> None:
@@ -124,21 +117,11 @@ class WandbWriter:
                 "WANDB_MODE=offline needs neither."
             )
 
-    def _save_record(self) -> None:
-        storage.replace_text(self._record, json_text.dumps({"id": self._id, "last_step": self._last_step}) + "\n")
-
     def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None:
-        # W&B's steps only increase: values sent before the run was stopped are there, and are the same.
-        if step <= self._last_step and step > self._keep_until >= 0:
-            return
-        named = {f"{dataset}/{name}": x for name, x in scalars.items()}
-        self._datasets.add(dataset)
-        if not average_lines.is_of_average(dataset, self._datasets):
-            named |= _names_of_trainer(dataset, scalars)
-        self._run.log({name: x for name, x in named.items() if math.isfinite(x)}, step=step)
-        if step > self._last_step:
-            self._last_step = step
-            self._save_record()
+        # W&B's steps only increase: what it has already is not sent again.
+        if values := self._tracked.values(step, dataset, scalars):
+            self._run.log(values, step=step)
+            self._tracked.sent(step)
 
     def write_text(self, step: int, dataset: str, name: str, text: str) -> None:
         if name == "config":
@@ -167,15 +150,3 @@ def _has_key(server: str) -> bool:
         except (OSError, netrc.NetrcParseError):
             continue  # wandb does not read it either.
     return False
-
-
-def _names_of_trainer(dataset: str, scalars: Scalars) -> dict[str, float]:
-    """Evaluations once more as Hugging Face's Trainer calls them, which sweeps of its scripts look at."""
-    if dataset.startswith("inference_eval/"):
-        found = {name: x for name, x in scalars.items() if name.startswith("eval/")}
-        return ({"eval/exact_match": found["eval/em"]} if "eval/em" in found else {}) | found
-    if not dataset.startswith("training_eval/"):
-        return {}
-    # A task's own accuracy comes later, and replaces that of given targets.
-    ours = {"eval/loss": "nats_per_target_token", "eval/accuracy": "accuracy"}
-    return {name: scalars[of_limba] for name, of_limba in ours.items() if of_limba in scalars}

@@ -60,7 +60,7 @@ _SUMS = "an evaluation keeps sums, and gathers nothing"
 _SAME_PRECISION = "evaluation computes as training does"
 _ONLY_HALF = "it says how float16 is computed, which fp16 would ask for"
 _CHECKPOINTS = "a checkpoint has all that a resumed run needs, written once for all processes"
-_TRACKIO = "only trackio reads it"
+_TRACKIO = "TRACKIO_PROJECT and TRACKIO_SPACE_ID name them (docs/trackers.md); nothing is sent to a Space without"
 WITHOUT_EFFECT: Mapping[str, str] = {
     **dict.fromkeys(("preprocessing_num_workers", "overwrite_cache", "keep_linebreaks"), _STREAMED),
     **dict.fromkeys(

@@ -162,9 +162,9 @@ class RunArguments:
     seed: int = _key("of parameters, dropout, order and masks", 42)
     data_seed: int | None = _key("of order and masks, where it is another one")
     report_to: str | Sequence[str] = _key(
-        "none, tensorboard (always written), wandb, or all of these that are installed", "tensorboard"
+        "none, tensorboard (always written), wandb, trackio, mlflow, or all that are installed", "tensorboard"
     )
-    run_name: str | None = _key("the run's name on W&B")
+    run_name: str | None = _key("the run's name in the trackers of report_to")
     # ----------------------------------------------------- hub -------------------------------------------------------
     push_to_hub: bool = _key("upload the exported model at the end", False)
     push_to_hub_final_step: bool = _key("the same: only the final model is uploaded in any case", False)
@@ -191,8 +191,8 @@ class RunArguments:
         self._check_optimizer()
         period_keys.check(self)
         for name in self.trackers:
-            if name not in ("tensorboard", "wandb", "none", "all"):
-                raise ValueError(f"report_to is {name!r}; use none, tensorboard, wandb or all.")
+            if name not in ("tensorboard", "wandb", "trackio", "mlflow", "none", "all"):
+                raise ValueError(f"report_to is {name!r}; use none, tensorboard, wandb, trackio, mlflow or all.")
 
     def _check_task(self) -> None:
         files = [name for name in ("train_file", "validation_file", "test_file") if getattr(self, name) is not None]

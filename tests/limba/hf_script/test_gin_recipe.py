@@ -268,7 +268,12 @@ def test_epochs_become_steps_of_the_global_batch():
 
 def test_what_the_text_binds():
     arguments = dataclasses.replace(
-        ARGUMENTS, weight_decay=0.01, max_grad_norm=0.5, save_total_limit=2, report_to=("wandb",), run_name="mine"
+        ARGUMENTS,
+        weight_decay=0.01,
+        max_grad_norm=0.5,
+        save_total_limit=2,
+        report_to=("tensorboard", "wandb", "mlflow"),
+        run_name="mine",
     )
     text = gin_recipe.compose(arguments, PLAN)
     for line in (
@@ -278,8 +283,10 @@ def test_what_the_text_binds():
         "  weight_decay = 0.01",
         "  keep = 2",
         "train_script.train.train_eval_dataset_cfg = None",
-        "train_script.train.metric_writers = [@wandb_writer.WandbWriter]",
+        "from limba.reports import mlflow_writer",
+        "train_script.train.metric_writers = [@wandb_writer.WandbWriter, @mlflow_writer.MlflowWriter]",
         "wandb_writer.WandbWriter.name = 'mine'",
+        "mlflow_writer.MlflowWriter.name = 'mine'",
     ):
         assert line in text.splitlines()
     no_clipping = gin_recipe.compose(dataclasses.replace(arguments, max_grad_norm=0.0), PLAN)

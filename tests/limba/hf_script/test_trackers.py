@@ -6,7 +6,7 @@ import pytest
 
 from limba.gin_config.hf_keys.script_keys import from_values
 from limba.hf_script import trackers
-from limba.reports import wandb_writer
+from limba.reports import mlflow_writer, trackio_writer, wandb_writer
 
 KEYS = {"config_name": "c.json", "train_file": "t.csv", "output_dir": "o"}
 
@@ -27,28 +27,34 @@ def _found(report_to):
 
 
 def test_all_is_what_is_installed(monkeypatch, caplog):
-    monkeypatch.setattr(wandb_writer, "is_installed", lambda: False)
-    assert _found("all") == "tensorboard" and _found(["all"]) == "tensorboard"
+    for module in (wandb_writer, trackio_writer, mlflow_writer):
+        monkeypatch.setattr(module, "is_installed", lambda: False)
+    assert _found("all") == _found(["all"]) == ("tensorboard",)
     assert [x.message for x in caplog.records if x.levelno == logging.WARNING] == [
-        "report_to all: TensorBoard; wandb is left out, because its package is not installed."
+        "report_to all leaves out what is not installed: wandb, trackio, mlflow."
     ] * 2
     caplog.clear()
-    monkeypatch.setattr(wandb_writer, "is_installed", lambda: True)
+    for module in (wandb_writer, trackio_writer, mlflow_writer):
+        monkeypatch.setattr(module, "is_installed", lambda: True)
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert _found("all") == "all" and not caplog.records
+    assert _found("all") == ("tensorboard", "wandb", "trackio", "mlflow") and not caplog.records
     monkeypatch.delenv("WANDB_MODE")
-    with pytest.raises(ValueError, match=r"^report_to is 'all': Weights & Biases has no key .* write --report_to none"):
+    with pytest.raises(
+        ValueError, match=r"^report_to has 'wandb': Weights & Biases has no key .* write --report_to none"
+    ):
         _found("all")
 
 
-@pytest.mark.parametrize("report_to", ["wandb", ["tensorboard", "wandb"], ["all", "wandb"]])
-def test_wandb_that_is_asked_for_is_needed(monkeypatch, report_to):
-    monkeypatch.setattr(wandb_writer, "is_installed", lambda: False)
-    says = r"^report_to is 'wandb', .* not installed: pip install wandb\. To do without W&B write --report_to none"
+@pytest.mark.parametrize("name", ["wandb", "trackio", "mlflow"])
+@pytest.mark.parametrize("others", [[], ["tensorboard"], ["all"]])
+def test_one_that_is_asked_for_is_needed(monkeypatch, name, others):
+    for module in (wandb_writer, trackio_writer, mlflow_writer):
+        monkeypatch.setattr(module, "is_installed", lambda: False)
+    says = rf"^report_to has '{name}', .* not installed: pip install {name}\. To do without write --report_to none"
     with pytest.raises(ValueError, match=says):
-        _found(report_to)
+        _found([*others, name])
 
 
 def test_others_are_named():
-    with pytest.raises(ValueError, match="report_to is 'mlflow'; use none, tensorboard, wandb or all"):
-        _found("mlflow")
+    with pytest.raises(ValueError, match="report_to is 'comet'; use none, tensorboard, wandb, trackio, mlflow or all"):
+        _found("comet")

@@ -53,6 +53,7 @@ def test_the_clock_may_be_set_back(tmp_path, monkeypatch):
 _WALL_CLOCK = {
     "limba/devices/compilation_cache.py": "compares with the times of files; decides only when to make room",
     "limba/reports/goodput.py": "the time between two processes, which have no other clock in common",
+    "limba/reports/mlflow_writer.py": "of a value, for MLflow's curves over hours; shown to people",
     "limba/reports/run_lock.py": "shown to people; the age of a lock on a file system that has no locks",
     "limba/run_pages/run_state.py": "the age of files, shown to people",
     "tasks/sources/remote_files/http_retries.py": "of a date that a server asks to wait for; at most 5 minutes",

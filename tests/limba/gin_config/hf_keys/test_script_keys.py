@@ -262,7 +262,7 @@ def test_a_token_is_written_nowhere():
         ({"train_file": "a.txt"}, ["dataset_name is 'wikitext'", "give one of them"]),
         ({"lr_scheduler_type": "step"}, ["'step'", "cosine"]),
         ({"optim": "sgd"}, ["'sgd'"]),
-        ({"report_to": ["mlflow"]}, ["'mlflow'"]),
+        ({"report_to": ["comet"]}, ["'comet'"]),
         ({"output_dir": ""}, ["output_dir is missing"]),
     ],
 )
