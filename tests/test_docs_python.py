@@ -49,6 +49,13 @@ def home(tmp_path_factory) -> Path:
         (root / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in words))
     pairs = [{"sentence_good": f"{x[:9]} a", "sentence_bad": f"{x[:9]} b", "phenomenon": "last"} for x in sentences[:9]]
     (root / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    for split in ("train", "test"):
+        file, names = (root / f"natural-instructions/{name}" for name in (f"tasks/{split}.json", "splits/default"))
+        for folder in (file.parent, names):
+            folder.mkdir(parents=True, exist_ok=True)
+        instances = [{"input": text, "output": [text.split()[0]]} for text in sentences[:9]]
+        file.write_text(json.dumps({"Definition": ["The first word."], "Instances": instances}))
+        (names / f"{split}_tasks.txt").write_text(split)
     source = corpora.HuggingFaceSource({"train": [str(root / "corpus" / "train-0.jsonl")]}, ["text"])
     text = training_text.TrainingText(source, "train", "text")
     tokenizer_training.train_wordpiece(text, root / "vocab" / "tokenizer.json", vocab_size=256)
@@ -68,9 +75,8 @@ def test_python_of_the_docs(page, home, monkeypatch, capsys):
     # A task with labels has two beside it.
     assert len(registered) >= len(re.findall(r"register_\w+\(", "".join(blocks)))
     for name in registered:
-        lengths = ["--inputs_length=32"] + (
-            ["--targets_length=32"] if "my_task" in name or "diacritics" in name or name == "agreement" else []
-        )
+        needs_targets = any(word in name for word in ("my_task", "diacritics", "agreement", "instructions"))
+        lengths = ["--inputs_length=32", *(["--targets_length=32"] if needs_targets else [])]
         assert preview.main([name, "--num=1", "--split=validation", *lengths]) in (None, 0)
         registry.TaskRegistry.remove(name)
     assert capsys.readouterr().out.count("inputs:") >= len(registered)

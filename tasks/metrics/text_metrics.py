@@ -43,7 +43,7 @@ def are_finite(metric: str, **numbers: Sequence[float]) -> bool:
     return True
 
 
-def _check_texts(targets: Sequence[Any], predictions: Sequence[str]) -> None:
+def check_texts(targets: Sequence[Any], predictions: Sequence[str]) -> None:
     """`check_lengths`; also warns of empty predictions, which metrics of texts cannot tell from wrong ones."""
     check_lengths(targets, predictions)
     if num_empty := sum(not text.strip() for text in predictions):
@@ -63,7 +63,7 @@ def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str], tok
         check_lengths(targets, predictions)
     references = [list(targets)] if isinstance(targets[0], str) else [list(reference) for reference in targets]
     for reference in references:
-        _check_texts(reference, predictions)
+        check_texts(reference, predictions)
     score = metric_packages.optional("sacrebleu").corpus_bleu(
         list(predictions), references, smooth_method="exp", smooth_value=0.0, force=False, tokenize=tokenizer
     )
@@ -85,7 +85,7 @@ def rouge(
     of the targets are not Latin, the default tokenizer is `rouge_words.UnicodeWords`, without a stemmer: rouge-score's
     own drops them, and every score would be 0.
     """
-    _check_texts(targets, predictions)
+    check_texts(targets, predictions)
     tokenizer = tokenizer or rouge_words.tokenizer_for(targets)
     keys = list(score_keys or ("rouge1", "rouge2", "rougeL", "rougeLsum"))
     scorer = metric_packages.optional("rouge_score.rouge_scorer").RougeScorer(keys, use_stemmer, tokenizer=tokenizer)
@@ -114,7 +114,7 @@ def squad_v2(targets: Sequence[Sequence[str] | str], predictions: Sequence[str])
     """SQuAD 2's exact match and token F1, under the names of its script: of all questions, and of those with an answer
     (`HasAns_exact`, `HasAns_f1`) and without one (`NoAns_…`), for which the empty prediction is right.
     """
-    _check_texts(targets, predictions)
+    check_texts(targets, predictions)
     scores: dict[str, list[tuple[float, float]]] = {"": [], "HasAns_": [], "NoAns_": []}
     for answers, prediction in zip(targets, predictions, strict=True):
         given = _normalize_squad(prediction)
@@ -168,7 +168,7 @@ def _listed(answers: Sequence[str] | str) -> Sequence[str]:
 def _best_match(
     targets: Sequence[Sequence[str] | str], predictions: Sequence[str], normalize: Callable[[str], str]
 ) -> Metrics:
-    _check_texts(targets, predictions)
+    check_texts(targets, predictions)
     questions = list(map(_listed, targets))
     if without := [number for number, answers in enumerate(questions) if not len(answers)]:
         raise ValueError(

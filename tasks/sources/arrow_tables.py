@@ -59,6 +59,10 @@ RowsFn = Callable[[BinaryIO], Iterable[Mapping[str, Any]]]
 Builder = str | RowsFn
 
 
+class FormatError(ValueError):
+    """A function that reads rows cannot read a file, whose format is the function's, whatever the name says."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Shard:
     """A file of a corpus.
@@ -328,10 +332,10 @@ def _read_rows(
             while batch := list(itertools.islice(rows, batch_size)):
                 names.update(dict.fromkeys(batch[0]))
                 yield pa.table({name: [row.get(name) for row in batch] for name in columns})
-        except (http_files.BrokenFileError, http_files.RefusedError):
+        except (http_files.BrokenFileError, http_files.RefusedError, FormatError):
             raise
         except Exception as error:  # A function of the user's own may raise anything.
-            raise ValueError(f"{rows_fn.__name__} raises {type(error).__name__}: {error}") from error
+            raise FormatError(f"{rows_fn.__name__} raises {type(error).__name__}: {error}") from error
 
 
 # ---------------------------------------------- bytes for `datasets` ----------------------------------------------

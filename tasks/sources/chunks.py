@@ -30,6 +30,8 @@ def broken(shard: arrow_tables.Shard, row: int, error: Exception, columns: Seque
             f"The cache of Hugging Face's datasets may not be written by this user ({blamed}). Set HF_HOME to a folder "
             "that may be."
         )
+    if isinstance(error, arrow_tables.FormatError):
+        return http_files.BrokenFileError(f"Shard {shard.name} cannot be read from row {row} on: {error}.")
     if wrong := what_is_wrong(shard, columns):
         return http_files.BrokenFileError(f"Shard {shard.name} cannot be read from row {row} on: {wrong}")
     reason = " ".join(str(error).split())

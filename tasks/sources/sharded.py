@@ -219,6 +219,8 @@ class ShardedSource(abc.ABC):
                     if there != schema:  # casting imports pyarrow.compute
                         pa.Table.from_batches([], there).cast(schema)
             except (*chunks.UNREADABLE, KeyError) as error:
+                if isinstance(error, arrow_tables.FormatError):
+                    raise chunks.broken(tables.shards[shard], 0, error, self._columns) from error
                 if wrong := chunks.what_is_wrong(tables.shards[shard], self._columns):
                     raise ValueError(f"{tables.shards[shard].name} cannot be read: {wrong}") from error
                 reason = os_errors.describe(error) or str(error).strip().splitlines()[0]

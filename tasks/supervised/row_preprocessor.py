@@ -16,6 +16,7 @@ from tasks.registry import Feature
 from tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
 from tasks.registry.steps import Step
 from tasks.sources.sharded import ShardedSource
+from tasks.supervised import few_shots
 from tasks.supervised.complete_rows import CompleteTemplate
 from tasks.supervised.row_formats import SEPARATOR, UNKNOWN, Example, Format, Template
 from tasks.vocabularies import TokenizerVocabulary, normalization
@@ -118,6 +119,7 @@ class Supervise(Step):
         lengths: Mapping[str, int] | None,
     ) -> list[Finding]:
         encoder = _Cutter(self.task, features, None)
+        examples = few_shots.fit(examples, (lengths or {}).get("inputs"), encoder.count_inputs)
         found = []
         for name, most in (lengths or {}).items():
             if name in ("inputs", "targets") and examples:
@@ -178,9 +180,11 @@ class Supervise(Step):
         def make_rows(rows: Rows, seed: int) -> Rows:
             del seed
             numbered = list(self._examples(rows))
+            most = (self.sequence_length or {}).get("inputs")
+            examples = few_shots.fit([example for _, _, example in numbered], most, cutter.count_inputs)
             made: Columns = {}
             for name in ("inputs", "targets"):
-                texts = [getattr(example, name) for _, _, example in numbered]
+                texts = [getattr(example, name) for example in examples]
                 made[name] = cutter.encode(name, texts)
                 made[f"{name}_pretokenized"] = np.array([text.encode() for text in texts], object)
             references = [json_text.dumps(example.reference, ensure_ascii=False).encode() for _, _, example in numbered]
@@ -295,6 +299,11 @@ class _Cutter:
         self._features = features
         self._lengths = lengths or {}
         self._task = task
+
+    def count_inputs(self, texts: Sequence[str]) -> np.ndarray:
+        """The tokens of inputs, EOS included, before any is cut."""
+        feature = self._features["inputs"]
+        return encode_batch(feature.vocabulary, [text.encode() for text in texts])[1] + feature.add_eos
 
     def encode(self, name: str, texts: Sequence[str]) -> Tokens:
         """Tokens with EOS."""
