@@ -24,6 +24,7 @@ class Repo:
     gated: bool = False
     commits: list[dict[str, bytes]] = dataclasses.field(default_factory=lambda: [{}])
     messages: list[str] = dataclasses.field(default_factory=list)
+    pinned: dict[str, int] = dataclasses.field(default_factory=dict)  # numbers of commits by other hashes of theirs
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -33,7 +34,7 @@ class Repo:
         return hashlib.sha1(f"commit {number % len(self.commits)}".encode()).hexdigest()
 
     def at(self, revision: str) -> tuple[str, dict[str, bytes]] | None:
-        shas = {self.sha(i): i for i in range(len(self.commits))}
+        shas = {self.sha(i): i for i in range(len(self.commits))} | self.pinned
         if revision == "main":
             return self.sha(), self.files
         return (revision, self.commits[shas[revision]]) if revision in shas else None
