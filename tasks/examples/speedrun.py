@@ -7,6 +7,7 @@ file that is wrong is found before the hours of pre-training. C4 is streamed fro
 
     LIMBA_SPEEDRUN_DIR           where to; default runs/speedrun
     LIMBA_SPEEDRUN_INSTRUCTIONS  a folder with `tasks/` and `splits/` that is there already; nothing is brought then
+    LIMBA_SPEEDRUN_BUFFER        instances that are shuffled together; default 75,000, nearly all of an epoch
 """
 
 import argparse
@@ -26,6 +27,7 @@ DIRECTORY = pathlib.Path(os.environ.get("LIMBA_SPEEDRUN_DIR", "runs/speedrun"))
 VOCABULARY_FILE = DIRECTORY / "vocab" / "spiece.model"
 GIVEN_INSTRUCTIONS = os.environ.get("LIMBA_SPEEDRUN_INSTRUCTIONS")
 INSTRUCTIONS_FOLDER = pathlib.Path(GIVEN_INSTRUCTIONS or DIRECTORY / "natural-instructions")
+BUFFER = int(os.environ.get("LIMBA_SPEEDRUN_BUFFER", "75000"))
 _HINT = "`bash launch/speedrun.sh` brings it; LIMBA_SPEEDRUN_DIR says where to."
 
 pretraining.register_pretraining_task(
@@ -36,7 +38,7 @@ pretraining.register_pretraining_task(
     vocabulary=VOCABULARY_FILE,
 )
 _TASK = supervised.register_instruction_task(
-    "speedrun_instructions", INSTRUCTIONS_FOLDER, vocabulary=VOCABULARY_FILE, hint=_HINT
+    "speedrun_instructions", INSTRUCTIONS_FOLDER, vocabulary=VOCABULARY_FILE, hint=_HINT, shuffle_buffer_size=BUFFER
 )
 
 

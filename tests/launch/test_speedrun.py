@@ -25,6 +25,7 @@ def stand_in(tmp_path_factory):
     hub = loopback_hub.LoopbackHub()
     arguments = speedrun_stand_in.make(folder, hub, STEPS)
     own = {"LIMBA_SPEEDRUN_INSTRUCTIONS": str(folder / "instructions"), "LIMBA_SPEEDRUN_DIR": str(folder / "job")}
+    own["LIMBA_SPEEDRUN_BUFFER"] = "48"
     own |= hub.environment(folder / "home") | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": compilation.FAST}
     yield folder, arguments, own
     hub.close()
