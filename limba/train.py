@@ -155,6 +155,7 @@ def train(
     training_length.check_step_counts(
         total_steps, relative_steps, epochs, eval_steps, eval_period, stats_period, log_every
     )
+    training_length.check_stages(epochs, train_dataset_cfg)
     contract.check_seed("train.random_seed (RANDOM_SEED)", random_seed)
     directory = RunDirectory(model_dir)
     configured_trainer.check_model(model, partitioner)
@@ -177,12 +178,14 @@ def train(
     trainer = configured_trainer.make_trainer(
         trainer_cls, model, partitioner, initializer, dropout_rng, str(directory.local)
     )
-    partitioner.check_batch_size(train_dataset_cfg.batch_size, "batch_size", trainer.num_microbatches)
+    for stage in train_dataset_cfg.by_stage():
+        partitioner.check_batch_size(stage.batch_size, "batch_size", trainer.num_microbatches)
 
     # ---------------------------------------------------- data --------------------------------------------------------
     with native_logs.filtered():
         if verify_matching_vocabs_fn is not None and hasattr(model, "input_vocabulary"):
-            _verify(verify_matching_vocabs_fn, model, train_dataset_cfg, train_eval_dataset_cfg, infer_eval_dataset_cfg)
+            configs = (*train_dataset_cfg.by_stage(), train_eval_dataset_cfg, infer_eval_dataset_cfg)
+            _verify(verify_matching_vocabs_fn, model, *configs)
         batches = inputs.open_stream(
             model, train_dataset_cfg, get_dataset_fn, prepare_train_iter_fn, partitioner, checkpoint_cfg
         )

@@ -42,9 +42,12 @@ _READ = "limba.checkpoint_files.saved_tensors:_from_tensorstore"
 
 WALKS: Mapping[str, tuple[Moment, ...]] = {
     "A document, from its file to the loss": (
-        Moment("tasks.sources.arrow_tables:Tables.open", "tasks/pipeline/read_ahead.py"),
-        Moment("tasks.vocabularies.vocabulary:SentencePieceVocabulary.encode_batch", "tasks/pipeline/read_ahead.py"),
-        Moment("tasks.objectives.span_objectives:SpanCorruption.corrupt", "tasks/pipeline/read_ahead.py"),
+        Moment("tasks.sources.arrow_tables:Tables.open", "tasks/pipeline/prefetch/read_ahead.py"),
+        Moment(
+            "tasks.vocabularies.vocabulary:SentencePieceVocabulary.encode_batch",
+            "tasks/pipeline/prefetch/read_ahead.py",
+        ),
+        Moment("tasks.objectives.span_objectives:SpanCorruption.corrupt", "tasks/pipeline/prefetch/read_ahead.py"),
         Moment("tasks.pipeline.converters:encoder_decoder", "limba/training/loop.py", without="evaluation"),
         Moment("limba.network.t5:Transformer.__call__", "limba/training/trainer.py", without="evaluation"),
         Moment("limba.models.losses:cross_entropy_with_logits", "limba/training/trainer.py", without="evaluation"),

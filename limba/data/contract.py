@@ -49,8 +49,39 @@ def check_seed(name: str, seed: Any) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
+class Stage:
+    """A part of a training from which on it reads other batches; None keeps what the stage before it has.
+
+    Attributes:
+      begins: the batches of the run before the first one of this stage. Those of its initial checkpoint do not count.
+      mixture_or_task_name: another task or mixture: other blanks, or the same tasks at other rates.
+      task_feature_lengths: other lengths.
+      batch_size: another number of rows.
+    """
+
+    begins: int
+    mixture_or_task_name: Any = None
+    task_feature_lengths: Mapping[str, int] | None = None
+    batch_size: int | None = None
+
+    def __post_init__(self):
+        if not isinstance(self.begins, int) or isinstance(self.begins, bool) or self.begins < 1:
+            raise ValueError(f"Stage.begins is {self.begins!r}; it is a number of batches, at least 1.")
+        if not self.changes:
+            raise ValueError(
+                f"The Stage that begins after {self.begins} batches changes nothing: give it a mixture_or_task_name, "
+                "task_feature_lengths or a batch_size."
+            )
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The fields of the configuration that it changes."""
+        return {name: value for name, value in vars(self).items() if name != "begins" and value is not None}
+
+
+@dataclasses.dataclass(frozen=True)
 class DatasetConfig:
-    """What to read: T5X's `utils.DatasetConfig`, field by field, plus the number of readers.
+    """What to read: T5X's `utils.DatasetConfig`, field by field, plus the number of readers and the stages.
 
     Attributes:
       mixture_or_task_name: a name in the SeqIO registry, or a SeqIO task or mixture itself.
@@ -72,6 +103,7 @@ class DatasetConfig:
       num_readers: logical readers that split the source. Part of the data order: the global batch at step n depends
         on it and on nothing else about the hosts. None means `default_num_readers(batch_size)`; half of it, and so
         on, for a source that has fewer documents; or one per host for a source that has fewer parts.
+      stages: of training, after the first, which is the configuration itself; in the order in which they begin.
     """
 
     mixture_or_task_name: Any
@@ -90,6 +122,7 @@ class DatasetConfig:
     num_prefetch_threads: int | None = None
     num_workers: int | None = 0
     num_readers: int | None = None
+    stages: Sequence[Stage] = ()
 
     def __post_init__(self):
         if self.runtime_preprocessors:
@@ -122,6 +155,23 @@ class DatasetConfig:
                 f"DatasetConfig.num_readers is {self.num_readers}, which does not divide batch_size "
                 f"{self.batch_size}; choose a divisor."
             )
+
+        begins = [stage.begins for stage in self.stages]
+        if begins != sorted(set(begins)):
+            raise ValueError(f"DatasetConfig.stages begin after {begins} batches; each begins later than the last.")
+        if self.stages:
+            self.by_stage()
+
+    def by_stage(self) -> list["DatasetConfig"]:
+        """The configuration of each stage, one for a training without; its own `stages` are empty.
+
+        Raises:
+          ValueError: if one of them cannot be.
+        """
+        found = [dataclasses.replace(self, stages=()) if self.stages else self]
+        for stage in self.stages:
+            found.append(dataclasses.replace(found[-1], **stage.changes))
+        return found
 
     @property
     def name(self) -> str:
@@ -201,7 +251,8 @@ class BatchIterator(Protocol):
 
     It may also have a method `stop_waiting()`, which any thread may call: a `__next__` that waits then raises
     `ReadingStoppedError`, and the position stays where it was. A batch that is there already is still returned.
-    A method `documents()` may say in which documents the rows of the last batch begin.
+    A method `documents()` may say in which documents the rows of the last batch begin, and an attribute `config` which
+    stage's configuration the last batch has; before the first one is read, the next batch.
     """
 
     def __iter__(self) -> "BatchIterator": ...

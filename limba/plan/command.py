@@ -75,6 +75,7 @@ def _training(configured: Any) -> tuple["Training", "MeshLayout", int]:
         )
     # Gin builds a reference when it is copied.
     model, dataset, trainer_cls = (copy.deepcopy(bound[name]) for name in needed)
+    dataset = max(dataset.by_stage(), key=lambda x: x.batch_size * sum((x.task_feature_lengths or {}).values()))
     if not dataset.task_feature_lengths:
         raise gin_files.GinError(
             "TASK_FEATURE_LENGTHS is not bound to lengths: add --gin.TASK_FEATURE_LENGTHS=\"{'inputs': 512, "

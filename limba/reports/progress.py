@@ -21,7 +21,13 @@ _LINE_SECONDS = 15.0
 
 
 class Progress(Protocol):
-    """A context for the steps of a run. `launch/worker.sh --status` reads the step from what a log gets."""
+    """A context for the steps of a run. `launch/worker.sh --status` reads the step from what a log gets.
+
+    Attributes:
+      tokens_per_step: input and target positions of the global batch; they may change between two steps.
+    """
+
+    tokens_per_step: int
 
     def __enter__(self) -> "Progress": ...
 
@@ -61,10 +67,10 @@ class ProgressBar:
         self._bar = tqdm(
             total=total_steps, initial=first_step, unit="step", mininterval=0.2, dynamic_ncols=True, smoothing=0.05
         )
-        self._tokens_per_step = tokens_per_step
+        self.tokens_per_step = tokens_per_step
         self._loss_due = 0.0
         self._began = 0.0
-        self._steps = 0
+        self._tokens = 0
 
     def __enter__(self) -> "ProgressBar":
         return self
@@ -82,10 +88,10 @@ class ProgressBar:
             self._bar.n += 1
             self._bar.refresh()
             return
-        self._steps += 1
+        self._tokens += self.tokens_per_step
         if now >= self._loss_due:  # Reading it from the device takes some time.
             self._loss_due = now + 0.5
-            tokens_per_second = self._steps * self._tokens_per_step / max(now - self._began, 1e-9)
+            tokens_per_second = self._tokens / max(now - self._began, 1e-9)
             self._bar.set_postfix_str(f"loss {before()['loss']:.3f}, {tokens_per_second:,.0f} tokens/s", refresh=False)
         self._bar.update(1)
 
@@ -107,12 +113,9 @@ class StepLines:
     """
 
     def __init__(self, total_steps: int, first_step: int, tokens_per_step: int, log_every: int | None):
-        self._total, self._step, self._tokens_per_step, self._every = (
-            total_steps,
-            first_step,
-            tokens_per_step,
-            log_every,
-        )
+        self._total, self._step, self._every = total_steps, first_step, log_every
+        self.tokens_per_step = tokens_per_step
+        self._tokens = 0  # since the last line
         self._shown = first_step
         self._since = 0.0
 
@@ -125,19 +128,21 @@ class StepLines:
 
     def step(self, this: Callable[[], Figures], before: Callable[[], Figures] | None) -> None:
         self._step += 1
+        self._tokens += self.tokens_per_step
         if before is not None and self._step < self._total and self._step % self._period():
             return
         figures = [f"{name} {x:.3f}" if name == "loss" else f"{name} {x:.3g}" for name, x in this().items()]
         now = time.monotonic()
         if before is not None:
-            seconds = max(now - self._since, 1e-9) / (self._step - self._shown)
+            since = max(now - self._since, 1e-9)
+            seconds = since / (self._step - self._shown)
             figures += [
                 f"{1 / seconds:.3g} steps/s" if seconds < 1 else f"{seconds:.3g} s/step",
-                f"{self._tokens_per_step / seconds:,.0f} tokens/s",
+                f"{self._tokens / since:,.0f} tokens/s",
                 f"{tqdm.format_interval(seconds * (self._total - self._step))} left",
             ]
         logger.info("step %d/%d: %s", self._step, self._total, ", ".join(figures))
-        self._shown, self._since = self._step, now
+        self._shown, self._since, self._tokens = self._step, now, 0
 
     def _period(self) -> int:
         """Steps between lines: 1, 2, 5, 10, 20, … as take 15 s, by the time of the steps since the last line."""

@@ -27,13 +27,28 @@ def open_stream(
     partitioner: PjitPartitioner,
     checkpoint_cfg: CheckpointConfig,
 ) -> BatchIterator:
-    """The training stream at its beginning; a `tf.data.Dataset` of a user's function is made resumable."""
+    """The training stream at its beginning; a `tf.data.Dataset` of a user's function is made resumable.
+
+    Raises:
+      ValueError: for whatever is wrong with the data, and for stages of a function that does not make them.
+    """
+    if config.stages and not tasks_door.is_own(get_dataset_fn):
+        raise ValueError(
+            "DatasetConfig.stages are made by Limba's own get_dataset: train.get_dataset_fn is another function. Leave "
+            "one of the two out."
+        )
     layout = partitioner.get_data_layout(config.batch_size)
     shard = (layout.shard_id, layout.num_shards)
     batches = (get_dataset_fn or tasks_door.get_dataset)(config, *shard, model.FEATURE_CONVERTER_CLS)
     if prepare_train_iter_fn is not None:
         batches = prepare_train_iter_fn(batches, partitioner=partitioner, checkpoint_cfg=checkpoint_cfg)
     return batches if hasattr(batches, "save_state") else tasks_door.resumable(batches, config, *shard)
+
+
+def stage(batches: BatchIterator, config: DatasetConfig) -> DatasetConfig:
+    """The configuration of the batch that was read last, or before that of the next: a stage's, or the only one."""
+    found = getattr(batches, "config", None)  # a user's own stream may have another of that name
+    return found if isinstance(found, DatasetConfig) else config
 
 
 class FirstBatch:

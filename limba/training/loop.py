@@ -108,9 +108,11 @@ class _Loop:
         self._checked = first_step  # the last step whose loss was looked at
         self._batches = itertools.chain(run.first_batch, run.batches)
         # A stream of a user's own need not know its tasks.
-        by_task = (run.batches.task_groups, run.batches.epochs) if isinstance(run.batches, TaskBatches) else ()
+        batches = run.batches
+        by_task = (lambda: batches.task_groups, batches.epochs) if isinstance(batches, TaskBatches) else ()
+        self._stage = run.stage
         self._statistics = TrainStatistics(
-            run.writers, run.dataset.batch_size, run.tokens_per_step, run.goodput.scalars, *by_task
+            run.writers, self._stage.batch_size, run.tokens_per_step, run.goodput.scalars, *by_task
         )
         self._rescue = rescue.Rescue(self)
         self._bar: progress.Progress
@@ -195,11 +197,25 @@ class _Loop:
         """Reads a batch and updates the state. The metrics that are shown are those of the step before."""
         previous, previous_batch = self.metrics, self.batch
         assert previous is not None
-        metrics = self._update(self._next_batch(), "step")
+        batch = self._next_batch()
+        if self.run.stage is self._stage:
+            metrics = self._update(batch, "step")
+        else:
+            metrics = self._make_first_step_of_a_stage(batch)
         # One step stays in flight. The one before is done: reading it delays nothing and finds a NaN early.
         self._check_loss(previous, self.step - 1, previous_batch)
         self._statistics.add(metrics)
         self._bar.step(*(functools.partial(shown_figures, x) for x in (metrics, previous)))
+
+    def _make_first_step_of_a_stage(self, batch: dict[str, jax.Array]) -> metrics_lib.Metrics:
+        """A step whose batch may have other shapes, or other tasks, than the ones before: then it compiles."""
+        run, targets = self.run, batch["decoder_target_tokens"]
+        self._statistics.write(self.step)  # Losses by task are of this stage's tasks.
+        self._stage, self._bar.tokens_per_step = run.stage, run.tokens_per_step
+        self._statistics.begin_stage(self._stage.batch_size, run.tokens_per_step, targets.size)
+        self._bar.message(f"the first step of stage {self._stage.name!r}, with batches of {targets.shape[0]} rows")
+        with self._paused():
+            return self._update(batch, "compile")
 
     def _update(self, batch: dict[str, jax.Array], kind: str) -> metrics_lib.Metrics:
         """The one jitted call of a step. `kind` is what its time counts as; a call that compiles is waited for."""
@@ -288,7 +304,7 @@ class _Loop:
         if not all(which_are_finite(jax.tree.leaves((self.state.params, self.state.opt_state)))):
             reason = "made parameters or optimizer state infinite or NaN"
             raise self._not_finite(f"The update of step {step} {reason}.", step, self.batch, f"its update {reason}")
-        layout = run.trainer.partitioner.get_data_layout(run.dataset.batch_size)
+        layout = run.trainer.partitioner.get_data_layout(self._stage.batch_size)
         keeps_position = save.save_dataset and layout.is_first_host_in_replica_set
         with run.goodput.spending("checkpoint"):
             position = run.batches.save_state() if keeps_position else None

@@ -8,8 +8,8 @@ from limba.data.contract import BatchIterator, DatasetConfig
 from limba.files.storage import AnyPath
 from limba.reports import run_lock, writers
 from limba.reports.goodput import Goodput
+from limba.training import inputs
 from limba.training.actions import Actions
-from limba.training.inputs import FirstBatch
 from limba.training.periodic_evaluation import TrainingEvaluation
 from limba.training.spikes.going_back import Spikes
 from limba.training.step_ahead import StepAhead
@@ -58,7 +58,7 @@ class Run:
     """Everything that the loop needs; `train()` makes it.
 
     Attributes:
-      dataset: of the training stream.
+      dataset: of the training stream, with its stages.
       first_batch: of `batches`.
       step_ahead: compiles the trainer's step.
       run_files: are saved in each checkpoint, with the kernels that steps have compared until then.
@@ -70,7 +70,7 @@ class Run:
     trainer: BaseTrainer
     dataset: DatasetConfig
     batches: BatchIterator
-    first_batch: FirstBatch
+    first_batch: inputs.FirstBatch
     step_ahead: StepAhead
     evaluation: TrainingEvaluation
     actions: Actions
@@ -86,6 +86,11 @@ class Run:
     spikes: Spikes | None = None
 
     @property
+    def stage(self) -> DatasetConfig:
+        """The configuration of the last batch that was read, or before that of the next."""
+        return inputs.stage(self.batches, self.dataset)
+
+    @property
     def tokens_per_step(self) -> int:
-        """Positions of inputs and targets in the global batch."""
-        return self.dataset.batch_size * sum((self.dataset.task_feature_lengths or {}).values())
+        """Positions of inputs and targets in the global batch of the present stage."""
+        return self.stage.batch_size * sum((self.stage.task_feature_lengths or {}).values())

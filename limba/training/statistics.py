@@ -30,7 +30,7 @@ class TrainStatistics:
     Args:
       batch_size, tokens_per_step: rows, and input and target positions, of a step.
       goodput: returns the run's time by kind, as scalars.
-      task_groups: the tasks whose losses are averaged, by the name of the group; see `data.TaskBatches`.
+      task_groups: returns the tasks whose losses are averaged, by the name of the group; see `data.TaskBatches`.
       epochs: returns the number of passes over each task's documents.
     """
 
@@ -40,7 +40,7 @@ class TrainStatistics:
         batch_size: int,
         tokens_per_step: int,
         goodput: Callable[[], Mapping[str, float]] = dict,
-        task_groups: Mapping[str, Sequence[int]] | None = None,
+        task_groups: Callable[[], Mapping[str, Sequence[int]]] = dict,
         epochs: Callable[[], Mapping[str, float]] = dict,
     ):
         self._writers, self._batch_size, self._tokens_per_step = writers, batch_size, tokens_per_step
@@ -75,6 +75,14 @@ class TrainStatistics:
         self._first = {"timing/compilation_seconds": compilation_seconds, "timing/train_iter_warmup": data_seconds}
         self._began = time.monotonic()
 
+    def begin_stage(self, batch_size: int, tokens_per_step: int, target_tokens: int) -> None:
+        """Goes on with batches of another size; what was added before must have been written."""
+        self._batch_size, self._tokens_per_step, self._target_tokens_per_step = (
+            batch_size,
+            tokens_per_step,
+            target_tokens,
+        )
+
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """A context whose time does not count as training."""
@@ -86,7 +94,7 @@ class TrainStatistics:
         """Writes the scalars since the last call, if there are any, and returns them."""
         if self._sum is None:
             return {}
-        scalars = metrics_lib.compute(self._sum, self._task_groups) | self._first
+        scalars = metrics_lib.compute(self._sum, self._task_groups()) | self._first
         scalars |= {f"epochs/{task}": epochs for task, epochs in self._epochs().items()}
         scalars |= self._goodput()
         scalars["timing/uptime"] = time.monotonic() - self._process_began

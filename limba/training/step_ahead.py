@@ -9,6 +9,7 @@ import jax
 
 from limba.data.contract import BatchIterator, DatasetConfig, TaskBatches
 from limba.devices import compiling
+from limba.training import inputs
 from limba.training.configured_trainer import batch_to_compile
 from limba.training.trainer import BaseTrainer
 
@@ -23,7 +24,7 @@ class StepAhead:
     """
 
     def __init__(self, trainer: BaseTrainer, dataset: DatasetConfig, batches: BatchIterator):
-        self._trainer, self._dataset = trainer, dataset
+        self._trainer, self._dataset, self._batches = trainer, dataset, batches
         self._is_known = isinstance(batches, TaskBatches)
         self._step: Any = None  # the one that is compiled or being compiled
         self._compiled: Future[Any] | None = None
@@ -49,7 +50,7 @@ class StepAhead:
         if not self._is_known or not hasattr(step, "lower"):
             return None
         try:
-            batch = batch_to_compile(self._trainer, self._dataset)
+            batch = batch_to_compile(self._trainer, inputs.stage(self._batches, self._dataset))
         except ValueError as error:
             logger.debug("The step is not compiled ahead: %s", error)
             return None

@@ -78,6 +78,15 @@ def check_epochs(epochs: Any, relative_steps: int | None) -> None:
         )
 
 
+def check_stages(epochs: float | None, config: DatasetConfig) -> None:
+    """Raises ValueError for a length in epochs of a training with stages: an epoch has other rows in each."""
+    if epochs is not None and config.stages:
+        raise ValueError(
+            f"train.epochs (TRAIN_EPOCHS) is {epochs}, and DatasetConfig.stages begin after numbers of batches: give "
+            "the length in steps too, as TRAIN_STEPS or TRAIN_STEPS_RELATIVE."
+        )
+
+
 def find_length(
     total_steps: int,
     relative_steps: int | None,

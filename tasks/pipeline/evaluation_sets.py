@@ -7,7 +7,7 @@ import numpy as np
 
 from limba.data import contract
 from tasks.pipeline import readers
-from tasks.pipeline.read_ahead import ReadAhead
+from tasks.pipeline.prefetch.read_ahead import ReadAhead
 from tasks.pipeline.streams import ReadPlan, Stream
 from tasks.registry.tasks import is_mixture
 

@@ -14,7 +14,7 @@ from limba.files.untrusted_files import shown
 from tasks.pipeline import fingerprints
 from tasks.pipeline.epoch_counts import EpochCounter
 from tasks.pipeline.positions import POSITION_SIZE, Position, TaskPosition, load_state
-from tasks.pipeline.read_ahead import ReadAhead
+from tasks.pipeline.prefetch.read_ahead import ReadAhead
 from tasks.pipeline.streams import ReadPlan, Stream
 from tasks.registry.rows import Columns
 
@@ -56,6 +56,10 @@ class Reader(Protocol):
 
     def stop_waiting(self) -> None:
         """See `limba.data.contract.BatchIterator`."""
+        ...
+
+    def close(self) -> None:
+        """Ends reading for good."""
         ...
 
     def save(self) -> bytes: ...
@@ -270,6 +274,11 @@ class TrainBatches:
     def stop_waiting(self) -> None:
         for reader in self._readers:
             reader.stop_waiting()
+
+    def close(self) -> None:
+        """Ends reading for good."""
+        for reader in self._readers:
+            reader.close()
 
     def epochs(self) -> dict[str, float]:
         """The mean over this host's readers, of the tasks that were read from."""

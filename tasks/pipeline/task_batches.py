@@ -6,12 +6,13 @@ Those that need SeqIO are given to `tasks.pipeline.seqio`, which TensorFlow come
 import dataclasses
 import hashlib
 import logging
+import math
 import secrets
 from typing import Any
 
 from limba.data import contract
 from limba.files import json_text
-from tasks.pipeline import converters
+from tasks.pipeline import converters, stages
 from tasks.pipeline.evaluation_sets import evaluation_sets
 from tasks.pipeline.readers import CountedReader, OpenBatches, TrainBatches
 from tasks.pipeline.streams import Stream
@@ -36,13 +37,34 @@ def get_train_batches(
     Raises:
       ValueError, FileNotFoundError: for whatever is wrong with the task, the corpus, the vocabulary or the lengths.
     """
-    stream = open_stream(config, feature_converter, shuffle_buffer_size)
-    num_readers = config.num_readers or stream.default_num_readers(process_count)
-    layout = contract.ReaderRows(num_readers, config.batch_size, process_index, process_count)
+    streams = [open_stream(stage, feature_converter, shuffle_buffer_size) for stage in config.by_stage()]
+    num_readers = config.num_readers
+    if num_readers is None:  # The readers of a stage go on in the next.
+        common = math.gcd(*(stream.config.batch_size for stream in streams))
+        of_all = dataclasses.replace(streams[0], config=dataclasses.replace(streams[0].config, batch_size=common))
+        num_readers = of_all.default_num_readers(process_count)
     seed = config.seed
     if seed is None:
         seed = secrets.randbits(31)
         logger.warning("No seed is set for %s: this run draws %d.", config.name, seed)
+
+    def opened(stream: Stream) -> TrainBatches:
+        layout = contract.ReaderRows(num_readers, stream.config.batch_size, process_index, process_count)
+        return _open_batches(stream, layout, seed)
+
+    if not config.stages:
+        return opened(streams[0])
+    for stream in streams:
+        if not stream.is_counted:
+            raise ValueError(
+                f"DatasetConfig.stages: {stream.config.name!r} has parts of SeqIO's, whose documents cannot go on in "
+                "another stage; register it with tasks.registry."
+            )
+    return stages.StagedBatches(streams, [0, *(stage.begins for stage in config.stages)], opened)
+
+
+def _open_batches(stream: Stream, layout: contract.ReaderRows, seed: int) -> TrainBatches:
+    """The batches of a stream from its beginning."""
     if stream.is_counted:
         open_batches = _open_processes(stream, layout)
         readers = [CountedReader(stream, reader, layout, seed, open_batches) for reader in layout.readers]
@@ -63,7 +85,7 @@ def _open_processes(stream: Stream, layout: contract.ReaderRows) -> OpenBatches 
             f"DatasetConfig.num_workers is {stream.config.num_workers}, and {stream.config.name!r} has parts of "
             "SeqIO's, which are read in this process: set num_workers to 0."
         )
-    from tasks.pipeline.reader_processes import ReaderProcesses  # what they need is seldom needed
+    from tasks.pipeline.prefetch.reader_processes import ReaderProcesses  # what they need is seldom needed
 
     return ReaderProcesses(stream, layout.rows_per_reader, num_workers).open
 
@@ -119,6 +141,11 @@ def data_facts(config: contract.DatasetConfig) -> dict[str, str]:
 
     Only the hub is asked, once in a process.
     """
+    first, *others = map(_facts_of_stage, config.by_stage())
+    return first | {f"{key} (stage {n})": value for n, facts in enumerate(others, 2) for key, value in facts.items()}
+
+
+def _facts_of_stage(config: contract.DatasetConfig) -> dict[str, str]:
     provider = find_provider(config.mixture_or_task_name, config.module)
     kind = kind_of_stream(config, provider, "EncDecFeatureConverter")
     stream = kind(config, provider, tasks_with_split(provider, config.split), "EncDecFeatureConverter", None)

@@ -181,8 +181,15 @@ def _check_data(
     }
     for name, use in uses.items():
         dataset: contract.DatasetConfig | None = arguments.get(name)
-        if dataset is None:
-            continue
+        yield from _check_dataset(arguments, model, dataset, use) if dataset is not None else ()
+
+
+def _check_dataset(
+    arguments: Mapping[str, Any], model: Any, config: contract.DatasetConfig, use: Any
+) -> Iterator[Finding]:
+    from tasks.lint import lint_tasks
+
+    for dataset in config.by_stage():
         found = list(lint_tasks.check(dataset, getattr(model, "FEATURE_CONVERTER_CLS", "EncDecFeatureConverter"), use))
         yield from found
         verify = arguments["verify_matching_vocabs_fn"]

@@ -21,7 +21,7 @@ from limba.data import contract
 from limba.files import json_text
 from tasks.pipeline import readers
 from tasks.pipeline.epoch_counts import EpochCounter
-from tasks.pipeline.open_iterators import close_at_exit
+from tasks.pipeline.prefetch.open_iterators import close_at_exit
 from tasks.pipeline.seqio import tf_iterators
 from tasks.pipeline.seqio.seqio_streams import ForeignStream, num_shards
 from tasks.pipeline.streams import ReadPlan

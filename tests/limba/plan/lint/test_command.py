@@ -56,6 +56,15 @@ from tasks import pretraining
 
 pretraining.register_pretraining_task("gone", data_files={"train": "gone-*.jsonl"}, vocabulary="vocab/spiece.model")
 """
+_STAGES = """
+from __gin__ import dynamic_registration
+from limba.data import contract as data
+
+train/data.DatasetConfig.stages = [@second/data.Stage()]
+second/data.Stage:
+  begins = 100
+  task_feature_lengths = {'inputs': 128, 'targets': 24}
+"""
 _OF_ITS_SOURCE = {"unshardable_source", "generator_source", "endless_evaluation"}
 _SMALL = [
     *(f"--gin.T5Config.{name}={value}" for name, value in {"emb_dim": 32, "num_heads": 4, "mlp_dim": 48}.items()),
@@ -98,6 +107,7 @@ RUNS = {
         *(*_QUICK, _MODEL_DIR, "--gin.DROPOUT_RATE=2.0", "--gin.EVAL_STEPS=0"),
         *("--gin.MIXTURE_OR_TASK_NAME='gone'", "--gin.MIXTURE_OR_TASK_MODULE='gone_task'"),
     ],
+    "staged": [*_QUICK, _MODEL_DIR, "stages.gin", "--gin_search_paths=."],
     "elsewhere": [*_QUICK, "--gin.MODEL_DIR='stories/train.csv'"],
     "no training": ["gin/models/t5_1_1/base.gin"],
 }
@@ -124,6 +134,7 @@ def folder(tmp_path_factory):
         (made / "buckets" / name).write_bytes((made / "vocab" / f"{model}.model").read_bytes())
     t5x_project.write(made, {split: f"corpus/{split}-0.jsonl" for split in ("train", "validation")})
     (made / "gone_task.py").write_text(_GONE, encoding="utf-8")
+    (made / "stages.gin").write_text(_STAGES, encoding="utf-8")
     return made
 
 
@@ -229,6 +240,12 @@ def test_much_at_once(answers):
     assert answer["out"].count("embedding_rows:") == 1
     assert "No checkpoint at " in found["initial_checkpoint"]
     assert answer["out"].endswith("6 errors, 2 warnings\n")
+
+
+def test_each_stage_is_looked_at(answers):
+    found = _named(answers["staged"])
+    assert found.keys() >= {"target_length"}, answers["staged"]
+    assert "gives 24 targets; 128 inputs of 'quickstart_span_corruption' have 29" in found["target_length"]
 
 
 def test_what_cannot_be_made_is_a_finding_and_the_rest_is_looked_at(answers):

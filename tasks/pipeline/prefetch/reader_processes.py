@@ -20,7 +20,7 @@ import numpy as np
 
 from limba.data.contract import ReadingStoppedError
 from limba.gin_config import importing
-from tasks.pipeline.open_iterators import close_at_exit
+from tasks.pipeline.prefetch.open_iterators import close_at_exit
 from tasks.pipeline.readers import Batches, ReadingError
 from tasks.pipeline.streams import ReadPlan, Stream
 from tasks.registry import Mixture, Task

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from limba.data.contract import ReadingStoppedError
-from tasks.pipeline.open_iterators import close_at_exit
+from tasks.pipeline.prefetch.open_iterators import close_at_exit
 
 _T = TypeVar("_T")
 # Seconds after which a wait looks whether it should end.
