@@ -54,6 +54,28 @@ ROWS = {
         "random initial values, tables at the full rate", [_RANDOM, "optimizers.adamw_scale.vocab_rate = 1.0"]
     ),
     "standard": Row("15% masked", _STANDARD),
+    "fewer_blanks_later": Row(
+        "15% masked in the last third",
+        [
+            "train/data.DatasetConfig.stages = [@later/data.Stage()]",
+            "later/data.Stage.begins = 135",
+            "later/data.Stage.mixture_or_task_name = 'quickstart_span_corruption'",
+            "later/data.Stage.task_feature_lengths = %TASK_FEATURE_LENGTHS",
+        ],
+    ),
+    "longer_rows_later": Row(
+        "rows of half the length, twice as many, in the first half",
+        [
+            "half/objectives.span_corruption_lengths.inputs_length = 52",
+            "half/objectives.span_corruption_lengths.noise_density = 0.33",
+            "train/data.DatasetConfig.task_feature_lengths = @half/objectives.span_corruption_lengths()",
+            "train/data.DatasetConfig.batch_size = 32",
+            "train/data.DatasetConfig.stages = [@later/data.Stage()]",
+            "later/data.Stage.begins = 100",
+            "later/data.Stage.task_feature_lengths = @many_blanks/objectives.span_corruption_lengths()",
+            "later/data.Stage.batch_size = 16",
+        ],
+    ),
     "vocab_rate_1": Row("tables at the full rate", ["optimizers.adamw_scale.vocab_rate = 1.0"]),
     "vocab_rate_0.3": Row("tables at 0.3 of the rate", ["optimizers.adamw_scale.vocab_rate = 0.3"]),
     "vocab_rate_0.03": Row("tables at 0.03 of the rate", ["optimizers.adamw_scale.vocab_rate = 0.03"]),
