@@ -58,7 +58,11 @@ def pytest_addoption(parser):
     )
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--exhaustive"):
+        left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     # Files of whole runs and other slow ones take longest, and go to one process each: begun first, they do not keep
     # one busy at the end.
     slow = {item.path for item in items if item.get_closest_marker("slow")}

@@ -64,7 +64,11 @@ fi
 echo "== pytest"
 # Collecting all tests takes longer than these.
 # shellcheck disable=SC2046
-[[ $* != "-m smoke" ]] || set -- -m smoke $(grep -rl --include='test_*.py' 'mark\.smoke' tests)
+if [[ $* == "-m smoke" ]]; then
+  set -- -m smoke $(grep -rl --include='test_*.py' 'mark\.smoke' tests)
+else
+  set -- --ignore=tests/smoke "$@" # What they do in a minute, other tests do at length.
+fi
 # Processes share the test files, each with up to 3 GB. Some tests wait, so there is a process more than cores.
 processes=$(($(getconf _NPROCESSORS_ONLN) + 1))
 python -m pytest --numprocesses=$((processes < 4 ? processes : 4)) --dist=loadfile --no-loadscope-reorder "$@"

@@ -1,4 +1,4 @@
-"""gin/runs/spactor.gin as people use it: a run that resumes, then evaluation, prediction, export and fine-tuning."""
+"""gin/runs/spactor.gin as people use it: a run, then evaluation, prediction, export and fine-tuning."""
 
 import json
 import logging
@@ -83,13 +83,8 @@ def test_a_pretraining_becomes_spactor_by_one_include(tmp_path, tasks, caplog, c
     names = {f"replaced_tokens/{name}" for name in ("mlm_loss", "rtd_loss", "rtd_accuracy", "share")}
     assert [x for x in detected if x] == [names, names], "of the first stage's steps"
 
-    # A run that was stopped in the first stage.
-    _train(tmp_path, "resumed", RECIPE, "TRAIN_STEPS=1")
-    resumed = _train(tmp_path, "resumed", RECIPE, "TRAIN_STEPS=3")
-    expected, found = (_tensors(folder / "checkpoint_3") for folder in (run, resumed))
-    assert expected.keys() == found.keys() and any(map(pretraining_parts.is_part, found))
-    for name, x in expected.items():
-        np.testing.assert_array_equal(found[name], x, err_msg=name)
+    expected = _tensors(run / "checkpoint_3")
+    assert any(map(pretraining_parts.is_part, expected))
 
     # Everything that uses the run has a plain T5, and says so.
     plain = _as_a_plain_t5(run / "checkpoint_3", tmp_path / "plain")

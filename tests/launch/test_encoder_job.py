@@ -15,7 +15,7 @@ import pytest
 from limba.reports import writers
 from tests.launch import launching
 
-STEPS = 60
+STEPS = 30
 pytestmark = pytest.mark.slow
 
 

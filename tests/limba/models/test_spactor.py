@@ -143,7 +143,7 @@ class OneWord(small.FixedVocabulary):
     special_ids = tuple(i for i in range(small.VOCAB_SIZE) if i != 5)
 
 
-@pytest.mark.parametrize("fields", [{}, {"logits_via_embedding": True}, {"scan_layers": True}])
+@pytest.mark.parametrize("fields", [{"logits_via_embedding": True, "scan_layers": True}])
 def test_without_replacements_and_weights_the_gradient_is_that_of_a_plain_t5(fields):
     fields = {**small.TINY, **fields, **({"num_encoder_layers": 2} if "scan_layers" in fields else {})}
     words = models.EncoderDecoderModel(

@@ -41,13 +41,13 @@ def _check(reports: list[dict], first: str) -> None:
         assert reports[0]["step"][name] > 0.9 * size, "less: good, and the number here is to be lowered"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu, of the test lock")
 def test_tpus():
     _check(_compile("v5e-1"), "v5e-1")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(
     importlib.util.find_spec("jax_cuda12_plugin") is None, reason="needs CUDA's compiler: pip install 'limba[plan_gpu]'"
 )
