@@ -22,30 +22,10 @@ from tasks.pipeline import task_batches
 from tasks.pretraining import denoising
 from tasks.registry import get_subtasks, providers
 from tasks.supervised.token_labels import LabelTokens
-from tasks.vocabularies import LabelVocabulary, NumberVocabulary, sentencepiece_models, without_tensorflow
+from tasks.vocabularies import LabelVocabulary, NumberVocabulary, without_tensorflow
 
 _OF_LABELS, _OF_NUMBERS = "EncoderClassificationFeatureConverter", "EncoderRegressionFeatureConverter"
 _PAIRS = {sentence_pairs.FOLLOWS: "B follows A", sentence_pairs.DOES_NOT_FOLLOW: "B does not follow A"}
-
-
-def to_text(vocabulary: Any, tokens: np.ndarray) -> str:
-    """Decodes tokens, up to padding; sentinels become `___`, and EOS `</s>`."""
-    sentinels = {*sentencepiece_models.sentinel_ids(vocabulary)}
-    parts: list[str] = []
-    span: list[int] = []
-    for token in [*tokens[tokens != 0].tolist(), None]:
-        is_sentinel = token in sentinels
-        if token is not None and not is_sentinel and token != vocabulary.eos_id:
-            span.append(token)
-            continue
-        if span:
-            parts.append(vocabulary.decode(span))
-            span = []
-        if is_sentinel:
-            parts.append(blanks.BLANK)
-        elif token is not None:
-            parts.append("</s>")
-    return " ".join(parts)
 
 
 def feature_lengths(task: Any, inputs_length: int, targets_length: int | None) -> dict[str, int]:
@@ -163,7 +143,7 @@ def preview(args: argparse.Namespace) -> None:
             if converter == _OF_NUMBERS and name == "targets":
                 tokens = batch["decoder_target_values"][0].view(np.int32)
             print(f"--- example {number}, {name}: {np.count_nonzero(tokens)} of {len(tokens)} tokens")
-            print(to_text(vocabulary, tokens))
+            print(blanks.row_text(vocabulary, tokens))
             print(" ".join(map(str, tokens[:16])), "…")
         if "pair_labels" in batch:
             print("--- pair:", _PAIRS[int(batch["pair_labels"][0, 0])])

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from limba.data import sentinels
+
 SENTINEL = re.compile(r"<extra_id_(\d+)>")
 BLANK = "___"
 
@@ -26,6 +28,26 @@ def decode_row(vocabulary: Any, row: np.ndarray) -> str:
     """Text of a row of tokens that ends at EOS or padding; sentinels are kept visible."""
     ends = (0, vocabulary.eos_id)
     return vocabulary.decode(list(itertools.takewhile(lambda token: token not in ends, row.tolist())))
+
+
+def row_text(vocabulary: Any, row: np.ndarray) -> str:
+    """Text of a whole row of tokens, packed or not: sentinels are `___`, EOS is `</s>`, and padding is left out."""
+    found = {*sentinels.of_vocabulary(vocabulary)}
+    padding = {0, getattr(vocabulary, "pad_id", None) or 0}
+    parts: list[str] = []
+    span: list[int] = []
+    for token in [*row.tolist(), None]:
+        if token in padding:
+            continue
+        if token is not None and token not in found and token != vocabulary.eos_id:
+            span.append(token)
+            continue
+        if span:
+            parts.append(vocabulary.decode(span))
+            span = []
+        if token is not None:
+            parts.append(BLANK if token in found else "</s>")
+    return " ".join(parts)
 
 
 def set_apart(line: str) -> str:

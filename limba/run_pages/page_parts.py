@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from limba.reports import goodput, results_table, text_figures
+from limba.reports import goodput, text_figures
 from limba.run_pages import run_curves, run_state
 from limba.run_pages.run_curves import TEACHER_FORCED, TRAIN
 from limba.run_pages.run_record import RunRecord
@@ -252,16 +252,31 @@ def data(runs: Sequence[RunRecord]) -> str:
     }
     shown = facts(runs, {name: list(row) for name, row in values.items()})
     looks = [f"limba preview {shlex.quote(str(run.folder / run_state.GIN))}" for run in runs if run.gin]
-    return shown + (f"<p>Examples of the data, as the model gets them:</p>{commands_text(looks)}" if looks else "")
+    more = f"<p>More of the data, as the model gets them:</p>{commands_text(looks)}" if looks else ""
+    return shown + "".join(_first_rows(run, len(runs) > 1) for run in runs) + more
+
+
+def _first_rows(run: RunRecord, names: bool) -> str:
+    """Rows of the first batch, as text."""
+    rows = [row for row in _items(run.first_rows.get("rows")) if isinstance(row, dict)]
+    if not rows:
+        return ""
+    title = f"{run.name}: rows" if names else "Rows"
+    texts = [[["", name, cut(text)] for name, text in row.items()] for row in rows]
+    shown = "".join(table(("", "", ""), row, "texts example") for row in texts)
+    return f"<h4>{escape(title)} of the first batch</h4>{shown}"
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _unknown(run: RunRecord) -> str | None:
-    """The newest of a metric about unknown tokens, where a run has one."""
-    for curves in run.curves.values():
-        for name in curves.columns:
-            if "unknown" in name and (value := curves.last(name)) is not None:
-                return f"{name} {results_table.shown(value)}"
-    return None
+    """The share of unknown tokens in the first batch, where a token stands for what is unknown."""
+    shares = run.first_rows.get("unknown")
+    shares = shares if isinstance(shares, dict) else {}
+    known = [f"{share:.2%} of the {name}" for name, share in shares.items() if isinstance(share, float)]
+    return f"{', '.join(known)} of the first batch" if known else None
 
 
 def environment(runs: Sequence[RunRecord]) -> str:

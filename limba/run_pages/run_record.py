@@ -14,6 +14,7 @@ from limba.network import flops
 from limba.reports import goodput, json_lines, writers
 from limba.run_pages import run_curves, run_state
 from limba.run_pages.run_curves import Curves
+from limba.training import first_rows
 
 _SPIKES = "spikes.jsonl"
 _PREDICTIONS = "inference_eval"
@@ -49,6 +50,7 @@ class RunRecord:
       info: run.json of the newest checkpoint; {} without one.
       pace: `[lines, 2]` of goodput.jsonl: a step, and the hours of the run's starts until then.
       predictions: by task.
+      first_rows: `first_rows.json`; {} without one.
     """
 
     name: str
@@ -65,6 +67,7 @@ class RunRecord:
     pace: np.ndarray
     spikes: Sequence[json_lines.Record]
     predictions: Mapping[str, Sequence[Prediction]]
+    first_rows: Mapping[str, Any]
 
     @property
     def step(self) -> int:
@@ -161,6 +164,7 @@ def load(run: AnyPath, name: str) -> RunRecord:
         pace=_pace(lines),
         spikes=json_lines.read(run / _SPIKES, lambda line: json_lines.is_number(line.get("step"))),
         predictions=_predictions(run / _PREDICTIONS),
+        first_rows=first_rows.read(run),
     )
 
 

@@ -90,6 +90,11 @@ class FirstBatch:
         """Whether taking the batch would not wait."""
         return self._read.done()
 
+    @property
+    def taken(self) -> Batch:
+        """The batch, this host's rows of it, once it was taken."""
+        return self._read.result()
+
     def __iter__(self) -> Iterator[Batch]:
         """The one batch."""
         self.begin()

@@ -23,7 +23,7 @@ from limba.data.contract import Batch, ReadingStoppedError, TaskBatches
 from limba.models import metrics as metrics_lib
 from limba.network.finite_numbers.layers import NotFiniteError, which_are_finite
 from limba.reports import progress, writers
-from limba.training import not_finite, rescue
+from limba.training import first_rows, not_finite, rescue
 from limba.training.actions import TRAIN_METRIC_KEY, ActionMode
 from limba.training.run import Run
 from limba.training.spikes.going_back import GoBackError
@@ -186,6 +186,7 @@ class _Loop:
         asked = time.monotonic()
         with self._rescue.first_wait():
             batch = self._next_batch()
+        first_rows.write(self.run.model_dir, self.run.trainer.model, self.run.first_batch.taken, self.step + 1)
         waited = time.monotonic() - asked
         metrics = self._update(batch, "compile")
         seconds = time.monotonic() - began - waited

@@ -16,6 +16,7 @@ import pathlib
 import shutil
 import subprocess
 
+from limba.files import written_files
 from tasks import pretraining, sources, supervised
 
 C4, C4_COMMIT = "allenai/c4", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2"
@@ -50,9 +51,8 @@ def bring_vocabulary(file: pathlib.Path) -> None:
 
     found = huggingface_hub.hf_hub_download(VOCABULARY, "spiece.model", revision=VOCABULARY_COMMIT)
     file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_name(f"{file.name}.unfinished")
-    shutil.copyfile(found, unfinished)
-    unfinished.rename(file)
+    with written_files.writing(file) as unfinished:
+        shutil.copyfile(found, unfinished)
 
 
 def bring_instructions(folder: pathlib.Path, url: str = INSTRUCTIONS, commit: str = INSTRUCTIONS_COMMIT) -> None:

@@ -4,6 +4,7 @@ import gin
 import numpy as np
 import pytest
 
+from limba.inference import blanks
 from tasks import objectives, pretraining, preview, supervised
 from tasks.registry import TaskRegistry
 from tasks.supervised import row_formats
@@ -14,7 +15,7 @@ from tests.convert import vocabularies
 def test_text_with_sentinels():
     vocabulary = ByteVocabulary(100)
     tokens = np.array([*vocabulary.encode("ab"), 358, *vocabulary.encode("c"), 357, 1, 0, 0])
-    assert preview.to_text(vocabulary, tokens) == "ab ___ c ___ </s>"
+    assert blanks.row_text(vocabulary, tokens) == "ab ___ c ___ </s>"
 
 
 def test_preview_command(task, capsys):

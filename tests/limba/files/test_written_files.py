@@ -172,6 +172,7 @@ def test_no_other_code_replaces_files():
         "limba/sweep/trial_folders.py": 1,
         "limba/hf_script/earlier_run.py": 1,  # into a folder that is new
         "limba/hf_script/refused_starts.py": 3,  # out of that folder again
+        "tasks/examples/speedrun.py": 1,
         "tasks/pipeline/cached/write_cache.py": 1,
         "convert/tensors/weight_shards.py": 2,  # inside a folder that is not complete
     }

@@ -1,6 +1,7 @@
 """`limba report`: pages of made-up runs have the right numbers, are small, and ask no network."""
 
 import errno
+import json
 import re
 import subprocess
 import sys
@@ -143,10 +144,16 @@ def test_texts_of_users_are_escaped(tmp_path):
     (folder / "inference_eval").mkdir()
     row = {"input": {"inputs_pretokenized": evil, "targets_pretokenized": evil}, "target": 1, "output": evil}
     write_lines(folder / "inference_eval" / "stories-000100.jsonl", [row])
+    rows = [{"inputs": evil, "targets": "of the first batch"}]
+    (folder / "first_rows.json").write_text(json.dumps({"rows": rows, "unknown": {"inputs": 0.0123, "targets": None}}))
     with (folder / "config.gin").open("a") as file:
         file.write(f"# {evil}\nNAME = {evil!r}\n")
     text = _page(tmp_path, folder)
     assert "<img" not in text and text.count("</script>") == text.count("<script") and "&lt;img src=x" in text
+    assert "<td>1.23% of the inputs of the first batch</td>" in text and "<td>of the first batch</td>" in text
+    for damaged in ([], {"rows": 7, "unknown": 3}, {"rows": [None, 3, []]}):
+        (folder / "first_rows.json").write_text(json.dumps(damaged))
+        assert "of the first batch" not in _page(tmp_path, folder)
 
 
 def test_bad_input_is_one_message_and_writes_nothing(tmp_path, monkeypatch, capsys):
