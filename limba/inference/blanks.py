@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -30,10 +30,9 @@ def decode_row(vocabulary: Any, row: np.ndarray) -> str:
     return vocabulary.decode(list(itertools.takewhile(lambda token: token not in ends, row.tolist())))
 
 
-def row_text(vocabulary: Any, row: np.ndarray) -> str:
+def row_text(vocabulary: Any, row: np.ndarray, padding: Collection[int] = (0,)) -> str:
     """Text of a whole row of tokens, packed or not: sentinels are `___`, EOS is `</s>`, and padding is left out."""
     found = {*sentinels.of_vocabulary(vocabulary)}
-    padding = {0, getattr(vocabulary, "pad_id", None) or 0}
     parts: list[str] = []
     span: list[int] = []
     for token in [*row.tolist(), None]:

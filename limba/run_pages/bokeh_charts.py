@@ -18,7 +18,12 @@ AXIS_LABELS = {
     "hours": "hours of all starts of the run",
     "FLOPs": "FLOPs of the products of matrices",
 }
-_HEIGHT = 340
+# Of what all runs share.
+_GRAY = "#777777"
+# Pixels: of a chart at least, of one without its legend, and of a line of the legend. Names longer than so many
+# characters do not fit beside each other.
+_HEIGHT, _WITHOUT_LEGEND, _LEGEND_LINE = 340, 270, 23
+_LONG_NAME = 36
 _DASHES = ("solid", "dashed", "dotted", "dotdash", "dashdot", "10 3")
 # Where an evaluation has more, its dots would hide the curve.
 _MOST_DOTS = 60
@@ -83,8 +88,10 @@ class Charts:
 
     def figure(self, chart: Chart) -> Any:
         """The model of a chart."""
+        columns = 2 if max(len(line.label) for line in chart.lines) <= _LONG_NAME else 1
+        legend_height = -(-len(chart.lines) // columns) * _LEGEND_LINE
         figure = self._plotting.figure(
-            height=_HEIGHT,
+            height=max(_HEIGHT, _WITHOUT_LEGEND + legend_height),
             sizing_mode="stretch_width",
             x_range=self._x_range,
             y_axis_label=chart.y_label,
@@ -115,7 +122,7 @@ class Charts:
             click_policy="hide",
             label_text_font_size="9pt",
             border_line_color=None,
-            ncols=2,
+            ncols=columns,
             location="bottom_left",
         )
         figure.add_layout(legend, "below")
@@ -158,7 +165,11 @@ class Charts:
             colors = (COLORS[i % len(COLORS)] for i in range(len(lines)))
             return [(color, "dashed" if x.is_dashed else "solid") for color, x in zip(colors, lines, strict=True)]
         forms, counts = [], dict.fromkeys(range(len(self._runs)), 0)
+        shared = iter(_DASHES[2:] * len(lines))
         for line in lines:
+            if line.is_shared:
+                forms.append((_GRAY, next(shared)))
+                continue
             forms.append((COLORS[line.run % len(COLORS)], _DASHES[counts[line.run] % len(_DASHES)]))
             counts[line.run] += 1
         return forms

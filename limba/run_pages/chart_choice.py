@@ -33,6 +33,7 @@ class Line:
       low, high: metrics of the edges of its band; None for those of `metric` itself.
       is_dashed: it stands beside another one of the same run.
       has_dots: its points are few, and each is a measurement.
+      is_shared: it is the same in all runs of the page, and stands there once.
     """
 
     label: str
@@ -43,6 +44,7 @@ class Line:
     high: str | None = None
     is_dashed: bool = False
     has_dots: bool = False
+    is_shared: bool = False
 
     @property
     def band(self) -> tuple[str, str]:
@@ -111,8 +113,8 @@ def _by_task(runs: Sequence[RunRecord]) -> Chart:
 
 
 def _text(runs: Sequence[RunRecord]) -> Chart:
-    """The model beside n-grams; of several runs each has its own."""
-    lines = []
+    """The model beside n-grams, which runs on the same texts share."""
+    lines: list[Line] = []
     for number, run in enumerate(runs):
         for dataset, curves in _evaluations(run):
             names = {_NATS: "model", _RENORMALIZED: "model, told that text follows"}
@@ -120,15 +122,24 @@ def _text(runs: Sequence[RunRecord]) -> Chart:
             if not any(curves.known(f"{key}/{_NATS}") for key in text_figures.PREDICTORS):
                 del names[_RENORMALIZED]
             for metric, name in names.items():
-                if curves.known(metric) and (metric == _NATS or not run_curves.of_average(dataset)):
-                    of = name if len(_evaluations(run)) == 1 else f"{name}, {dataset.removeprefix(TEACHER_FORCED)}"
-                    is_model = metric.startswith(_NATS)
-                    lines.append(
-                        Line(_label(runs, run, of), number, dataset, metric, is_dashed=not is_model, has_dots=is_model)
-                    )
+                if not curves.known(metric) or (metric != _NATS and run_curves.of_average(dataset)):
+                    continue
+                of = name if len(_evaluations(run)) == 1 else f"{name}, {dataset.removeprefix(TEACHER_FORCED)}"
+                if metric.startswith(_NATS):
+                    lines.append(Line(_label(runs, run, of), number, dataset, metric, has_dots=True))
+                elif len(runs) == 1 or not _have_the_same(runs, dataset, metric):
+                    lines.append(Line(_label(runs, run, of), number, dataset, metric, is_dashed=True))
+                elif number == 0:
+                    lines.append(Line(of, number, dataset, metric, is_dashed=True, is_shared=True))
     note = "Targets that are text, without sentinels and EOS. N-grams need not guess whether a span ends: compare them "
     note += "with the model, told that text follows. They are of the training texts."
     return Chart("Losses", "Nats per token of text", "nats", lines[: 4 * _MOST_CURVES], note)
+
+
+def _have_the_same(runs: Sequence[RunRecord], dataset: str, metric: str) -> bool:
+    """Whether all runs have one and the same number under a name."""
+    found = {None if (curves := run.curves.get(dataset)) is None else curves.last(metric) for run in runs}
+    return len(found) == 1 and None not in found
 
 
 def _per_character(runs: Sequence[RunRecord]) -> Chart:

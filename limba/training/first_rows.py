@@ -37,22 +37,40 @@ def write(model_dir: AnyPath, model: Any, batch: Batch, step: int) -> None:
 
 def _described(model: Any, batch: Batch) -> dict[str, Any]:
     vocabularies = {"inputs": getattr(model, "input_vocabulary", None), "targets": model.output_vocabulary}
-    found = {name: np.asarray(batch[feature]) for name, feature in _FEATURES.items() if feature in batch}
-    texts = {name: [_text(vocabularies[name], row) for row in array[:_MOST_ROWS]] for name, array in found.items()}
+    texts, unknown = {}, {}
+    for name, feature in _FEATURES.items():
+        if feature in batch:
+            tokens, vocabulary = np.asarray(batch[feature]), vocabularies[name]
+            is_real = tokens != _padding(vocabulary)
+            if name == "targets" and hasattr(vocabulary, "labels"):
+                texts[name] = _labels(vocabulary, batch)
+            else:
+                texts[name] = [_text(vocabulary, *row) for row in zip(tokens[:_MOST_ROWS], is_real, strict=False)]
+            unknown[name] = _unknown_share(vocabulary, tokens[is_real])
     rows = [dict(zip(texts, row, strict=True)) for row in zip(*texts.values(), strict=True)]
-    return {"rows": rows, "unknown": {name: _unknown_share(vocabularies[name], x) for name, x in found.items()}}
+    return {"rows": rows, "unknown": unknown}
 
 
-def _text(vocabulary: Any, row: np.ndarray) -> str:
-    real = row[row != _padding(vocabulary)]
-    return blanks.row_text(vocabulary, real[:_MOST_TOKENS]) + (" …" if len(real) > _MOST_TOKENS else "")
+def _text(vocabulary: Any, row: np.ndarray, is_real: np.ndarray) -> str:
+    tokens = row[is_real]
+    more = " …" if len(tokens) > _MOST_TOKENS else ""
+    return blanks.row_text(vocabulary, tokens[:_MOST_TOKENS], padding=()) + more
+
+
+def _labels(vocabulary: Any, batch: Batch) -> list[str]:
+    """Targets of a classifier: numbers from 0 where the ids of a LabelVocabulary are from 1; or values."""
+    counts = np.asarray(batch["decoder_loss_weights"])[:_MOST_ROWS] > 0
+    if "decoder_target_values" in batch:
+        values = np.asarray(batch["decoder_target_values"])
+        return [" ".join(f"{x + 0.0:g}" for x in row[real]) for row, real in zip(values, counts, strict=False)]
+    ids = np.asarray(batch["decoder_target_tokens"]) + 1
+    return [vocabulary.decode(row[real].tolist()) for row, real in zip(ids, counts, strict=False)]
 
 
 def _unknown_share(vocabulary: Any, tokens: np.ndarray) -> float | None:
-    """Of the tokens that are no padding; None where no token stands for what is unknown, as of bytes."""
+    """Of tokens; None where no token stands for what is unknown, as of labels."""
     unknown = getattr(vocabulary, "unk_id", None)
-    real = tokens[tokens != _padding(vocabulary)]
-    return None if unknown is None or unknown < 0 or not len(real) else float(np.mean(real == unknown))
+    return None if unknown is None or unknown < 0 or not len(tokens) else float(np.mean(tokens == unknown))
 
 
 def _padding(vocabulary: Any) -> int:

@@ -110,6 +110,35 @@ def test_several_runs_share_an_axis_and_their_differences_are_shown(tmp_path):
     assert not (tmp_path / "x.html").exists()
 
 
+def test_runs_share_their_n_grams_and_a_long_legend_has_room(tmp_path):
+    from limba.run_pages.bokeh_charts import Charts
+
+    runs = []
+    for number in range(8):
+        folder = make_run(tmp_path / f"long_run_{number}")
+        text = {"nats_per_text_token": 5 - number / 10, "nats_per_text_token_renormalized": 4.5, "left_bigram": 4.9}
+        trigram = 4.5 if number else 4.6  # of other texts
+        line = {**text, "left_bigram/nats_per_text_token": 4.9, "left_trigram/nats_per_text_token": trigram}
+        write_lines(folder / "metrics.jsonl", [{"step": 9, "dataset": "training_eval/stories", **line}])
+        runs.append(run_record.load(folder, folder.name))
+    (chart,) = (chart for chart in chart_choice.charts(runs) if chart.title == "Nats per token of text")
+    labels = [line.label for line in chart.lines]
+    assert labels.count("bigram of the token before") == 1 and not any("_7: bigram" in label for label in labels)
+    assert {f"long_run_{i}: trigram of two tokens before" for i in range(8)} < {*labels}
+    assert len(labels) == 1 + 3 * 8
+    figure = Charts(runs, [chart], "steps", 1000).figure(chart)
+    assert figure.legend[0].ncols == 1 and figure.height == 270 + 25 * 23
+    (shared,) = (
+        x.glyph for x in figure.renderers if x.name == "bigram of the token before" and hasattr(x.glyph, "line_dash")
+    )
+    assert shared.line_color == "#777777"
+    alone = chart_choice.charts(runs[:1])
+    (chart,) = (chart for chart in alone if chart.title == "Nats per token of text")
+    assert [line.label for line in chart.lines][2:] == ["bigram of the token before", "trigram of two tokens before"]
+    figure = Charts(runs[:1], [chart], "steps", 1000).figure(chart)
+    assert figure.legend[0].ncols == 2 and figure.height == 340
+
+
 def test_an_encoder_a_fine_tuning_and_averages(tmp_path):
     folder = make_run(tmp_path / "run")
     set_info(folder, network_class="EncoderConfig", network={"position_embedding_type": "absolute"})

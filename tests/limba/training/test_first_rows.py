@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from limba.training import first_rows
-from tasks.vocabularies import ByteVocabulary
+from tasks.pipeline import converters
+from tasks.vocabularies import ByteVocabulary, LabelVocabulary, NumberVocabulary
 
 BYTES = ByteVocabulary(100)
 FIRST_SENTINEL = BYTES.vocab_size - 1
@@ -58,6 +59,26 @@ def test_unknown_tokens_are_counted_without_padding(tmp_path):
         "rows": [{"targets": "w5 w2 w6 </s>"}, {"targets": "w2 w2 w7 w8 w9 </s>"}],
         "unknown": {"targets": 3 / 10},
     }
+
+
+def test_labels_and_numbers_of_a_classifier(tmp_path):
+    features = {"inputs": np.array([[5, 1], [5, 1], [5, 1]]), "targets": np.array([[1], [2], [0]])}
+    model = SimpleNamespace(output_vocabulary=LabelVocabulary(["glad", "calm"]))
+    first_rows.write(tmp_path, model, _without_inputs(converters.encoder_classification(features, False)), 1)
+    written = first_rows.read(tmp_path)
+    assert written["rows"] == [{"targets": "glad"}, {"targets": "calm"}, {"targets": ""}]
+    assert written["unknown"] == {"targets": None}
+
+    (tmp_path / first_rows.FILE_NAME).unlink()
+    numbers = NumberVocabulary()
+    features["targets"] = np.array([numbers.encode("0.25"), numbers.encode("0"), numbers.encode("none")])
+    model = SimpleNamespace(output_vocabulary=numbers)
+    first_rows.write(tmp_path, model, _without_inputs(converters.encoder_regression(features, False)), 1)
+    assert [row["targets"] for row in first_rows.read(tmp_path)["rows"]] == ["0.25", "0", ""]
+
+
+def _without_inputs(batch):
+    return {name: array for name, array in batch.items() if name != "encoder_input_tokens"}
 
 
 def test_long_rows_are_cut(tmp_path):
