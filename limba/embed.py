@@ -87,9 +87,13 @@ def main(argv: Sequence[str]) -> int:
     if output_file.is_dir():
         parser.error(f"--output_file {flags.output_file} is a folder; name a file")
     written_files.refuse_existing(output_file, "--output_file", flags.overwrite)
-    if flags.text_column is None and input_files.is_table(flags.input_file or "-"):
-        flags.text_column = "text"
-    inputs = flags.input + input_files.read_texts(flags.input_file, flags.text_column)
+    of_texts = flags.text_column or ("text" if input_files.is_table(flags.input_file or "-") else None)
+    try:
+        inputs = flags.input + input_files.read_texts(flags.input_file, of_texts)
+    except ValueError as error:
+        if flags.text_column is None and "There is no column" in str(error):
+            raise ValueError(f"{error} Say which column has the texts: --text_column NAME.") from error
+        raise
     if not inputs:
         parser.error("nothing to embed: give --input TEXT, or --input_file FILE with one text a line")
     bindings = {"CHECKPOINT_PATH": run_configuration.newest_checkpoint(flags.run_dir)} if flags.run_dir else {}

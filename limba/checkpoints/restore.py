@@ -178,7 +178,7 @@ def load_state(
     template = shapes.state_dict()
     wanted = assignment_maps.flatten_state_dict(template)
     tensors, checksums = _open(path, template, config)
-    tensors, begun = _with_average(path, tensors, wanted)
+    tensors, begun = _with_average(path, tensors, wanted, "optimizer" in config.reset)
     missing = _missing(path, tensors, wanted, config)
     new = _initialize(path, missing, wanted, init_fn)
     restored = saved_tensors.read_tensors(tensors, {n: want for n, want in wanted.items() if n not in new})
@@ -250,7 +250,10 @@ def _open(
 
 
 def _with_average(
-    path: str | AnyPath, tensors: Mapping[str, SavedTensor], wanted: Mapping[str, jax.ShapeDtypeStruct]
+    path: str | AnyPath,
+    tensors: Mapping[str, SavedTensor],
+    wanted: Mapping[str, jax.ShapeDtypeStruct],
+    is_reset: bool,
 ) -> tuple[dict[str, SavedTensor], list[str]]:
     """The tensors with the average that the optimizer keeps, and which of them begin here; without one none keeps."""
     had = any(map(saved_average.is_part, tensors))
@@ -265,6 +268,8 @@ def _with_average(
     complete, new = saved_average.begun(tensors, wanted)
     if new:
         what = f"lacks the average of {len(new)} parameters" if had else "has no average of the parameters"
+        if is_reset:
+            what = "gives no average, which is reset with the optimizer"
         logger.info("%s %s: it begins from the parameters of this checkpoint.", path, what)
     return complete, new
 

@@ -97,6 +97,16 @@ def test_flags_that_cannot_be(flags, words, capsys):
     assert words in capsys.readouterr().err
 
 
+def test_another_name_of_the_column_has_its_flag_as_the_remedy(tmp_path):
+    (tmp_path / "rows.csv").write_text("本文,節\nwords,1\n")
+    flags = ["--run_dir", "runs/none", "--input_file", str(tmp_path / "rows.csv"), "--output_file", f"{tmp_path}/e.npy"]
+    with pytest.raises(ValueError, match=r"The columns are '本文', '節'\..* --text_column NAME\."):
+        embed.main(flags)
+    with pytest.raises(ValueError, match="There is no column 'texts'") as error:
+        embed.main([*flags, "--text_column", "texts"])
+    assert "--text_column NAME" not in str(error.value) and not (tmp_path / "e.npy").exists()
+
+
 def test_files(bert, tmp_path, capsys):
     def made(restore_checkpoint_cfg, pooling):
         return _embedder(*bert, pooling=pooling, max_inputs_length=8)

@@ -104,7 +104,7 @@ def test_a_resumed_run_has_the_same_average_to_the_last_bit(whole, tmp_path):
         np.testing.assert_array_equal(x, _saved(whole[0], 4)[name], err_msg=name)
 
 
-def test_an_average_that_is_switched_on_begins_from_the_restored_parameters(tmp_path, caplog):
+def test_an_average_that_is_switched_on_begins_from_the_restored_parameters(whole, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     plain = _train(tmp_path / "run", 2, model=_model(False))
     path = checkpointing.checkpoint_path(tmp_path / "run", 2)
@@ -115,6 +115,13 @@ def test_an_average_that_is_switched_on_begins_from_the_restored_parameters(tmp_
     _equal(begun.opt_state.average, plain.params)
     _equal(begun.opt_state.optimizer, plain.opt_state)
     assert int(begun.opt_state.updates) == 0
+    caplog.clear()
+    averaged = checkpointing.checkpoint_path(whole[0], 4)
+    reset = checkpointing.RestoreCheckpointConfig(str(averaged), reset=["optimizer"])
+    plain_state = trainer.new_state(jax.random.key(0))
+    new = checkpointing.load_state(averaged, trainer.sharded_state_shapes(), reset, lambda: plain_state)
+    assert f"{averaged} gives no average, which is reset with the optimizer: it begins from" in caplog.text
+    _equal(new.opt_state.average, whole[1].params)
     _train(tmp_path / "run", 3)
     before, after = (_of_checkpoint(_saved(tmp_path / "run", step), "target/") for step in (2, 3))
     for name, x in _of_checkpoint(_saved(tmp_path / "run", 3), "state/average/parameters/").items():
