@@ -159,7 +159,7 @@ def test_a_readme_of_ones_own_is_not_replaced(tmp_path):
     (tmp_path / "README.md").write_text("my notes")
     keys = {"config_name": "x", "train_file": "y", "output_dir": str(tmp_path), "do_train": True}
     (tmp_path / "keys.json").write_text(json.dumps(keys))
-    with pytest.raises(ValueError, match=r"holds a README\.md that no `limba run` has written"):
+    with pytest.raises(ValueError, match=r"holds the file README\.md, which no `limba run` has written"):
         run.main([str(tmp_path / "keys.json")])
     assert (tmp_path / "README.md").read_text() == "my notes"
 

@@ -300,11 +300,12 @@ def _check(arguments: RunArguments, out: Path) -> None:
     source = arguments.model_name_or_path or arguments.config_name
     if source and local_path(source) in (out, out / "config.json"):
         raise ValueError(f"output_dir is {out}, the model to begin with, which the trained one would replace.")
-    for name in ("config.json", "model.safetensors", "README.md"):
-        if (out / name).exists() and not (out / "run.json").is_file():
+    is_moved = arguments.overwrites and earlier_run.trainer_checkpoint(arguments, out) is not None
+    for name in ("config.json", "model.safetensors", "README.md", "trainer_state.json", "all_results.json"):
+        if (out / name).exists() and not (out / "run.json").is_file() and not is_moved:
             raise ValueError(
-                f"output_dir is {out}, and holds a {name} that no `limba run` has written there: it would be "
-                "replaced. Choose another folder (overwrite_output_dir is for runs of Limba); model_name_or_path "
+                f"output_dir is {out}, and holds the file {name}, which no `limba run` has written there: it would "
+                "be replaced. Choose another folder (overwrite_output_dir is for runs of Limba); model_name_or_path "
                 f"{out} begins with its weights, if it is a model."
             )
     above = next(folder for folder in out.parents if folder.exists())

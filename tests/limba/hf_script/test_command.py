@@ -212,7 +212,7 @@ def test_nothing_that_is_there_is_replaced_and_no_upload_is_left_to_fail(here, t
     for changes, words in (
         (["--output_dir", str(tmp_path / "file")], "which is a file"),
         (["--output_dir", str(tmp_path / "model"), *begin], "the model to begin with"),
-        (["--output_dir", str(tmp_path / "model")], "holds a config.json that no `limba run` has written"),
+        (["--output_dir", str(tmp_path / "model")], "holds the file config.json, which no `limba run` has written"),
         (["--output_dir", str(tmp_path / "new"), "--push_to_hub", "--hub_model_id", "a/b/c"], "hub_model_id .*'a/b/c'"),
     ):
         with pytest.raises(ValueError, match=words):
