@@ -34,7 +34,12 @@ def found(arguments: RunArguments, model: Any) -> dict[str, Any]:
     if arguments.languages is not None:
         raise ValueError(f"source_lang is {arguments.source_lang!r}: an encoder translates nothing; name a T5.")
     if arguments.questions is not None:
-        raise ValueError(f"question_column is {arguments.questions[0]!r}: an encoder writes no answers; name a T5.")
+        raise ValueError(
+            "The command learns answers to questions (run_qa, run_seq2seq_qa, or question_column and its like), and "
+            "model_name_or_path or config_name is an encoder. The extractive question answering of run_qa.py, where an "
+            "encoder marks the answer in the context, is not here. What is here is that of run_seq2seq_qa.py, where a "
+            "T5 writes the answer: name a T5, such as google/t5-v1_1-small, with the same files and columns."
+        )
     if arguments.script == script_names.SUMMARIES and arguments.entry is None:
         raise ValueError(
             "The command is one of run_summarization (source_prefix, predict_with_generate and max_source_length are "

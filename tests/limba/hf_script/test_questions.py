@@ -9,7 +9,7 @@ import types
 import pytest
 
 from limba.gin_config.hf_keys.script_keys import from_command_line, from_values
-from limba.hf_script import gin_best, gin_recipe, script_data
+from limba.hf_script import encoder_rows, gin_best, gin_recipe, script_data
 from tasks.metrics import text_metrics
 from tasks.registry import TaskRegistry
 from tasks.supervised import script_metrics, script_task
@@ -77,6 +77,17 @@ def test_columns_of_csv_and_names_of_ones_own(tmp_path):
     expected += [("answer: question: Q context: T", "u", ["u", "v"])]
     expected += [("answer: question: Q context: T", "007", ["007"])]
     assert found == 2 * expected and metrics == [text_metrics.squad_v2]
+
+
+def test_an_encoder_is_told_that_it_marks_no_answers_here():
+    flags = ["--model_name_or_path", "my-bert", "--train_file", "q.json", "--output_dir", "out"]
+    for first, more in (["run_qa.py"], []), (["run_seq2seq_qa"], []), ([], ["--context_column", "c"]):
+        arguments, _ = from_command_line([*first, *flags, *more])
+        with pytest.raises(
+            ValueError, match=r"extractive question .* of run_qa.py.* is not here.*run_seq2seq_qa.*a T5"
+        ) as told:
+            encoder_rows.found(arguments, None)
+        assert "'question'" not in str(told.value)  # which was not given
 
 
 def test_answers_that_are_no_answers_are_named():
