@@ -135,18 +135,9 @@ def to_hf(
         return report
 
     # ---------------------------------------------------- files ------------------------------------------------------
-    num_bytes = model.num_parameters * jnp.dtype(dtype).itemsize * len(formats)
     with complete_or_absent(out, request) as folder:
-        for name, content in export.write_beside(folder, dtype).items():
-            _write_json(folder / name, content)
-        with tqdm(total=num_bytes, desc="writing", unit="B", unit_scale=True, disable=None) as progress:
-            for format_ in formats:
-                _WRITERS[format_](folder, export.stored(format_, dtype), progress.update, shard_bytes)
-
-        of_tokenizer = [*auto_tokenizer.check(folder)] if verify else []
-        comparisons = {
-            format_: [*of_tokenizer, *_check(export, folder, format_)] for format_ in (formats if verify else ())
-        }
+        write_files(folder, export, formats, dtype, shard_bytes)
+        comparisons = check_files(folder, export, formats) if verify else {}
         report = {
             **request,
             "limba_version": VERSION,
@@ -156,7 +147,7 @@ def to_hf(
         }
         _write_card(folder, out.name, export, report, metadata)
         report["files"] = sorted({REPORT, *(file.name for file in folder.iterdir() if not file.name.startswith("."))})
-        _write_json(folder / REPORT, report)
+        write_json(folder / REPORT, report)
     what = f"The average of the parameters at {model.path.name}" if hints.average else model.path.name
     print(f"{what} is exported to {named or out} ({', '.join(formats)}, {dtype}).")
     print(comparison_rows.tables(comparisons) if verify else "The export was not checked (--no-check).")
@@ -176,6 +167,22 @@ def _formats(asked: Sequence[str] | None, export: Export) -> Sequence[str]:
             "--format safetensors."
         )
     return asked or export.formats
+
+
+def write_files(folder: Path, export: Export, formats: Sequence[str], dtype: str, shard_bytes: int) -> None:
+    """Writes configuration, tokenizer and weights, with a progress bar."""
+    for name, content in export.write_beside(folder, dtype).items():
+        write_json(folder / name, content)
+    num_bytes = export.model.num_parameters * jnp.dtype(dtype).itemsize * len(formats)
+    with tqdm(total=num_bytes, desc="writing", unit="B", unit_scale=True, disable=None) as progress:
+        for format_ in formats:
+            _WRITERS[format_](folder, export.stored(format_, dtype), progress.update, shard_bytes)
+
+
+def check_files(folder: Path, export: Export, formats: Sequence[str]) -> dict[str, list[comparison_rows.Comparison]]:
+    """Reads the files back; the rows of the comparison by format. Raises ValueError if they are not the model."""
+    of_tokenizer = [*auto_tokenizer.check(folder)]
+    return {format_: [*of_tokenizer, *_check(export, folder, format_)] for format_ in formats}
 
 
 def _check(export: Export, folder: Path, format_: str) -> list[comparison_rows.Comparison]:
@@ -202,5 +209,6 @@ def _write_card(folder: Path, name: str, export: Export, report: Mapping[str, An
     model_card.write(folder, facts)
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Writes a file of JSON that people read."""
     path.write_text(json_text.dumps(content, indent=2) + "\n", "utf-8")

@@ -45,6 +45,10 @@ COMMANDS = {
     "convert": ("convert.__main__", "between Limba, T5X and Hugging Face, both ways"),
     "vocab build": ("tasks.vocabularies.build_command", "train SentencePiece, WordPiece or byte-level BPE on a corpus"),
     "vocab check": ("convert.check_vocabulary", "prove that all tokenizers of a model give the same ids"),
+    "vocab trim": (
+        "convert.trim_vocabulary",
+        "leave out the pieces that a corpus does not use, of a T5 and its tokenizer",
+    ),
     "cache": ("tasks.pipeline.cached.write_cache", "tokenize a task once, into files that are read without TensorFlow"),
     "preview": ("tasks.preview", "show examples of a task as text"),
     "env": ("limba.environment", "versions, devices and settings without secrets, for a bug report"),

@@ -57,6 +57,17 @@ def logits(config: T5Config, tensors: Mapping[str, SavedTensor], batch: Mapping[
         return np.asarray(_network(config).apply({}, **dict[str, Any](batch), enable_dropout=False))
 
 
+def decoder_outputs(
+    config: T5Config, tensors: Mapping[str, SavedTensor], batch: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """Float32 `[batch, targets_length, embed]`, whose products with the rows of the output are the logits.
+
+    Arguments and errors are those of `logits`; the output itself is not read.
+    """
+    with jax.default_matmul_precision("highest"), interceptors.intercept(_LeavesWithoutOutput(tensors)):
+        return np.asarray(_network(config).apply({}, **dict[str, Any](batch), enable_dropout=False))
+
+
 def greedy(config: T5Config, tensors: Mapping[str, SavedTensor], inputs: np.ndarray, num_tokens: int) -> np.ndarray:
     """The most probable tokens, one after the other, int32 `[batch, num_tokens]`; after EOS comes padding.
 
@@ -173,6 +184,16 @@ class _Leaves:
         if tuple(self._tensors[name].shape) != shape:
             raise ValueError(f"{name} has shape {tuple(self._tensors[name].shape)}; the network needs {shape}.")
         return self._tensors[name]
+
+
+class _LeavesWithoutOutput(_Leaves):
+    """The logits are the decoder's outputs; if embedding and output are one, as they are scaled there."""
+
+    def _product(self, module: DenseGeneral, x: jax.Array) -> jax.Array:
+        return x if module.name == "logits_dense" else super()._product(module, x)
+
+    def _attend(self, module: Embed, x: jax.Array) -> jax.Array:
+        return x
 
 
 def _compute(module: nn.Module, params: dict[str, np.ndarray], *arrays: Any, **fixed: Any) -> jax.Array:
