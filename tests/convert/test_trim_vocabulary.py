@@ -96,9 +96,7 @@ def trimmed(folders, corpus, tmp_path_factory):
     """The folders, trimmed."""
     root = tmp_path_factory.mktemp("trimmed")
     for family, folder in folders.items():
-        trim_vocabulary.trim(
-            str(folder), str(root / family), [str(corpus)], min_count=MIN_COUNT, verify=False
-        )
+        trim_vocabulary.trim(str(folder), str(root / family), [str(corpus)], min_count=MIN_COUNT, verify=False)
     return {family: root / family for family in folders}
 
 
