@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from convert.families.heads import Head
 from convert.families.networks import Network
 from convert.families.table import find_encoder, find_t5
 from convert.model_files import any_format, encoder_files, encoder_vocabularies, t5_vocabularies
-from convert.model_files.hf import hf_folder, hub_models, tokenizer_folder
+from convert.model_files.hf import added_sentinels, hf_folder, hub_models, tokenizer_folder
 from convert.model_files.model import Model, ModelHints
 from convert.t5x import limba_run, model_gin
 from limba.checkpoint_files import run_folder
@@ -23,6 +24,8 @@ from limba.files.storage import AnyPath
 from limba.network import own_layers
 from limba.network.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config
+
+logger = logging.getLogger(__name__)
 
 # What transformers' T5Config takes where a config.json says nothing.
 _SIZES = {"vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8}
@@ -190,10 +193,14 @@ def _config_file(config: str) -> Path:
 def _new_t5(file: Path, hints: ModelHints, has_tokenizer: bool) -> StartingModel:
     content = _SIZES | t5_config.read(file, hints.ignore_config_keys)
     _check_head(file, t5_config.head_of(file, content))
-    network = t5_config.network_config(file, content)
-    vocabulary = t5_vocabularies.of_folder(file.parent, hints)
-    if vocabulary is None:
+    given = t5_vocabularies.of_folder(file.parent, hints)
+    if given is None:
         raise _no_vocabulary(file)
+    vocabulary = added_sentinels.of_new_network(given)
+    if vocabulary != given:
+        hints = dataclasses.replace(hints, vocab=run_folder.vocabulary_file(vocabulary))
+        content = _with_rows_for_sentinels(content, given, vocabulary)
+    network = t5_config.network_config(file, content)
     network = dataclasses.replace(network, family=find_t5(network, vocabulary, hints.family).name)
     if not has_tokenizer and not run_folder.is_bytes(vocabulary):
         # The completed config.json lies elsewhere.
@@ -201,6 +208,23 @@ def _new_t5(file: Path, hints: ModelHints, has_tokenizer: bool) -> StartingModel
             hints, vocab=run_folder.vocabulary_file(vocabulary), extra_ids=vocabulary["extra_ids"]
         )
     return StartingModel(file, None, hints, vocabulary, network, content)
+
+
+def _with_rows_for_sentinels(
+    content: Mapping[str, Any], given: Mapping[str, Any], vocabulary: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A config.json with a row of the embedding for each token of a vocabulary that got sentinels; and says so."""
+    rows = max(content["vocab_size"], vocabulary["vocab_size"])
+    logger.info(
+        "%s has no sentinels: %d tokens are added behind its %d, <extra_id_0> first, as transformers' T5Tokenizer adds "
+        "them. The embedding has %d rows; vocab_size of the config.json is %d.",
+        run_folder.vocabulary_file(given),
+        vocabulary["vocab_size"] - given["vocab_size"],
+        given["vocab_size"],
+        rows,
+        content["vocab_size"],
+    )
+    return {**content, "vocab_size": rows}
 
 
 def _new_encoder(file: Path, hints: ModelHints) -> StartingModel:

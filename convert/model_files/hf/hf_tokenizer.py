@@ -32,7 +32,7 @@ SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>")
 # Padding, EOS, unknown, and 256 bytes.
 NUM_BYTE_IDS = 3 + 256
 # What transformers and T5's own tasks take where nothing is said.
-_DEFAULT_EXTRA_IDS = 100
+DEFAULT_EXTRA_IDS = 100
 T5_CLASSES = ("T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast")
 _GENERAL_CLASS = "PreTrainedTokenizerFast"
 
@@ -188,7 +188,7 @@ def open_model(model_file: str | Path, extra_ids: int | None) -> Tokenizer:
     num_pieces = len(proto.pieces)
     own = find_sentinels(lambda piece: _id_of(processor, piece), num_pieces)
     if extra_ids is None:
-        extra_ids = 0 if own else _DEFAULT_EXTRA_IDS
+        extra_ids = 0 if own else DEFAULT_EXTRA_IDS
     unusual = " and ".join(_unusual(proto, own))
     warning = f"The vocabulary {where} {unusual}: transformers' tokenizers give other ids for some texts."
     return Tokenizer(serialized, num_pieces, extra_ids, own, path, (warning,) if unusual else ())
