@@ -182,7 +182,7 @@ def _prepare(
     named = Path(arguments.output_dir) if flags.write_gin else out
     devices = flags.num_devices or here
     text, counted = _compose(arguments, model, named, devices)
-    _check_gin(arguments, out, text.replace(str(named / "initial" / "model.gin"), _MODEL_GIN), model.gin, overrides)
+    _check_gin(arguments, out, text.replace(str(named / "initial" / "model.gin"), _MODEL_GIN), model, overrides)
     if not flags.write_gin:
         text += given_files.comment(arguments)
     if flags.dry_run or not flags.write_gin:
@@ -224,22 +224,33 @@ def _names(arguments: RunArguments) -> tuple[str | None, str | None, str | None]
     return model, config, arguments.tokenizer_name
 
 
-def _check_gin(arguments: RunArguments, out: Path, text: str, model: str, overrides: Sequence[str]) -> None:
+def _check_gin(arguments: RunArguments, out: Path, text: str, model: Any, overrides: Sequence[str]) -> None:
     """Reads a gin file, whose model is `_MODEL_GIN`, as the commands of the run will. Raises what they would."""
+    masks_spans = model.encoder is None and not arguments.is_finetuning
     commands: list[tuple[str | None, dict[str, Any]]] = [(None, {})] if arguments.do_train else []
     if arguments.do_eval and not arguments.do_train:
         commands.append(_evaluation(out, arguments))
     if arguments.do_predict:
         commands.append(_prediction(out, arguments, out / "initial"))
     with tempfile.TemporaryDirectory() as folder:
-        for name, content in (("run.gin", text), (_MODEL_GIN, model)):
+        for name, content in (("run.gin", text), (_MODEL_GIN, model.gin)):
             (Path(folder) / name).write_text(content, "utf-8")
         for more, values in commands:
             gin.clear_config()
             given = [binding.removeprefix("--gin_bindings=") for binding in command_line.rewrite_gin_flags(overrides)]
             bindings = [*recipe.lines(values), *given]
             gin_files.parse_gin_flags([f"{folder}/run.gin", *([more] if more else [])], bindings, folder)
+            if masks_spans:
+                _check_sentinels()
     gin.clear_config()
+
+
+def _check_sentinels() -> None:
+    """Raises ValueError if the vocabulary of the configuration, which is a T5's for documents, has no sentinels."""
+    from tasks.vocabularies import sentencepiece_models
+
+    reference = gin.query_parameter("masked_text.task.vocabulary")
+    sentencepiece_models.check_vocabulary(reference.scoped_configurable_fn())
 
 
 def _evaluation(out: Path, arguments: RunArguments) -> tuple[str, dict[str, Any]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import gin
 import numpy as np
 import pytest
+import tokenizers
 
 from convert import from_hf, push, to_hf
 from convert.model_files.hf import hub_models
@@ -91,6 +92,24 @@ class Attention:  # As a project for PyTorch has it: derived from torch.nn.Modul
 """
 
 
+def _write_tokenizers(root):
+    """Two without sentinels: a class of transformers' that adds none, and bytes."""
+    pieces = [
+        ("<pad>", 0.0),
+        ("</s>", 0.0),
+        ("<unk>", 0.0),
+        *((letter, -3.0) for letter in "▁abcdefghijklmnopqrstuvwxyz"),
+    ]
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, unk_id=2))
+    tokenizer.normalizer = tokenizers.normalizers.Lowercase()
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    for folder, kind in (("no_sentinels", "PreTrainedTokenizerFast"), ("bytes", "ByT5Tokenizer")):
+        (root / folder).mkdir(exist_ok=True)
+        (root / folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+    tokenizer.save(str(root / "no_sentinels" / "tokenizer.json"))
+    (root / "bytes/config.json").write_bytes((root / "config.json").read_bytes())
+
+
 @pytest.mark.parametrize("dry", [[], ["--dry_run"]], ids=["run", "dry run"])
 @pytest.mark.parametrize(
     ("changes", "says"),
@@ -101,6 +120,11 @@ class Attention:  # As a project for PyTorch has it: derived from torch.nn.Modul
             r"--gin\.TRAIN_STPES overrides a name that no gin file uses\. Did you mean TRAIN_STEPS",
         ),
         (["--gin.trainer.Trainer.num_microbatch=3"], "doesn't have a parameter named 'num_microbatch'"),
+        (
+            ["--tokenizer_name", "{}/no_sentinels"],
+            "has no token <extra_id_0>, and masked spans need sentinels",
+        ),
+        (["--config_name", "{}/bytes", "--tokenizer_name", "None"], "ByteVocabulary has extra_ids=0 and no sentinels"),
         (["--output_dir", "{}/spiece.model/out"], "nothing can be written in .*spiece.model; name another folder"),
     ],
 )
@@ -110,6 +134,7 @@ def test_a_dry_run_refuses_what_the_run_refuses_before_anything_is_written(here,
     (here / "my_torch_layers.py").write_text(TORCH)
     own = json.loads((here / "config.json").read_text()) | {"encoder_self_attention_layer": "my_torch_layers:Attention"}
     (here / "torch.json").write_text(json.dumps(own))
+    _write_tokenizers(here)
     changes = [change.replace("{}", str(here)) for change in changes]
     with pytest.raises(ValueError, match=says):
         _run(here / "run.json", *changes, *dry)

@@ -11,7 +11,7 @@ import tokenizers
 from convert.check_vocabulary import main as check_main
 from convert.model_files.hf import folder_tokenizer, hf_tokenizer, tokenizer_json, tokenizer_settings
 from limba.inference import blanks
-from tasks import objectives, preview
+from tasks import objectives
 from tasks.pretraining import masked_text
 from tasks.vocabularies import (
     SentencePieceVocabulary,
@@ -83,7 +83,7 @@ def assert_ids(wanted: list[int], vocabulary) -> None:
     row = np.array([*vocabulary.encode("ba"), wanted[0], *vocabulary.encode("ce"), wanted[1], 1, 0])
     decoded = blanks.decode_row(vocabulary, row).replace("<", " <")  # Some files set no space before a sentinel.
     assert decoded.split() == ["ba", "<extra_id_0>", "ce", "<extra_id_1>"]
-    assert preview.to_text(vocabulary, row) == "ba ___ ce ___ </s>"
+    assert blanks.row_text(vocabulary, row) == "ba ___ ce ___ </s>"
 
 
 @pytest.mark.parametrize("order", BEHIND)
