@@ -241,16 +241,8 @@ def _check_gin(arguments: RunArguments, out: Path, text: str, model: Any, overri
             bindings = [*recipe.lines(values), *given]
             gin_files.parse_gin_flags([f"{folder}/run.gin", *([more] if more else [])], bindings, folder)
             if masks_spans:
-                _check_sentinels()
+                script_data.check_vocabulary(gin.query_parameter("masked_text.task.vocabulary"))
     gin.clear_config()
-
-
-def _check_sentinels() -> None:
-    """Raises ValueError if the vocabulary of the configuration, which is a T5's for documents, has no sentinels."""
-    from tasks.vocabularies import sentencepiece_models
-
-    reference = gin.query_parameter("masked_text.task.vocabulary")
-    sentencepiece_models.check_vocabulary(reference.scoped_configurable_fn())
 
 
 def _evaluation(out: Path, arguments: RunArguments) -> tuple[str, dict[str, Any]]:

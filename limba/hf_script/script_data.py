@@ -231,6 +231,13 @@ def count_examples(arguments: RunArguments, corpus: Corpus, vocabulary: Any, is_
     return Counted(number, is_exact, min(BUFFER, number))
 
 
+def check_vocabulary(reference: Any) -> None:
+    """Raises ValueError if a T5's vocabulary for documents, as gin has it bound, has no sentinels."""
+    from tasks.vocabularies import sentencepiece_models
+
+    sentencepiece_models.check_vocabulary(reference.scoped_configurable_fn())
+
+
 def row_form(arguments: RunArguments) -> Any:
     """How rows become examples, and the metrics of answers: a data set of `tasks.supervised`."""
     from tasks.supervised import script_task
