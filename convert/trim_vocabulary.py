@@ -155,10 +155,18 @@ def _open(path: Path) -> tuple[T5Model, Tokenizer]:
             f"{path} is an encoder, whose vocabulary is WordPiece or byte-level BPE; only T5s with a SentencePiece "
             "model (T5, mT5, umT5) can be trimmed."
         )
-    model: Any = any_format.open_model(path)
+    try:
+        model: Any = any_format.open_model(path)
+        vocabulary = any_format.known_vocabulary(model)
+    except (FileNotFoundError, ValueError) as error:
+        if "--vocab" not in str(error):  # which converters have
+            raise
+        raise FileNotFoundError(
+            f"{path} has no SentencePiece model: copy the one that the model was trained with there, as spiece.model."
+        ) from error
     if model.head != heads.OF_T5:
         raise ValueError(f"{path} is a classifier, which has no logits of pieces; trim the T5 that it was made of.")
-    tokenizer = hf_tokenizer.from_vocabulary(any_format.known_vocabulary(model))
+    tokenizer = hf_tokenizer.from_vocabulary(vocabulary)
     if tokenizer.model_file is None:
         raise ValueError(f"{path} reads bytes (byT5): its vocabulary has {tokenizer.vocab_size} ids, nothing to trim.")
     if tokenizer.model is None:

@@ -282,13 +282,16 @@ def test_sources_that_cannot_be_trimmed(folders, corpus, new_run, tmp_path):
     byt5 = new_run(tmp_path / "byt5", vocab_file=None, **FAMILIES["byt5"], **ONE_LAYER)
     vocabularies.train(tmp_path / "bpe.model", model_type="bpe")
     new_run(bpe, vocab_file=tmp_path / "bpe.model", **ONE_LAYER)
-    out = tmp_path / "out"
+    without, out = tmp_path / "without", tmp_path / "out"
+    shutil.copytree(folders["t5_1_1"], without, ignore=shutil.ignore_patterns("spiece.model", "tokenizer*.json"))
+    (without / "conversion_report.json").unlink(missing_ok=True)
     for source, message in (
+        (without, "without has no SentencePiece model: copy the one .* there, as spiece.model"),
         (encoder, "is an encoder, whose vocabulary is WordPiece or byte-level BPE"),
         (byt5, "reads bytes .byT5.: its vocabulary has 384 ids, nothing to trim"),
         (bpe, "is of kind BPE, whose pieces are made of each other; only UNIGRAM can be trimmed"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((ValueError, FileNotFoundError), match=message):
             trim_vocabulary.trim(str(source), str(out), [str(corpus)])
     assert not out.exists()
 
