@@ -42,13 +42,13 @@ def _batch(rows: int, vocab_size: int) -> dict[str, np.ndarray]:
     }
 
 
-def _stepper(size: str, rows: int, guarded: bool) -> Callable[[], None]:
+def _stepper(size: str, rows: int, guarded: bool, averaged: bool) -> Callable[[], None]:
     """A step, after which the loss is read, as the training loop does."""
     import jax
 
     from limba import models
     from limba.network import t5
-    from limba.optimizers import adafactor, schedules
+    from limba.optimizers import adafactor, averaging, schedules
     from limba.partitioning import meshes
     from limba.training import trainer
     from limba.training.spikes import going_back, spike_rule
@@ -58,8 +58,11 @@ def _stepper(size: str, rows: int, guarded: bool) -> Callable[[], None]:
 
     vocabulary: Any = Vocabulary()
     network = t5.Transformer(t5.T5Config(dropout_rate=0.0, mlp_activations=("gelu", "linear"), **SIZES[size]))
+    optimizer: Any = adafactor.Adafactor()
+    if averaged:
+        optimizer = averaging.AveragedOptimizer(optimizer)
     model = models.EncoderDecoderModel(
-        *(network, vocabulary, vocabulary, adafactor.Adafactor()), loss_normalizing_factor="NUM_REAL_TARGET_TOKENS"
+        *(network, vocabulary, vocabulary, optimizer), loss_normalizing_factor="NUM_REAL_TARGET_TOKENS"
     )
     made = trainer.Trainer(
         *(model, meshes.PjitPartitioner(1), schedules.create_learning_rate_scheduler("constant", 1e-3)),
@@ -89,10 +92,14 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="quickstart")
     parser.add_argument("--steps", type=int, default=10, help="of a side in a round")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--average", action="store_true", help="the side with also keeps an average of the parameters")
     parser.add_argument("--rows", type=int, help=f"of a batch {ROWS}")
     flags = parser.parse_args()
     rows = flags.rows or ROWS[flags.size]
-    steppers = {name: _stepper(flags.size, rows, name == "with") for name in ("without", "with")}
+    steppers = {
+        name: _stepper(flags.size, rows, name == "with", name == "with" and flags.average)
+        for name in ("without", "with")
+    }
     seconds: dict[str, list[float]] = {name: [] for name in steppers}
     for _ in range(flags.rounds):
         for name, step in steppers.items():
@@ -106,6 +113,7 @@ def main() -> None:
             {
                 "size": flags.size,
                 "rows": rows,
+                "average": flags.average,
                 "cpu_seconds_of_a_step": {name: round(statistics.median(x), 4) for name, x in seconds.items()},
                 "ratio": round(statistics.median(ratios), 3),
                 "range": [round(min(ratios), 3), round(max(ratios), 3)],
