@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -32,7 +33,11 @@ def write(model_dir: AnyPath, model: Any, batch: Batch, step: int) -> None:
     except Exception as error:  # A vocabulary of a user's own need not decode every id: training does not depend on it.
         logger.debug("No %s is written: %s", FILE_NAME, error)
         return
-    storage.replace_text(model_dir / FILE_NAME, json_text.dumps(record, ensure_ascii=False, indent=1) + "\n")
+    file, text = model_dir / FILE_NAME, json_text.dumps(record, ensure_ascii=False, indent=1) + "\n"
+    if storage.is_remote(file):
+        storage.write_bytes(file, text.encode())  # whole, in a bucket
+    else:
+        storage.replace_text(Path(file), text)
 
 
 def _described(model: Any, batch: Batch) -> dict[str, Any]:

@@ -135,8 +135,9 @@ def test_recipes_parse():
     for recipe in sorted((gin_files.REPOSITORY / "gin" / "recipes").glob("*.gin")):
         gin.clear_config()
         gin_files.parse_gin_flags([str(recipe)], ["MODEL_DIR = 'x'"])
-        # Fine-tuning counts its own steps.
-        assert (gin.query_parameter("%TRAIN_STEPS") or gin.query_parameter("%TRAIN_STEPS_RELATIVE")) > 0, recipe
+        # Fine-tuning counts its own steps, or epochs.
+        lengths = ("TRAIN_STEPS", "TRAIN_STEPS_RELATIVE", "TRAIN_EPOCHS")
+        assert any((gin.query_parameter(f"%{name}") or 0) > 0 for name in lengths), recipe
         header = recipe.read_text().partition("from __gin__")[0]
         assert "bash launch/" in header and ("expect" in header or "Required:" in header), recipe
 
