@@ -19,7 +19,7 @@ import jax
 
 from limba.checkpoints import checkpointing, run_description
 from limba.checkpoints.train_state import TrainState
-from limba.data.contract import Batch, ReadingStoppedError, TaskBatches
+from limba.data.contract import Batch, DatasetConfig, ReadingStoppedError, TaskBatches
 from limba.models import metrics as metrics_lib
 from limba.network.finite_numbers.layers import NotFiniteError, which_are_finite
 from limba.reports import progress, writers
@@ -211,6 +211,7 @@ class _Loop:
     def _make_first_step_of_a_stage(self, batch: dict[str, jax.Array]) -> metrics_lib.Metrics:
         """A step whose batch may have other shapes, or other tasks, than the ones before: then it compiles."""
         run, targets = self.run, batch["decoder_target_tokens"]
+        self._check_loss(self.metrics, self.step, self.batch)  # as one of its own stage
         self._statistics.write(self.step)  # Losses by task are of this stage's tasks.
         self._stage, self._bar.tokens_per_step = run.stage, run.tokens_per_step
         self._statistics.begin_stage(self._stage.batch_size, run.tokens_per_step, targets.size)
@@ -245,7 +246,7 @@ class _Loop:
             return
         self._checked = step
         if self.run.spikes is not None:
-            if reason := self.run.spikes.see(step, metrics):
+            if reason := self.run.spikes.see(step, metrics, _name_of(self._stage)):
                 raise self._not_finite(f"Step {step} is a spike: {reason}.", step, batch, reason)
             return
         if math.isfinite(loss := float(metrics["loss"].compute())):
@@ -363,6 +364,11 @@ def _garbage_collection(period: int) -> Iterator[Callable[[int], Any]]:
         yield lambda step: gc.collect() if step % period == 0 else None
     finally:
         gc.enable()
+
+
+def _name_of(stage: DatasetConfig) -> str:
+    """A text that is the same in each start of a run, and another for another stage."""
+    return f"{stage.name} {stage.split} {dict(stage.task_feature_lengths or {})} {stage.batch_size}"
 
 
 def shown_figures(metrics: metrics_lib.Metrics) -> progress.Figures:

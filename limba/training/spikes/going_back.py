@@ -69,9 +69,10 @@ class Spikes:
     ):
         self._guard, self._file, self._checkpointer, self._save = guard, directory / FILE_NAME, checkpointer, save
         self._before: collections.deque[Figures] = collections.deque(maxlen=guard.window)
+        self._stage: str | None = None  # of the steps in `_before`; None where it is not known
         self.passed = 0
         if resumed:
-            self.passed, before = _read_state(checkpoint_path(checkpointer.model_dir, step))
+            self.passed, before, self._stage = _read_state(checkpoint_path(checkpointer.model_dir, step))
             self._before.extend(before)
         self._records = distributed.from_first("spikes of the run", lambda: self._own_records(step if resumed else -1))
 
@@ -118,11 +119,15 @@ class Spikes:
 
     # --------------------------------------------------- between steps ----------------------------------------------
 
-    def see(self, step: int, metrics: metrics_lib.Metrics) -> str | None:
+    def see(self, step: int, metrics: metrics_lib.Metrics, stage: str = "") -> str | None:
         """Why a step is a spike; None if it is not one, and then later steps are compared with it too.
 
-        Each step must be shown once, in order.
+        Each step must be shown once, in order. It is compared with those of its own stage of the data: the losses of
+        another have another level.
         """
+        if self._stage not in (None, stage):
+            self._before.clear()
+        self._stage = stage
         figures = figures_of(metrics)
         if (reason := self._guard.find(list(self._before), figures)) is None:
             self._before.append(figures)
@@ -131,7 +136,7 @@ class Spikes:
     def state_files(self) -> dict[str, bytes]:
         """What a checkpoint of the last step has in `run/`."""
         before = [[x.loss, x.gradient_norm] for x in self._before]
-        return {STATE_NAME: json_text.dumps({"passed": self.passed, "before": before}).encode()}
+        return {STATE_NAME: json_text.dumps({"passed": self.passed, "before": before, "stage": self._stage}).encode()}
 
     def go_back(self, step: int, reason: str, describe: Callable[[], Exception]) -> Exception:
         """The error that ends the loop at a spike: `GoBackError`, or why the run cannot go back.
@@ -159,7 +164,7 @@ class Spikes:
         back_to = good[-2] if is_suspect and len(good) > 1 else good[-1]
         passed = self.passed + step - back_to
         if self._guard.remedy == REPEAT:
-            passed, _ = _read_state(checkpoint_path(directory, back_to))
+            passed, *_ = _read_state(checkpoint_path(directory, back_to))
         self._records.append({"step": step, "back_to": back_to, "passed": passed, "reason": reason})
         self._remove_after(back_to)
         self._write()
@@ -183,16 +188,16 @@ class Spikes:
             storage.replace_text(self._file, "".join(map(json_lines.to_line, self._records)))
 
 
-def _read_state(checkpoint: AnyPath) -> tuple[int, list[Figures]]:
-    """What `Spikes.state_files` has written: batches passed over, and the figures of the steps before."""
+def _read_state(checkpoint: AnyPath) -> tuple[int, list[Figures], str | None]:
+    """What `Spikes.state_files` has written: batches passed over, the figures of the steps before, and their stage."""
     content = load_files(checkpoint, FOLDER).get(STATE_NAME) if storage.is_dir(checkpoint / FOLDER) else None
     if content is None:  # An earlier start of the run did not look for spikes.
-        return 0, []
+        return 0, [], None
     where = f"{checkpoint}/{FOLDER}/{STATE_NAME}"
     saved = untrusted_json.parse_object(content, where)
     try:
         before = [Figures(float(loss), None if norm is None else float(norm)) for loss, norm in saved["before"]]
-        return operator.index(saved["passed"]), before
+        return operator.index(saved["passed"]), before, saved.get("stage")
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{where} is damaged: it needs `passed` and `before` ({error!r}).") from error
 

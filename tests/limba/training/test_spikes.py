@@ -177,6 +177,33 @@ def test_a_run_that_is_killed_on_the_way_makes_the_same_steps(tmp_path, kind):
     assert _losses_of(tmp_path / "killed") == _losses_of(tmp_path / "whole")
 
 
+class Staged(Poisoned):
+    """From the 13th batch on other targets, as another stage of the data where `named` says so."""
+
+    named = True
+    stages = [small.training("x", 1)["train_dataset_cfg"] for _ in range(2)]
+
+    def __init__(self, poison):
+        super().__init__(dict.fromkeys(range(12, 40), "shuffled") | poison)
+        self.stages[1] = dataclasses.replace(self.stages[0], split="other")
+
+    @property
+    def config(self):
+        return self.stages[self.named and max(self.next - 1, 0) >= 12]
+
+
+def test_a_stage_of_the_data_is_not_compared_with_the_one_before(tmp_path):
+    _, whole = _train(tmp_path / "whole", {}, 20, Staged)
+    assert not (tmp_path / "whole" / "spikes.jsonl").exists()
+    for stop in (12, 13):
+        _train(tmp_path / f"{stop}", {}, stop, Staged)
+        _, resumed = _train(tmp_path / f"{stop}", {}, 20, Staged)
+        assert _same(resumed, whole) and not (tmp_path / f"{stop}" / "spikes.jsonl").exists()
+    unnamed = type("Unnamed", (Staged,), {"named": False})
+    with pytest.raises(ValueError, match="spike"):
+        _train(tmp_path / "unnamed", {}, 20, unnamed)
+
+
 def test_a_run_that_is_poisoned_for_ever_ends_with_its_good_checkpoint(tmp_path):
     with pytest.raises(
         NanLossError, match=r"Step 7 is a spike: its loss is nan\. The last good checkpoint is .*_6"
