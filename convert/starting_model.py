@@ -92,6 +92,11 @@ class StartingModel:
         found = encoder_files.open_folder(self.path, self.hints, keeps_pooler=True)
         return dataclasses.replace(self, opened=found)
 
+    def at_step(self, step: int) -> "StartingModel":
+        """The model with weights that `write` gives a step."""
+        assert self.opened is not None
+        return dataclasses.replace(self, opened=dataclasses.replace(self.opened, step=step, step_from=str(self.path)))
+
     @functools.cached_property
     def no_export(self) -> str:
         """Why no class of Hugging Face holds the network; "" if one does."""

@@ -58,6 +58,7 @@ from limba.hf_script import (
     script_data,
     text_rows,
     trackers,
+    trainer_checkpoints,
 )
 from limba.network import own_layers
 from limba.workers import distributed, launchers
@@ -115,7 +116,8 @@ def main(argv: Sequence[str]) -> int:
         results: dict[str, Any] = {}
         checkpoint: AnyPath = out / "initial"
         if arguments.do_train:
-            first_step = result_files.last_step(out / "run")
+            goes_on = trainer_checkpoints.is_taken(arguments)
+            first_step = result_files.last_step(out / "run") or goes_on * result_files.last_step(out / "initial")
             train.main([f"--gin_file={plan.gin_file}", *overrides])
             trained = distributed.from_first("trained", lambda: str(outcome.trained(out / "run", arguments)))
             checkpoint = storage.as_path(trained)
@@ -157,6 +159,8 @@ def _prepare(
     if flags.num_devices is not None and (flags.num_devices < 1 or not flags.write_gin):
         raise ValueError(f"--num_devices is {flags.num_devices}; it is the number of a pod's devices, for --write_gin.")
     out = start.out
+    of_trainer = trainer_checkpoints.keys_of(arguments, out)
+    arguments = dataclasses.replace(arguments, **of_trainer)
     _check(arguments, out)
     trackers.check(arguments, overrides)
     if arguments.pushes:
@@ -182,6 +186,8 @@ def _prepare(
     named = Path(arguments.output_dir) if flags.write_gin else out
     devices = flags.num_devices or here
     text, counted = _compose(arguments, model, named, devices)
+    if of_trainer:
+        model = model.at_step(trainer_checkpoints.check(model.path, counted["steps"], out))
     _check_gin(arguments, out, text.replace(str(named / "initial" / "model.gin"), _MODEL_GIN), model, overrides)
     if not flags.write_gin:
         text += given_files.comment(arguments)
@@ -208,7 +214,7 @@ def _prepare(
         gin_file.parent.mkdir(parents=True, exist_ok=True)
     storage.replace_text(gin_file, text)
     if not flags.write_gin:
-        return {"gin_file": str(gin_file), "found": found, **counted}
+        return {"gin_file": str(gin_file), "found": {**of_trainer, **found}, **counted}
     print(
         f"{gin_file} is written. On every worker {named / 'initial'} must be what it is here; then:\n"
         f"  bash launch/worker.sh {flags.write_gin} --gin.MODEL_DIR=\"'gs://my-bucket/runs/mine'\""
@@ -303,7 +309,7 @@ def _check(arguments: RunArguments, out: Path) -> None:
     source = arguments.model_name_or_path or arguments.config_name
     if source and local_path(source) in (out, out / "config.json"):
         raise ValueError(f"output_dir is {out}, the model to begin with, which the trained one would replace.")
-    is_moved = arguments.overwrites and earlier_run.trainer_checkpoint(arguments, out) is not None
+    is_moved = trainer_checkpoints.to_go_on_from(arguments, out) is not None
     for name in ("config.json", "model.safetensors", "README.md", "trainer_state.json", "all_results.json"):
         if (out / name).exists() and not (out / "run.json").is_file() and not is_moved:
             raise ValueError(

@@ -1,7 +1,7 @@
 """A run that is in OUTPUT_DIR already: it is resumed, goes back to one of its checkpoints, or makes room for a new one.
-A training of Hugging Face's Trainer makes room too, and is never resumed.
+A training of Hugging Face's Trainer makes room too, or goes on with its weights (`trainer_checkpoints`).
 
-OUTPUT_DIR/before_1/             a run that `overwrite_output_dir` moved away
+OUTPUT_DIR/before_1/             a run that `overwrite_output_dir` moved away, or results of a Trainer's that goes on
 OUTPUT_DIR/run/later_1/          checkpoints after the one of `resume_from_checkpoint`
 """
 
@@ -17,7 +17,7 @@ from limba.checkpoint_files.directories import checkpoint_path, checkpoint_steps
 from limba.files.local_paths import local_path
 from limba.gin_config.hf_keys import script_keys
 from limba.gin_config.hf_keys.run_arguments import RunArguments
-from limba.hf_script import given_files
+from limba.hf_script import given_files, trainer_checkpoints
 from limba.reports import run_lock
 
 logger = logging.getLogger(__name__)
@@ -34,13 +34,11 @@ _FILES = (
 _FILES_OF_TRAINER = ("checkpoint-*", "training_args.bin", "runs")
 # A checkpoint as Limba and as transformers name it.
 _CHECKPOINT = re.compile(r"checkpoint[-_](\d+)")
-_CHECKPOINT_OF_TRAINER = re.compile(r"checkpoint-(\d+)")
 
 
 def check(arguments: RunArguments, out: Path) -> None:
-    """Raises ValueError if `out` holds a run with another model or order of the data, or one of Hugging Face's Trainer,
-    which is not to be replaced."""
-    patterns = _patterns(arguments, out)
+    """Raises ValueError if `out` holds a run with another model or order of the data, which is not to be replaced."""
+    patterns = _patterns(out)
     for name in (*_OF_MODEL, "train_file"):
         value = getattr(arguments, name)
         if arguments.overwrites and isinstance(value, str) and _is_moved(local_path(value), out, patterns):
@@ -50,11 +48,6 @@ def check(arguments: RunArguments, out: Path) -> None:
             )
     if arguments.overwrites:
         return
-    if newest := trainer_checkpoint(arguments, out):
-        raise ValueError(
-            f"output_dir is {out}, and {_not_resumed(newest)} overwrite_output_dir without resume_from_checkpoint "
-            f"begins with your model_name_or_path in {out}, and moves the Trainer's files into a folder before_1 there."
-        )
     if not (out / "run.json").is_file():
         return
     before = json.loads((out / "run.json").read_text("utf-8"))
@@ -79,25 +72,9 @@ def _is_moved(path: Path, out: Path, patterns: Sequence[str]) -> bool:
     return out in path.parents and any(Path(path.relative_to(out).parts[0]).match(pattern) for pattern in patterns)
 
 
-def _patterns(arguments: RunArguments, out: Path) -> tuple[str, ...]:
+def _patterns(out: Path) -> tuple[str, ...]:
     """Those of the files in `out` that `overwrite_output_dir` moves away."""
-    return _FILES + (_FILES_OF_TRAINER if trainer_checkpoint(arguments, out) else ())
-
-
-def trainer_checkpoint(arguments: RunArguments, out: Path) -> Path | None:
-    """The newest checkpoint of Hugging Face's Trainer in `out`, if a training would begin there beside it."""
-    if not arguments.do_train or not out.is_dir() or _steps(out):
-        return None
-    found = [(int(match[1]), path) for path in out.iterdir() if (match := _CHECKPOINT_OF_TRAINER.fullmatch(path.name))]
-    return max(((step, path) for step, path in found if path.is_dir()), default=(0, None))[1]
-
-
-def _not_resumed(checkpoint: Path) -> str:
-    return (
-        f"{checkpoint} is a checkpoint of Hugging Face's Trainer. It cannot be resumed: the state of PyTorch's "
-        "optimizer and the place in the data are not taken over. To begin with its weights at step 0, write "
-        f"model_name_or_path {checkpoint} and another output_dir."
-    )
+    return _FILES + (_FILES_OF_TRAINER if trainer_checkpoints.newest_in(out) else ())
 
 
 def changes(gin_file: Path, text: str) -> list[str]:
@@ -121,18 +98,21 @@ def make_room(arguments: RunArguments, out: Path, text: str) -> Path | None:
     Raises:
       RunLockedError: if another process trains there.
     """
-    of_trainer = trainer_checkpoint(arguments, out)
+    of_trainer = trainer_checkpoints.to_go_on_from(arguments, out)
     if not (out / "run.gin").is_file() and of_trainer is None:
         return None
     if arguments.overwrites:
         if of_trainer is None and not changes(out / "run.gin", text):
             logger.info("overwrite_output_dir: the run in %s has the same values and files, and is resumed.", out)
             return None
-        paths = [path for pattern in _patterns(arguments, out) for path in out.glob(pattern)]
+        paths = [path for pattern in _patterns(out) for path in out.glob(pattern)]
         with run_lock.held(out / "run"):
             folder = _move(out, paths, "before")
         logger.warning("overwrite_output_dir: a new run begins in %s; the old one is kept in %s.", out, folder)
         return folder
+    if of_trainer is not None:  # Its checkpoints stay where they are.
+        paths = [path for pattern in _FILES for path in out.glob(pattern) if path.name not in ("run", "initial")]
+        return _move(out, paths, "before") if paths and not (out / "run.json").is_file() else None
     model_dir, step = out / "run", resumed_step(arguments, out)
     if step is None:
         return None
@@ -160,11 +140,6 @@ def _move(out: Path, paths: list[Path], name: str) -> Path:
     return folder
 
 
-def _steps(out: Path) -> list[int]:
-    """The steps of the run's own checkpoints."""
-    return checkpoint_steps(out / "run") if (out / "run").is_dir() else []
-
-
 def resumed_step(arguments: RunArguments, out: Path) -> int | None:
     """The step of `resume_from_checkpoint`; None for the newest.
 
@@ -175,12 +150,9 @@ def resumed_step(arguments: RunArguments, out: Path) -> int | None:
     if given is None or given.lower() in ("true", "false"):
         return None
     path = local_path(given)
-    if path.parent == out and path.is_dir() and _CHECKPOINT_OF_TRAINER.fullmatch(path.name):
-        raise ValueError(
-            f"resume_from_checkpoint is {given}, and {_not_resumed(path)} Leave it out to resume the "
-            f"run of Limba in {out}."
-        )
-    steps = _steps(out)
+    if trainer_checkpoints.is_one(path):  # The run began with it, or is to begin.
+        return None
+    steps = trainer_checkpoints.own_steps(out)
     there = f"the run in {out} has {', '.join(f'checkpoint_{step}' for step in steps) or 'none'}"
     if out != path and out not in path.parents:
         if not path.exists():

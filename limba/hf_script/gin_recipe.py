@@ -12,7 +12,7 @@ from limba.gin_config.hf_keys import period_keys
 from limba.gin_config.hf_keys.row_answers import TEXT
 from limba.gin_config.hf_keys.run_arguments import RunArguments
 from limba.gin_config.recipe import Binding, Block, Include, Reference, Statement, as_text, given
-from limba.hf_script import gin_best, gin_optimizer, script_data, trackers
+from limba.hf_script import gin_best, gin_optimizer, script_data, trackers, trainer_checkpoints
 from limba.hf_script.script_data import Corpus
 from limba.network.encoders.config import EncoderConfig
 
@@ -209,10 +209,12 @@ def _training(arguments: RunArguments, plan: Plan) -> list[Statement]:
         Binding("INITIAL_CHECKPOINT_PATH", ""),
         Binding("checkpoints.CheckpointConfig.restore", None, "from scratch"),
     ]
-    restore, note = "checkpoints.RestoreCheckpointConfig", "steps count from 0, as in the scripts"
+    restore, reset, note = "checkpoints.RestoreCheckpointConfig", ["step"], "steps count from 0, as in the scripts"
+    if trainer_checkpoints.is_taken(arguments):
+        reset, note = [], "steps count on from those of Hugging Face's Trainer"
     with_weights = [
         Binding("INITIAL_CHECKPOINT_PATH", str(plan.out / "initial")),
-        Binding(f"{restore}.reset", ["step", "optimizer"], note),
+        Binding(f"{restore}.reset", [*reset, "optimizer"], note),
     ]
     if arguments.use_nsp:  # which most published encoders have no head for
         with_weights.append(Binding(f"{restore}.initialize", ["target/classifier_head/.*", "target/pair_head/.*"]))

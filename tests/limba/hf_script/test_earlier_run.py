@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from limba.gin_config.hf_keys.script_keys import from_values
-from limba.hf_script import command, earlier_run, given_files, refused_starts
+from limba.hf_script import command, earlier_run, given_files
 
 KEYS = {"model_name_or_path": "m", "train_file": "t.csv", "do_train": True, "label_column_name": "l"}
 GIN = "RANDOM_SEED = 42\nTRAIN_STEPS = 9\n"
@@ -136,75 +136,6 @@ def test_a_checkpoint_that_is_not_there_or_of_another_run(out, tmp_path):
         earlier_run.resumed_step(_arguments(out, resume_from_checkpoint=str(tmp_path / "absent")), out)
     with pytest.raises(ValueError, match=r"no checkpoint of this run.*model_name_or_path"):
         earlier_run.resumed_step(_arguments(out, resume_from_checkpoint=str(tmp_path)), out)
-
-
-@pytest.fixture
-def of_trainer(tmp_path):
-    """What Hugging Face's Trainer leaves of a training, and a file of the user's."""
-    out = tmp_path / "hf_out"
-    for step in (5, 10, 20):
-        (out / f"checkpoint-{step}").mkdir(parents=True)
-        for name in ("config.json", "model.safetensors", "optimizer.pt", "trainer_state.json"):
-            (out / f"checkpoint-{step}" / name).write_text(str(step))
-    (out / "checkpoint-final").mkdir()
-    (out / "checkpoint-90").touch()
-    for name in ("notes.txt", "all_results.json", "config.json", "training_args.bin"):
-        (out / name).write_text("x")
-    return out
-
-
-def _all(folder):
-    return {str(path.relative_to(folder)): path.is_file() and path.read_text() for path in folder.rglob("*")}
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {},
-        {"resume_from_checkpoint": True},
-        {"resume_from_checkpoint": True, "overwrite_output_dir": True},
-        {"resume_from_checkpoint": "{}/checkpoint-20"},
-        {"model_name_or_path": "{}/checkpoint-20"},
-    ],
-)
-def test_a_training_of_the_trainer_is_not_taken_for_nothing(of_trainer, keys):
-    keys = {
-        name: value.replace("{}", str(of_trainer)) if isinstance(value, str) else value for name, value in keys.items()
-    }
-    before = _all(of_trainer)
-    words = (
-        rf"output_dir is {of_trainer}, and {of_trainer}/checkpoint-20 is a checkpoint of Hugging Face's Trainer.*"
-        rf"optimizer and the place in the data.*model_name_or_path {of_trainer}/checkpoint-20 and another output_dir. "
-        r"overwrite_output_dir without resume.*moves the Trainer's files into a folder before_1"
-    )
-    with pytest.raises(ValueError, match=words):
-        command._check(_arguments(of_trainer, **keys), of_trainer)
-    assert _all(of_trainer) == before
-
-
-def test_a_checkpoint_of_the_trainer_beside_a_run_is_not_resumed(out):
-    (out / "checkpoint-9").mkdir()
-    with pytest.raises(
-        ValueError, match=r"resume_from_checkpoint is .*/checkpoint-9, and .* of Hugging Face's Trainer"
-    ):
-        command._check(_arguments(out, resume_from_checkpoint=str(out / "checkpoint-9")), out)
-    command._check(_arguments(out), out)  # The run is resumed.
-
-
-def test_overwriting_moves_a_training_of_the_trainer_away(of_trainer, caplog):
-    before, arguments = _all(of_trainer), _arguments(of_trainer, overwrite_output_dir=True)
-    with refused_starts.put_back(of_trainer) as start:
-        command._check(arguments, of_trainer)
-        start.moved = earlier_run.make_room(arguments, of_trainer, GIN)
-    assert start.moved == of_trainer / "before_1" and f"the old one is kept in {start.moved}" in caplog.text
-    assert _all(start.moved) == {name: text for name, text in before.items() if name != "notes.txt"}
-    assert {path.name for path in of_trainer.iterdir()} <= {"before_1", "notes.txt", "run"}
-    command._check(_arguments(of_trainer), of_trainer)  # The same command later, without the flag.
-    part = _arguments(of_trainer, overwrite_output_dir=True, train_file=str(of_trainer / "checkpoint-20" / "t.csv"))
-    start.put_back()
-    assert {name: text for name, text in _all(of_trainer).items() if name[:3] != "run"} == before
-    with pytest.raises(ValueError, match=r"moves the run in .* away, and train_file .* is a part of it"):
-        command._check(part, of_trainer)
 
 
 def test_results_that_limba_did_not_write_are_not_replaced_and_notes_stay(tmp_path):

@@ -1,0 +1,134 @@
+"""A training goes on from a checkpoint of Hugging Face's Trainer."""
+
+import dataclasses
+import json
+
+import pytest
+
+from limba.gin_config.hf_keys.script_keys import from_values
+from limba.hf_script import command, earlier_run, gin_recipe, refused_starts, script_data, trainer_checkpoints
+
+KEYS = {"model_name_or_path": "m", "train_file": "t.csv", "do_train": True, "label_column_name": "l"}
+
+
+@pytest.fixture
+def out(tmp_path):
+    """What the Trainer leaves of a training that has ended, and two things of the user's."""
+    out = tmp_path / "hf_out"
+    for step in (5, 10, 20):
+        folder = out / f"checkpoint-{step}"
+        folder.mkdir(parents=True)
+        for name in ("config.json", "model.safetensors", "optimizer.pt", "tokenizer.json"):
+            (folder / name).write_text(str(step))
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    (out / "checkpoint-90").mkdir()  # no record in it
+    for name in ("notes.txt", "all_results.json", "config.json", "training_args.bin"):
+        (out / name).write_text("x")
+    return out
+
+
+def _arguments(out, **keys):
+    return from_values(KEYS | {"output_dir": str(out)} | keys)[0]
+
+
+def _taken(out, **keys):
+    """The keys with those that go on from a checkpoint."""
+    arguments = _arguments(out, **keys)
+    return dataclasses.replace(arguments, **trainer_checkpoints.keys_of(arguments, out))
+
+
+def _all(folder):
+    return {str(path.relative_to(folder)): path.is_file() and path.read_text() for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("keys", "step"),
+    [
+        ({}, 20),
+        ({"resume_from_checkpoint": True}, 20),
+        ({"resume_from_checkpoint": True, "overwrite_output_dir": True}, 20),
+        ({"resume_from_checkpoint": "{}/checkpoint-10"}, 10),
+        ({"initialize_from_scratch": True}, 20),
+        ({"overwrite_output_dir": True}, None),
+        ({"do_train": False, "do_eval": True, "validation_file": "v.csv"}, None),
+    ],
+)
+def test_the_newest_or_the_named_one(out, keys, step):
+    keys = {name: value.replace("{}", str(out)) if isinstance(value, str) else value for name, value in keys.items()}
+    arguments = _taken(out, **keys)
+    assert trainer_checkpoints.is_taken(arguments) == (step is not None)
+    assert arguments.model_name_or_path == ("m" if step is None else f"{out}/checkpoint-{step}")
+    assert not arguments.initialize_from_scratch and arguments.tokenizer_name is None
+
+
+def test_a_checkpoint_in_another_folder_and_a_tokenizer_that_is_not_beside_it(out, tmp_path):
+    (out / "checkpoint-5" / "tokenizer.json").unlink()
+    arguments = _taken(tmp_path / "new", resume_from_checkpoint=str(out / "checkpoint-5"))
+    assert arguments.model_name_or_path == f"{out}/checkpoint-5" and arguments.tokenizer_name == "m"
+    earlier_run.resumed_step(arguments, tmp_path / "new")
+
+
+def test_steps_count_on(out, caplog):
+    arguments = _taken(out)
+    assert trainer_checkpoints.check(out / "checkpoint-20", 21, out) == 20
+    assert "goes on with its weights at step 20 of 21" in caplog.text and "moments begin at 0" in caplog.text
+    with pytest.raises(ValueError, match=r"at step 20, and this training has 20 steps: none is left.*max_steps"):
+        trainer_checkpoints.check(out / "checkpoint-20", 20, out)
+    corpus = script_data.Corpus("rows", {"train": ["t.csv"]})
+    plan = gin_recipe.Plan(corpus, out, script_data.Counted(9, True, 9), 1, 40, "", 0.0, True)
+    text = gin_recipe.compose(arguments, plan)
+    assert "RestoreCheckpointConfig.reset = ['optimizer']  # steps count on" in text
+    assert "reset = ['step', 'optimizer']" in gin_recipe.compose(_arguments(out), plan)
+
+
+def test_a_record_that_is_damaged(out):
+    (out / "checkpoint-20" / "trainer_state.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"checkpoint-20/trainer_state.json is damaged: it needs `global_step`"):
+        _taken(out)
+
+
+def test_results_make_room_and_checkpoints_stay(out):
+    before, arguments = _all(out), _taken(out)
+    with refused_starts.put_back(out) as start:
+        command._check(arguments, out)
+        start.moved = earlier_run.make_room(arguments, out, "")
+    assert start.moved == out / "before_1"
+    assert {path.name for path in start.moved.iterdir()} == {"all_results.json", "config.json"}
+    assert {"checkpoint-20", "notes.txt", "training_args.bin"} <= {path.name for path in out.iterdir()}
+    start.put_back()
+    assert _all(out) == before
+
+
+def test_a_run_that_went_on_is_resumed_and_no_other(out, caplog):
+    arguments = _taken(out)
+    (out / "run.json").write_text(json.dumps(arguments.without_secrets()))
+    (out / "run" / "checkpoint_30").mkdir(parents=True)
+    for keys in ({}, {"resume_from_checkpoint": True}, {"resume_from_checkpoint": str(out / "checkpoint-20")}):
+        assert _taken(out, **keys) == arguments
+    command._check(arguments, out)
+    assert earlier_run.make_room(arguments, out, "") is None
+    assert trainer_checkpoints.check(out / "checkpoint-20", 20, out) == 20 and not caplog.records
+    with pytest.raises(ValueError, match=r"checkpoint-10, a checkpoint of .* did not begin with it"):
+        _taken(out, resume_from_checkpoint=str(out / "checkpoint-10"))
+    # One that a user began with these weights, at step 0, stays one.
+    keys = arguments.without_secrets() | {"resume_from_checkpoint": None}
+    (out / "run.json").write_text(json.dumps(keys))
+    assert not trainer_checkpoints.is_taken(_taken(out, model_name_or_path=str(out / "checkpoint-20")))
+
+
+def test_overwriting_moves_the_whole_training_away(out, caplog):
+    before, arguments = _all(out), _arguments(out, overwrite_output_dir=True)
+    with refused_starts.put_back(out) as start:
+        command._check(arguments, out)
+        start.moved = earlier_run.make_room(arguments, out, "")
+    assert start.moved == out / "before_1" and f"the old one is kept in {start.moved}" in caplog.text
+    kept = ("notes.txt", "checkpoint-90")
+    assert {path.name for path in out.iterdir()} <= {"before_1", "run", *kept}
+    assert {x: y for x, y in _all(start.moved).items() if x not in kept} == {
+        name: text for name, text in before.items() if name not in kept
+    }
+    part = _arguments(out, overwrite_output_dir=True, train_file=str(out / "checkpoint-20" / "t.csv"))
+    start.put_back()
+    assert {name: text for name, text in _all(out).items() if name[:3] != "run"} == before
+    with pytest.raises(ValueError, match=r"moves the run in .* away, and train_file .* is a part of it"):
+        command._check(part, out)
