@@ -35,8 +35,6 @@ from limba.files.output_folder import choose_out, complete_or_absent, fingerprin
 from limba.network.flops import forward_flops
 
 RECORD = "trim.json"
-# Beside the tensors, of a folder or checkpoint: the vocabulary and small files.
-_OTHER_BYTES = 2**24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +103,7 @@ def trim(
     new = trimmed_model.trimmed(model, rows, hf_tokenizer.describe(file, extra_ids))
     is_folder = hf_folder.is_folder(path)
     bytes_each = model.dtype.itemsize if is_folder else 4
-    _check_disk(folder, new.num_parameters * bytes_each)
+    disk.require(folder, new.num_parameters * bytes_each)
     worst = trimmed_logits.difference(model, new, rows, same.first)
     if not worst == 0:
         raise ValueError(
@@ -194,15 +192,6 @@ def _lines(corpus: Sequence[str], text_column: str, what: str) -> Iterator[str]:
     source.check("train")
     print(what, file=sys.stderr)
     return filter(None, training_text.sentences(training_text.TrainingText(source, text_column=text_column)))
-
-
-def _check_disk(folder: Path, num_bytes: int) -> None:
-    needed, free = num_bytes + _OTHER_BYTES, disk.free_bytes(folder)
-    if free < needed:
-        raise ValueError(
-            f"{folder} needs {needed / 1e9:.2f} GB, and {free / 1e9:.2f} GB are free there: make room, or choose "
-            "another OUT."
-        )
 
 
 # -------------------------------------------------------- writing -----------------------------------------------------

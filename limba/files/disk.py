@@ -4,6 +4,8 @@ import errno
 import shutil
 from pathlib import Path
 
+# Of a model's folder, beside the weights: vocabularies, cards, reports.
+_OTHER_BYTES = 2**24
 _FULL = {errno.ENOSPC: "No space left on device", errno.EDQUOT: "Disk quota exceeded"}
 
 
@@ -15,3 +17,13 @@ def is_full(error: BaseException) -> bool:
 def free_bytes(path: Path) -> int:
     """Free bytes where a folder is, or would be made."""
     return shutil.disk_usage(next(parent for parent in (path, *path.parents) if parent.exists())).free
+
+
+def require(folder: Path, num_bytes: int) -> None:
+    """Raises ValueError if fewer bytes are free where a folder will be written, beside those of its small files."""
+    needed, free = num_bytes + _OTHER_BYTES, free_bytes(folder)
+    if free < needed:
+        raise ValueError(
+            f"{folder} needs {needed / 1e9:.2f} GB, and {free / 1e9:.2f} GB are free there: make room, or choose "
+            "another OUT."
+        )
