@@ -4,6 +4,7 @@ python -m convert to-hf CHECKPOINT_OR_RUN_DIR OUT
 python -m convert from-hf FOLDER_OR_HUB_NAME OUT
 python -m convert to-t5x CHECKPOINT_OR_RUN_DIR OUT --format classic
 python -m convert from-t5x CHECKPOINT_OR_MODEL_DIR OUT --vocab FILE
+python -m convert to-ct2 RUN_OR_FOLDER OUT --quantization int8
 python -m convert all RUN_DIR OUT --watch
 python -m convert check A B
 python -m convert push OUT ORG/NAME
@@ -25,6 +26,7 @@ _COMMANDS = {
     "from-hf": ("convert.from_hf", "write a checkpoint and a gin file from a Hugging Face T5 or encoder"),
     "to-t5x": ("convert.to_t5x", "write a checkpoint that T5X resumes from"),
     "from-t5x": ("convert.from_t5x", "write a Limba checkpoint from one of T5X"),
+    "to-ct2": ("convert.to_ct2", "write a folder for CTranslate2 from a run or a Hugging Face folder"),
     "all": ("convert.all_checkpoints", "write a Hugging Face folder of every checkpoint of a run"),
     "check": ("convert.check", "compare two models: parameters, logits, loss and greedy output"),
     "push": ("convert.push", "upload a converted folder to the Hugging Face hub"),
