@@ -8,6 +8,8 @@ python -m convert to-ct2 RUN_OR_FOLDER OUT --quantization int8
 python -m convert all RUN_DIR OUT --watch
 python -m convert check A B
 python -m convert push OUT ORG/NAME
+python -m convert to-peft LORA_RUN_DIR OUT --base FOLDER_OR_HUB_NAME
+python -m convert from-peft ADAPTER OUT --base FOLDER_OR_HUB_NAME
 """
 
 import argparse
@@ -29,6 +31,8 @@ _COMMANDS = {
     "to-ct2": ("convert.to_ct2", "write a folder for CTranslate2 from a run or a Hugging Face folder"),
     "all": ("convert.all_checkpoints", "write a Hugging Face folder of every checkpoint of a run"),
     "check": ("convert.check", "compare two models: parameters, logits, loss and greedy output"),
+    "to-peft": ("convert.to_peft", "write an adapter that PEFT loads from a checkpoint of a LoRA"),
+    "from-peft": ("convert.from_peft", "write a LoRA checkpoint and its gin files from an adapter of PEFT"),
     "push": ("convert.push", "upload a converted folder to the Hugging Face hub"),
 }
 
@@ -39,7 +43,8 @@ def main(argv: list[str] | None = None) -> int:
     # Conversion needs no accelerator, and must not take one from a running training.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-    listing = "\n".join(f"  {name:8} {description}" for name, (_, description) in _COMMANDS.items())
+    width = max(map(len, _COMMANDS))
+    listing = "\n".join(f"  {name:{width}} {description}" for name, (_, description) in _COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="limba convert",
         usage="limba convert COMMAND ...",

@@ -36,7 +36,7 @@ from limba.files import untrusted_json
 from limba.files.local_paths import local_path
 
 # Checkpoints keep the step as an int32.
-_MOST_STEPS = 2**31
+MOST_STEPS = 2**31
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,8 +90,8 @@ def from_hf(
       ValueError: if it is damaged, not a T5 that Limba has, or contradicts itself; or OUT is in use.
     """
     out = local_path(out)
-    if step is not None and not 0 <= step < _MOST_STEPS:
-        raise ValueError(f"--step {step}: a step is a whole number from 0 to {_MOST_STEPS - 1}.")
+    if step is not None and not 0 <= step < MOST_STEPS:
+        raise ValueError(f"--step {step}: a step is a whole number from 0 to {MOST_STEPS - 1}.")
     path = find(str(model))
     is_weights = path.is_file() and path.suffix != ".json"
     if config is not None and not is_weights:
@@ -113,7 +113,7 @@ def write(
     opened: Model, out: Path, *, network: str | None = None, verify: bool = True, overwrite: bool = False
 ) -> Path:
     """Writes a run's directory from a model that is opened; see `from_hf`."""
-    _say_folder(opened)
+    say_folder(opened)
     tensors: dict[str, SavedTensor] = {f"target/{name}": t for name, t in opened.tensors.items()}
     tensors["state/step"] = saved_tensors.from_array(np.int32(opened.step))
     layout = network
@@ -133,7 +133,7 @@ def say_notes(config_file: Path, ignored: Collection[str]) -> None:
         print(f"note: {note}", file=sys.stderr)
 
 
-def _say_folder(opened: Model) -> None:
+def say_folder(opened: Model) -> None:
     """Prints what a folder has and lacks that the checkpoint will not show."""
     folder = opened.folder
     if folder is None:

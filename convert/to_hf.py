@@ -35,6 +35,8 @@ _WRITERS: Mapping[str, Callable[..., None]] = {"safetensors": safetensors_files.
 FORMATS = tuple(_WRITERS)
 SHARD_GB = 5.0
 _GB = 10**9
+# What a LoRA's run.json says of the model that it began with, too.
+_OF_BASE = ("network_class", "network", "vocabulary", "feature_lengths")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODE:METRIC",
         help="of a run, the checkpoint that is best by a metric of its metrics.jsonl, not the newest: "
         "max:inference_eval/my_task/eval/accuracy, min:training_eval/my_task/loss",
+    )
+    parser.add_argument(
+        "--no-lora",
+        action="store_true",
+        help="of a LoRA, the model that it began with: the kernels without the adapters (they are merged)",
     )
     add_options(parser)
     any_format.add_hint_arguments(parser)
@@ -63,7 +70,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     checkpoint = args.checkpoint if args.best is None else str(best_checkpoint(args.checkpoint, args.best))
-    to_hf(checkpoint, args.out, **options(args))
+    given = options(args)
+    to_hf(checkpoint, args.out, **given | {"hints": dataclasses.replace(given["hints"], without_lora=args.no_lora)})
 
 
 def options(args: argparse.Namespace) -> dict[str, Any]:
@@ -129,6 +137,7 @@ def to_hf(
         "checked": verify,
         "card": metadata.request() or None,
         "average": hints.average or None,
+        "without_lora": hints.without_lora or None,
     }
     if report := previous(out, request, overwrite):
         print(f"{named or out} holds this export of {model.path.name} already.")
@@ -149,6 +158,7 @@ def to_hf(
         report["files"] = sorted({REPORT, *(file.name for file in folder.iterdir() if not file.name.startswith("."))})
         write_json(folder / REPORT, report)
     what = f"The average of the parameters at {model.path.name}" if hints.average else model.path.name
+    what = f"{what} without its LoRA adapters" if hints.without_lora else what
     print(f"{what} is exported to {named or out} ({', '.join(formats)}, {dtype}).")
     print(comparison_rows.tables(comparisons) if verify else "The export was not checked (--no-check).")
     return report
@@ -156,6 +166,9 @@ def to_hf(
 
 def _open(checkpoint: str | Path, hints: ModelHints) -> Export:
     model = any_format.open_checkpoint(checkpoint, hints)
+    if hints.without_lora:  # What the run says of its training is not the base's.
+        info = {name: model.info[name] for name in _OF_BASE if name in model.info}
+        model = dataclasses.replace(model, info=info, step=model.info.get("initial_step", 0))
     return T5Export(model) if model.family.has_decoder else EncoderExport(model)
 
 
@@ -193,7 +206,7 @@ def _check(export: Export, folder: Path, format_: str) -> list[comparison_rows.C
 
 def _write_card(folder: Path, name: str, export: Export, report: Mapping[str, Any], metadata: Metadata) -> None:
     model = export.model
-    gin, metrics = model_card.run_record(model.path)
+    gin, metrics = ("", []) if report["without_lora"] else model_card.run_record(model.path)
     facts = model_card.Facts(
         name=name,
         description=export.describe(metadata.example, gin, report["formats"], report["dtype"]),

@@ -31,7 +31,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("limba.models", "tasks.pretraining", "tasks.supervised", "tasks.diacritics", "tasks.t5", "convert.families"),
     ("limba.checkpoints", "tasks.pipeline", "tasks.minimal_pairs", "tasks.examples", "convert.model_files"),
     ("limba.inference", "tasks.lint", "convert.compare"),
-    ("limba.training", "convert.exports", "convert.t5x", "convert.engines"),
+    ("limba.training", "convert.exports", "convert.adapters", "convert.t5x", "convert.engines"),
     ("limba", "convert"),
     ("limba.plan", "limba.hf_script", "limba.sweep", "limba.run_pages", "limba.derived_runs", "tasks"),
 )

@@ -34,14 +34,17 @@ collect_rarely "$VENV"
 # pip installs torch, by exact version: otherwise a CUDA build of several gigabytes may come. Few tests use the second
 # environment, and few parts of torch: both compile what is imported.
 install_torch() { "$1/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check torch==2.13.0; }
-has_torch() { "$1/bin/python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; }
-has_torch "$VENV" || install_torch "$VENV"
+has() { "$1/bin/python" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$2') is None)"; }
+has "$VENV" torch || install_torch "$VENV"
+# They ask for torch, so a lock file would have its CUDA build; all else that they need is in the lock file.
+has "$VENV" peft || "$VENV/bin/python" -m pip install --quiet --no-compile --no-deps --disable-pip-version-check \
+  peft==0.21.2 accelerate==1.15.0
 
 hf5_stamp=$HF5_VENV/.limba-$(fingerprint "$REPOSITORY/tests/requirements-hf5.lock")
 setup_hf5() {
   [[ -x $HF5_VENV/bin/python ]] || "$PYTHON" -m venv "$HF5_VENV"
   "$VENV/bin/uv" pip install --quiet --python "$HF5_VENV/bin/python" -r "$REPOSITORY/tests/requirements-hf5.lock"
-  has_torch "$HF5_VENV" || install_torch "$HF5_VENV"
+  has "$HF5_VENV" torch || install_torch "$HF5_VENV"
   collect_rarely "$HF5_VENV"
   touch "$hf5_stamp"
 }

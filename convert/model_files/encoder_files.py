@@ -49,7 +49,7 @@ def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> EncoderModel
         ) from error
     family = find_encoder(config, head)
     of_model = saved_average.chosen(saved_tensors.open_tensors(path), path, hints.average)
-    saved = lora_merge.merged(of_model, path)
+    saved = lora_merge.chosen(of_model, path, hints.without_lora)
     parameters = {n.removeprefix(_PARAMETERS): t for n, t in saved.items() if n.startswith(_PARAMETERS)}
     found = _unrolled(parameters, config)
     config = dataclasses.replace(config, scan_layers=False, remat_policy="none", family=family.name)

@@ -1,4 +1,4 @@
-"""The adapters of a LoRA run merged into its kernels, tensor by tensor, while a checkpoint is read."""
+"""The adapters of a LoRA run merged into its kernels, tensor by tensor, while a checkpoint is read; or left out."""
 
 import functools
 import math
@@ -11,6 +11,20 @@ from limba.checkpoint_files.run_folder import load_run_info
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
 from limba.files.storage import AnyPath
 from limba.models import lora
+
+
+def chosen(tensors: Mapping[str, SavedTensor], path: AnyPath, without_lora: bool) -> Mapping[str, SavedTensor]:
+    """A train state with its adapters merged, or without them: the model that the LoRA began with.
+
+    Raises:
+      ValueError: as `merged`; if there are no adapters to leave out.
+    """
+    if not without_lora:
+        return merged(tensors, path)
+    kept = _without(tensors)
+    if len(kept) == len(tensors):
+        raise ValueError(f"{path} is not of a LoRA: it has no adapters to leave out.")
+    return pretraining_parts.without(kept, path)
 
 
 def merged(tensors: Mapping[str, SavedTensor], path: AnyPath) -> Mapping[str, SavedTensor]:
@@ -30,15 +44,29 @@ def merged(tensors: Mapping[str, SavedTensor], path: AnyPath) -> Mapping[str, Sa
     described = load_run_info(path).get("lora")
     if described is None:
         raise ValueError(f"{path}/run/run.json does not say the alpha of its LoRA adapters (`lora`).")
-    endings = (f"/{lora.A}", f"/{lora.B}")
-    result = {n: t for n, t in tensors.items() if not n.endswith(endings) and not n.startswith("state/param_states/")}
-    for name in factors:
+    return with_factors(tensors, described["alpha"], str(path))
+
+
+def with_factors(tensors: Mapping[str, SavedTensor], alpha: float, where: str) -> dict[str, SavedTensor]:
+    """A train state with its factors merged; `where` is for messages. Raises ValueError as `merged`."""
+    result = _without(tensors)
+    for name in tensors:
+        if not (name.startswith("target/") and name.endswith(f"/{lora.A}")):
+            continue
         module = name.removesuffix(f"/{lora.A}")
         kernel, b = f"{module}/kernel", f"{module}/{lora.B}"
         if kernel not in tensors or b not in tensors:
-            raise ValueError(f"{path}: {name} is there, and {b if kernel in tensors else kernel} is missing.")
-        result[kernel] = _sum(tensors[kernel], tensors[name], tensors[b], described["alpha"], f"{path}: {module}")
+            raise ValueError(f"{where}: {name} is there, and {b if kernel in tensors else kernel} is missing.")
+        result[kernel] = _sum(tensors[kernel], tensors[name], tensors[b], alpha, f"{where}: {module}")
     return result
+
+
+def _without(tensors: Mapping[str, SavedTensor]) -> dict[str, SavedTensor]:
+    """A train state of a LoRA without its factors and their statistics; one of another run as it is."""
+    factors = (f"/{lora.A}", f"/{lora.B}")
+    if not any(name.startswith("target/") and name.endswith(factors) for name in tensors):
+        return dict(tensors)
+    return {n: t for n, t in tensors.items() if not n.endswith(factors) and not n.startswith("state/param_states/")}
 
 
 def _sum(kernel: SavedTensor, a: SavedTensor, b: SavedTensor, alpha: float, where: str) -> SavedTensor:

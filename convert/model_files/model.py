@@ -34,6 +34,7 @@ class ModelHints:
       extra_ids: sentinels behind its pieces.
       ignore_config_keys: keys of a Hugging Face folder's files that have no effect.
       average: whether the average of the parameters, which the run of a checkpoint kept, is meant.
+      without_lora: whether the adapters of a LoRA are left out, and not merged.
     """
 
     family: str | None = None
@@ -42,6 +43,7 @@ class ModelHints:
     extra_ids: int | None = None
     ignore_config_keys: tuple[str, ...] = ()
     average: bool = False
+    without_lora: bool = False
 
     @property
     def in_bytes(self) -> bool:

@@ -39,7 +39,7 @@ _OF_BOTH = ("token_embedder/embedding", "encoder/encoder_norm/scale", "decoder/d
 def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> T5Model:
     """Opens a checkpoint of Limba or T5X; see `any_format.open_model`."""
     of_model = saved_average.chosen(saved_tensors.open_tensors(path), path, hints.average)
-    saved = lora_merge.merged(of_model, path)
+    saved = lora_merge.chosen(of_model, path, hints.without_lora)
     info: Mapping[str, Any] = {}
     family: str | None = None
     assumed: Mapping[str, str] = {}

@@ -2,6 +2,7 @@
 
 OUT/checkpoint_0/     what INITIAL_CHECKPOINT_PATH = OUT restores
 OUT/model.gin         the network and the vocabulary; the first --gin_file of a training
+OUT/lora.gin          of a LoRA, the last --gin_file of a training that goes on with it
 OUT/spiece.model      or tokenizer.json; beside it tokenizer_settings.json, if a folder of Hugging Face says any
 """
 
@@ -21,11 +22,11 @@ from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.checkpoint_files.small_files import write_files
 from limba.files import json_text
-from limba.files.output_folder import choose_out
+from limba.files.output_folder import choose_out, fingerprint
 from limba.files.version import VERSION
 from limba.network.t5 import T5Config
 
-MODEL_GIN = "model.gin"
+MODEL_GIN, LORA_GIN = "model.gin", "lora.gin"
 
 
 def add_options(parser: argparse.ArgumentParser, usual_network: str) -> None:
@@ -46,8 +47,22 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+@dataclasses.dataclass(frozen=True)
+class LoraRecord:
+    """Adapters of a run: what `run.json` says of them, and the folder that they came from."""
+
+    description: Mapping[str, Any]
+    source: Path
+
+
 def write_run(
-    model: Model, tensors: Mapping[str, SavedTensor], network: str | None, out: Path, verify: bool, overwrite: bool
+    model: Model,
+    tensors: Mapping[str, SavedTensor],
+    network: str | None,
+    out: Path,
+    verify: bool,
+    overwrite: bool,
+    lora: LoraRecord | None = None,
 ) -> Path:
     """Writes the directory and returns the checkpoint in it.
 
@@ -55,6 +70,7 @@ def write_run(
       model, tensors: what is converted, and its train state by name, `target/…` and perhaps `state/…`.
       network: whose layout the layers of a T5 get, "t5" or "scalable_t5"; None is as they are.
       out, verify, overwrite: as of `t5x_checkpoint.write_checkpoint`.
+      lora: the adapters among the tensors, which the model has merged; None if there are none.
 
     Raises:
       FileNotFoundError: if the vocabulary is not known.
@@ -67,7 +83,7 @@ def write_run(
     if not run_folder.is_bytes(vocabulary):
         content = Path(run_folder.vocabulary_file(vocabulary) or "").read_bytes()
         vocabulary = run_folder.with_vocabulary_file(vocabulary, str(out / run_folder.vocabulary_name(vocabulary)))
-    files = files_of_run(model, source, vocabulary, content)
+    files = files_of_run(model, source, vocabulary, content, lora)
     return write_files_of_run(source, files, comparison.with_source(model), out, verify, overwrite)
 
 
@@ -78,6 +94,7 @@ class RunFiles:
     Attributes:
       network_class, network, vocabulary: as `run.json` has them.
       gin: the content of model.gin.
+      lora_gin: the content of lora.gin; "" if there is no LoRA.
       vocabulary_content: of the vocabulary's file; None if it has none.
       more: further keys of `run.json`.
       tokenizer_settings: the content of their file; None if there are none.
@@ -90,6 +107,7 @@ class RunFiles:
     vocabulary_content: bytes | None
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     tokenizer_settings: bytes | None = None
+    lora_gin: str = ""
 
     def info(self, source: SourceCheckpoint) -> dict[str, Any]:
         """The content of `run.json`."""
@@ -114,7 +132,11 @@ class RunFiles:
 
 
 def files_of_run(
-    model: Model, source: SourceCheckpoint, vocabulary: Mapping[str, Any], content: bytes | None
+    model: Model,
+    source: SourceCheckpoint,
+    vocabulary: Mapping[str, Any],
+    content: bytes | None,
+    lora: LoraRecord | None = None,
 ) -> RunFiles:
     """What a checkpoint says of a model, whose tensors it has in the layout of the source."""
     config = model.config
@@ -128,9 +150,13 @@ def files_of_run(
         more["ignored_config_keys"] = list(model.ignored_config_keys)
     if model.assumed:
         more[t5_files.ASSUMED] = dict(model.assumed)
-    gin_file = model_gin.write(config, model.head, vocabulary or None, of)
+    description = None if lora is None else lora.description
+    if lora is not None:
+        more |= {"lora": dict(lora.description), "lora_from": [str(lora.source), fingerprint(lora.source)]}
+    gin_file = model_gin.write(config, model.head, vocabulary or None, of, description)
+    lora_gin = "" if description is None else model_gin.write_lora(config, model.head, description, of)
     settings = model.tokenizer_settings.content()
-    return RunFiles(type(config).__name__, network, vocabulary, gin_file, content, more, settings)
+    return RunFiles(type(config).__name__, network, vocabulary, gin_file, content, more, settings, lora_gin)
 
 
 def write_files_of_run(
@@ -144,6 +170,8 @@ def write_files_of_run(
         write_files(folder / run_folder.FOLDER, files.of_checkpoint(source))
 
     beside = {MODEL_GIN: files.gin.encode(), **files.settings_files}
+    if files.lora_gin:
+        beside[LORA_GIN] = files.lora_gin.encode()
     if content is not None:
         beside[run_folder.vocabulary_name(files.vocabulary)] = content
     for name, file_content in beside.items():

@@ -47,13 +47,20 @@ def _encoder_fields(config: EncoderConfig) -> dict[str, Any]:
     return fields
 
 
-def write(config: Network, head: Head, vocabulary: Mapping[str, Any] | None, of: str) -> str:
+def write(
+    config: Network,
+    head: Head,
+    vocabulary: Mapping[str, Any] | None,
+    of: str,
+    lora: Mapping[str, Any] | None = None,
+) -> str:
     """The text of the file.
 
     Args:
       config, head: the network.
       vocabulary: as `run.json` describes it; None leaves it to the reader.
       of: what it is made from, for the first line.
+      lora: as `run.json` describes the adapters; None if there are none.
     """
     if isinstance(config, T5Config):
         runs, model = "pretrain.gin, finetune.gin, eval.gin, infer.gin", _t5_model(config, head, vocabulary)
@@ -61,6 +68,14 @@ def write(config: Network, head: Head, vocabulary: Mapping[str, Any] | None, of:
         runs, model = "pretrain.gin", _encoder_model(config, head, vocabulary)
     if head.labels:
         runs, model = "finetune.gin, and then PACK = False", [*model, *_labels(head)]
+    if lora is not None:
+        model = [
+            *model,
+            "",
+            *map(gin_names.import_line, _modules_of_lora(config, head)),
+            "",
+            *_lora(config, head, lora),
+        ]
     begin = [
         f"# The network and the vocabulary of {of}.",
         f"# Include a file of gin/runs/ after it: {runs}.",
@@ -68,6 +83,41 @@ def write(config: Network, head: Head, vocabulary: Mapping[str, Any] | None, of:
         "",
     ]
     return Recipe([*begin, *model]).text()
+
+
+def write_lora(config: Network, head: Head, lora: Mapping[str, Any], of: str) -> str:
+    """The text of lora.gin, with which the training of adapters goes on; arguments as of `write`."""
+    begin: list[Statement] = [
+        f"# Trains on the LoRA of {of}. Include it last, after model.gin and a file of gin/runs/.",
+        "from __gin__ import dynamic_registration",
+        "",
+        *map(gin_names.import_line, _modules_of_lora(config, head)),
+        "",
+        Include("gin/runs/lora.gin"),
+        "",
+    ]
+    return Recipe([*begin, *_lora(config, head, lora)]).text()
+
+
+def _modules_of_lora(config: Network, head: Head) -> list[str]:
+    return ["lora", "models", _of_lora(config, head)[1].partition(".")[0]]
+
+
+def _of_lora(config: Network, head: Head) -> tuple[str, str]:
+    """gin's names of the model and the network that the adapters stand between."""
+    if head.labels:
+        return _model_of_labels(head), f"classifier.{head.class_name}"
+    if isinstance(config, T5Config):
+        return "models.EncoderDecoderModel", "network.Transformer"
+    return "models.EncoderOnlyModel", f"{'sentence_pairs' if head.kind == heads.PAIRS else 'encoder'}.{head.class_name}"
+
+
+def _lora(config: Network, head: Head, lora: Mapping[str, Any]) -> list[Statement]:
+    model, network = _of_lora(config, head)
+    return [
+        Binding(f"{model}.module", Reference("@lora.LoRA()")),
+        Block("lora.LoRA", {"network": Reference(f"@{network}()"), **lora}),
+    ]
 
 
 def _begin(modules: Sequence[str], files: Sequence[str]) -> list[Statement]:
@@ -135,10 +185,13 @@ def _modules_of(head: Head) -> list[str]:
     return ["classifier", "models"] if head.labels else []
 
 
+def _model_of_labels(head: Head) -> str:
+    return "models.EncoderRegressor" if head.is_number else "models.EncoderClassifier"
+
+
 def _labels(head: Head) -> list[Statement]:
     """What the file says of a head with labels."""
-    network = f"classifier.{head.class_name}"
-    model = "models.EncoderRegressor" if head.is_number else "models.EncoderClassifier"
+    network, model = f"classifier.{head.class_name}", _model_of_labels(head)
     return [
         "",
         Binding("LABELS", list(head.labels)),

@@ -114,14 +114,20 @@ def _is_entry(entry: Any) -> bool:
     )
 
 
-def write(folder: Path, tensors: Mapping[str, SavedTensor], progress: Callable[[int], Any], shard_bytes: int) -> None:
-    """Writes `model.safetensors`, or shards of it and an index; see `shards.write`.
+def write(
+    folder: Path,
+    tensors: Mapping[str, SavedTensor],
+    progress: Callable[[int], Any],
+    shard_bytes: int,
+    name: str = FILE,
+) -> None:
+    """Writes `model.safetensors`, or a file of another name, or shards of it and an index; see `weight_shards.write`.
 
     Raises:
       OSError: if the disk is full.
       ValueError: if the format has no name for a tensor's dtype, or what reading a tensor raises.
     """
-    weight_shards.write(folder, FILE, tensors, _layout, shard_bytes, progress)
+    weight_shards.write(folder, name, tensors, _layout, shard_bytes, progress)
 
 
 def _layout(tensors: Mapping[str, SavedTensor]) -> list[weight_shards.Segment]:

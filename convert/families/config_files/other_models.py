@@ -31,7 +31,7 @@ _FOLDERS = (
     Kind(
         ("adapter_config.json",),
         "a PEFT adapter, which changes another model",
-        "Merge it: PeftModel.from_pretrained(BASE, FOLDER).merge_and_unload().save_pretrained(OUT), and convert OUT.",
+        "Convert it with its base: limba convert from-peft FOLDER OUT --base BASE.",
     ),
     Kind(("model_index.json",), "a pipeline of diffusers", "Give the folder of its text encoder, if that is a T5."),
     Kind(

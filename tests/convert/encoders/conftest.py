@@ -20,6 +20,7 @@ from convert.to_hf import to_hf
 from limba.checkpoints import checkpointing, run_description
 from limba.checkpoints.train_state import TrainState
 from limba.models import EncoderClassifier, EncoderOnlyModel, EncoderRegressor
+from limba.models.lora import LoRA
 from limba.network.encoders.encoder import EncoderConfig
 from tasks.vocabularies import LabelVocabulary, NumberVocabulary, TokenizerVocabulary
 from tests.convert.encoders import run_in_transformers
@@ -100,12 +101,15 @@ def tokenizer_file(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def new_encoder(tokenizer_file) -> Callable[..., Path]:
-    """Saves a random encoder as the checkpoint of a run: `new_encoder(directory, head, **fields of EncoderConfig)`."""
+    """Saves a random encoder as the checkpoint of a run: `new_encoder(directory, head, **fields of EncoderConfig)`.
 
-    def save(directory: Path, head: Head = heads.OF_MASKED_LM, **fields) -> Path:
+    With `adapters`, arguments of `LoRA`, it is a LoRA of it.
+    """
+
+    def save(directory: Path, head: Head = heads.OF_MASKED_LM, adapters=None, **fields) -> Path:
         config = EncoderConfig(**(SIZES | {"num_layers": 2, "max_positions": 48} | fields))
         vocabulary = TokenizerVocabulary(str(tokenizer_file))
-        module = head.network(config)
+        module = head.network(config) if adapters is None else LoRA(head.network(config), **adapters)
         if head.labels:
             kind = (EncoderRegressor, NumberVocabulary) if head.is_number else (EncoderClassifier, LabelVocabulary)
             model = kind[0](module, vocabulary, kind[1](head.labels), optimizer_def=None)

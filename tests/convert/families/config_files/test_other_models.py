@@ -14,8 +14,12 @@ BERT = {"model_type": "bert", "vocab_size": 64, "hidden_size": 24, "num_hidden_l
 }
 # Files of a folder, what it is, and a word of the remedy.
 FOLDERS = {
-    "peft": (["adapter_config.json", "adapter_model.safetensors"], "a PEFT adapter", "merge_and_unload"),
-    "peft and config": (["config.json", "adapter_config.json"], "a PEFT adapter", "merge_and_unload"),
+    "peft": (
+        ["adapter_config.json", "adapter_model.safetensors"],
+        "a PEFT adapter",
+        "from-peft FOLDER OUT",
+    ),
+    "peft and config": (["config.json", "adapter_config.json"], "a PEFT adapter", "from-peft FOLDER OUT"),
     "diffusers": (["model_index.json"], "a pipeline of diffusers", "text encoder"),
     "mesh": (
         ["operative_config.gin", "model.ckpt-1000.index", "model.ckpt-1000.data-00000-of-00002", "checkpoint"],
