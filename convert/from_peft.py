@@ -31,7 +31,6 @@ from limba.files.local_paths import local_path
 from limba.files.output_folder import choose_out, read_report
 
 
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("adapter", help="a folder that PEFT saved, with adapter_config.json")
     parser.add_argument("out", help="the run's directory to write checkpoint_<step>, model.gin and lora.gin into")

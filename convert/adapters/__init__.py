@@ -1,4 +1,4 @@
 """LoRA adapters as PEFT keeps them: `adapter_config.json` and `adapter_model.safetensors`, written and read.
 
-The commands `to-peft` and `from-peft` import it.
+Only the commands `to-peft` and `from-peft` may import it.
 """
