@@ -65,6 +65,7 @@ fill_mask=$(pipe fill-mask "$export_dir" "$story")
 tell_mood=$(pipe text-classification "$classifier_export" "${story/\[MASK\]/lost}")
 if python -c "import importlib.util as u, sys; sys.exit(not (u.find_spec('torch') and u.find_spec('transformers')))"; then
   echo "== in transformers"
+  export USE_TF=0 # Version 4 fails where TensorFlow has brought Keras 3.
   eval "$fill_mask"
   eval "$tell_mood"
   where="In transformers, as above"
