@@ -13,7 +13,10 @@ from typing import Any
 
 from convert import from_hf, to_hf
 from convert.compare import comparison_rows
-from convert.engines import ct2_export, ct2_library, ct2_weights
+from convert.engines import ct2_library, ct2_weights
+from convert.engines.ct2_encoder_export import EncoderExport
+from convert.engines.ct2_export import Ct2Export
+from convert.engines.ct2_t5_export import T5Export
 from convert.model_files import any_format
 from convert.model_files.hf import hf_folder
 from convert.model_files.model import NO_HINTS, Model, ModelHints
@@ -78,14 +81,14 @@ def to_ct2(
     # ----------------------------------------------------- request ---------------------------------------------------
     engine_version = ct2_library.version()
     model = _open(source, hints)
-    export = ct2_export.of_model(model, quantization)
+    export: Ct2Export = (T5Export if model.family.has_decoder else EncoderExport)(model, quantization)
     out = choose_out(out, model.path)
     for warning in export.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     request = {
         "format": "ctranslate2",
         "checkpoint": model.path.name,
-        "fingerprint": fingerprint(model.path, export.tokenizer.model_file),
+        "fingerprint": fingerprint(model.path, export.vocabulary_file),
         "family": model.family.name,
         "quantization": quantization,
         "checked": verify,

@@ -99,6 +99,15 @@ def pair_logits(
     return weights.product("cls.seq_relationship", np.tanh(weights.product("bert.pooler.dense", x[:, 0])))
 
 
+def hidden_states(
+    tensors: Mapping[str, SavedTensor], config: Config, input_ids: Array, token_type_ids: Array, rounding: Rounding
+) -> Array:
+    """Float64 outputs `[batch, length, embed]` of the encoder of BERT or a relative of it; for the ids see `logits`."""
+    weights = Weights(tensors, rounding)
+    visible = (input_ids != config["pad_token_id"])[:, None, None, :]
+    return _bert(weights, config, input_ids, token_type_ids, visible)[0]
+
+
 def _head_of_modernbert(weights: Weights, config: Config, x: Array) -> Array:
     x = _ACTIVATIONS[config["classifier_activation"]](weights.product("head.dense", x))
     return weights.norm("head.norm", x, config["norm_eps"])

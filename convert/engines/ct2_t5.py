@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from convert.engines import ct2_library, ct2_weights
+from convert.engines import ct2_library
+from convert.engines.ct2_weights import Weights
 from convert.families import heads
 from convert.families.config_files import t5_config
 from convert.model_files.model import T5Model
 from limba.network.layers import LayerNorm
 from limba.network.t5 import MAX_DISTANCE, T5Config
 
+# The tokens by id.
+VOCABULARY = "shared_vocabulary.json"
 # CTranslate2's names of the activations; its GELUTanh is Flax's gelu.
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELUTanh", "silu": "SWISH", "swish": "SWISH"}
 
@@ -68,20 +71,18 @@ def _spec(model: T5Model, quantization: str) -> Any:
         "relative_attention_bias": True,
         "ffn_glu": len(config.mlp_activations) > 1,
         "rms_norm": True,
-        # Else it is the width through the heads, which is another one in small T5s 1.1.
-        "head_dim": config.head_dim,
     }
     spec = specs.TransformerSpec(
         specs.TransformerEncoderSpec(config.num_encoder_layers, config.num_heads, **common),
         specs.TransformerDecoderSpec(config.num_decoder_layers, config.num_heads, **common),
     )
-    weights = _Weights(model, quantization)
-    shared = weights["shared"]
+    weights = Weights(model, quantization)
+    shared = weights["shared.weight"]
     spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = shared
     spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = False
     fill_stack(spec.encoder, weights, "encoder")
     fill_stack(spec.decoder, weights, "decoder")
-    set_output(spec.decoder, config, shared if config.logits_via_embedding else weights["lm_head"])
+    set_output(spec.decoder, config, shared if config.logits_via_embedding else weights["lm_head.weight"])
     return spec
 
 
@@ -92,52 +93,35 @@ def set_output(decoder: Any, config: T5Config, kernel: np.ndarray) -> None:
         decoder.scale_outputs = np.float32(config.emb_dim**-0.5)
 
 
-class _Weights:
-    """Hugging Face's tensors as arrays of the file's dtype, by their modules."""
-
-    def __init__(self, model: T5Model, quantization: str):
-        self._tensors, self._quantization, self._path = ct2_weights.stored(model), quantization, model.path
-
-    def __getitem__(self, module: str) -> np.ndarray:
-        tensor = self._tensors[f"{module}.weight"]
-        in_file = ct2_weights.cast(tensor, self._quantization, f"{self._path}: {module}.weight")
-        return np.array(np.asarray(in_file), order="C")  # a copy: CTranslate2 quantizes in place
-
-    def __contains__(self, module: str) -> bool:
-        return f"{module}.weight" in self._tensors
-
-    def joined(self, attention: str, kernels: str) -> np.ndarray:
-        return np.concatenate([self[f"{attention}.{kernel}"] for kernel in kernels])
-
-
-def fill_stack(spec: Any, weights: _Weights, stack: str) -> None:
-    spec.layer_norm.gamma = weights[f"{stack}.final_layer_norm"]
+def fill_stack(spec: Any, weights: Weights, stack: str) -> None:
+    """Fills the specification of the encoder or the decoder."""
+    spec.layer_norm.gamma = weights[f"{stack}.final_layer_norm.weight"]
     bias = None
     for i, layer in enumerate(spec.layer):
         own = f"{stack}.block.{i}.layer"
         attention = f"{own}.0.SelfAttention"
         # T5 and mT5 have one table, in the first layer; umT5 has one in each.
-        if f"{attention}.relative_attention_bias" in weights:
-            bias = weights[f"{attention}.relative_attention_bias"]
+        if (table := f"{attention}.relative_attention_bias.weight") in weights:
+            bias = weights[table]
         _fill_attention(layer.self_attention, weights, attention, ("qkv",))
-        layer.self_attention.layer_norm.gamma = weights[f"{own}.0.layer_norm"]
+        layer.self_attention.layer_norm.gamma = weights[f"{own}.0.layer_norm.weight"]
         layer.self_attention.relative_attention_bias = bias
         layer.self_attention.relative_attention_max_distance = np.int32(MAX_DISTANCE)
         if stack == "decoder":
             _fill_attention(layer.attention, weights, f"{own}.1.EncDecAttention", ("q", "kv"))
-            layer.attention.layer_norm.gamma = weights[f"{own}.1.layer_norm"]
+            layer.attention.layer_norm.gamma = weights[f"{own}.1.layer_norm.weight"]
         last = 2 if stack == "decoder" else 1
         mlp = f"{own}.{last}.DenseReluDense"
-        is_gated = f"{mlp}.wi_1" in weights
-        layer.ffn.linear_0.weight = weights[f"{mlp}.wi_0" if is_gated else f"{mlp}.wi"]
+        is_gated = f"{mlp}.wi_1.weight" in weights
+        layer.ffn.linear_0.weight = weights[f"{mlp}.wi_0.weight" if is_gated else f"{mlp}.wi.weight"]
         if is_gated:
-            layer.ffn.linear_0_noact.weight = weights[f"{mlp}.wi_1"]
-        layer.ffn.linear_1.weight = weights[f"{mlp}.wo"]
-        layer.ffn.layer_norm.gamma = weights[f"{own}.{last}.layer_norm"]
+            layer.ffn.linear_0_noact.weight = weights[f"{mlp}.wi_1.weight"]
+        layer.ffn.linear_1.weight = weights[f"{mlp}.wo.weight"]
+        layer.ffn.layer_norm.gamma = weights[f"{own}.{last}.layer_norm.weight"]
 
 
-def _fill_attention(spec: Any, weights: _Weights, attention: str, kernels: Sequence[str]) -> None:
+def _fill_attention(spec: Any, weights: Weights, attention: str, kernels: Sequence[str]) -> None:
     spec.queries_scale = 1.0  # T5 does not divide by sqrt(head_dim).
-    for linear, joined in zip(spec.linear, kernels, strict=False):
-        linear.weight = weights.joined(attention, joined)
-    spec.linear[-1].weight = weights[f"{attention}.o"]
+    for linear, names in zip(spec.linear, kernels, strict=False):
+        linear.weight = weights.joined(f"{attention}.{name}.weight" for name in names)
+    spec.linear[-1].weight = weights[f"{attention}.o.weight"]

@@ -1,7 +1,9 @@
 """The tokens of a CTranslate2 folder by id: the engine takes and gives tokens, and looks for their ids itself."""
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from convert.model_files.hf.hf_tokenizer import SPECIAL_TOKENS, Tokenizer
@@ -23,6 +25,16 @@ def of_t5(tokenizer: Tokenizer, num_rows: int) -> list[str]:
         tokens[id_] = token
     tokens += [f"<unused_{i}>" for i in range(num_rows - len(tokens))]
     return unique(tokens, str(tokenizer.model_file or "the bytes"))
+
+
+def of_json(file: Path, num_rows: int) -> list[str]:
+    """Those of an encoder's tokenizer.json; rows of the embedding that have no token are `<unused_0>` …"""
+    from tasks.vocabularies import TokenizerVocabulary
+
+    tokenizer = TokenizerVocabulary(str(file)).tokenizer
+    found = [tokenizer.id_to_token(id_) for id_ in range(num_rows)]
+    number = itertools.count()
+    return unique([f"<unused_{next(number)}>" if token is None else token for token in found], str(file))
 
 
 def unique(tokens: list[str], where: str) -> list[str]:

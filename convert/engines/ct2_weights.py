@@ -1,6 +1,6 @@
 """Weights as CTranslate2 stores them: in a dtype, or as 8-bit numbers with a scale for each row."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +16,8 @@ _DTYPES: Mapping[str, np.dtype] = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
 QUANTIZATIONS = (*_DTYPES, INT8)
-_NOT_INT8 = "relative_attention_bias"
+# Parts of the names of matrices that CTranslate2 keeps in float32.
+_NOT_INT8 = ("relative_attention_bias", "position_embeddings")
 # The scale of a row with smaller numbers would be infinite.
 _LEAST = np.float32(127) / np.finfo(np.float32).max
 
@@ -32,8 +33,27 @@ def num_bytes(model: Model, quantization: str) -> int:
 
 
 def stored(model: Model) -> dict[str, SavedTensor]:
-    """A model's tensors by Hugging Face's names: its folder's own ones, if it has one."""
-    return dict(model.folder.stored) if model.folder and not model.folder.is_flax else model.stored()
+    """A model's tensors by Hugging Face's names: a T5's own ones of its folder, if it has one."""
+    is_own = model.family.has_decoder and model.folder is not None and not model.folder.is_flax
+    return dict(model.folder.stored) if is_own and model.folder else model.stored()
+
+
+class Weights:
+    """A model's tensors by Hugging Face's names, as new arrays of the file's dtype: CTranslate2 quantizes in place."""
+
+    def __init__(self, model: Model, quantization: str):
+        self._tensors, self._quantization, self._path = stored(model), quantization, model.path
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        tensor = cast(self._tensors[name], self._quantization, f"{self._path}: {name}")
+        return np.array(np.asarray(tensor), order="C")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def joined(self, names: Iterable[str]) -> np.ndarray:
+        """Several, one after the other."""
+        return np.concatenate([self[name] for name in names])
 
 
 def cast(tensor: SavedTensor, quantization: str, name: str) -> SavedTensor:
@@ -48,7 +68,8 @@ def rounded(tensors: Mapping[str, SavedTensor], quantization: str) -> dict[str, 
     kept = {name: cast(cast(t, quantization, name), "float32", name) for name, t in tensors.items()}
     if quantization != INT8:
         return kept
-    return {name: _in_8_bits(t) if t.ndim == 2 and _NOT_INT8 not in name else t for name, t in kept.items()}
+    is_kept = {name: t.ndim != 2 or any(part in name for part in _NOT_INT8) for name, t in kept.items()}
+    return {name: t if is_kept[name] else _in_8_bits(t) for name, t in kept.items()}
 
 
 def _in_8_bits(tensor: SavedTensor) -> SavedTensor:

@@ -69,7 +69,7 @@ def test_the_engine_computes_what_the_model_does(family, written):
     scores, allowed = (rows["log-probabilities, CTranslate2"][key] for key in ("value", "allowed"))
     assert scores < 2e-4 and allowed < 0.05
     assert rows["other greedy tokens, CTranslate2"]["value"] == 0
-    assert rows["tokens with other ids"]["value"] == 0
+    assert family == "byt5" or rows["tokens with other ids"]["value"] == rows["texts with other ids"]["value"] == 0
     is_exact = CASES[family] == "float32"
     assert ("loss, int8" in rows) == (CASES[family] == "int8")
     assert any(row["value"] is None for row in rows.values()) != is_exact
