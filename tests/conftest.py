@@ -1,6 +1,7 @@
 """Settings that must be in place before JAX, TensorFlow or transformers are imported: offline, CPU, eight devices."""
 
 import atexit
+import collections
 import ctypes
 import gc
 import logging
@@ -60,13 +61,27 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(config, items):
     if not config.getoption("--exhaustive"):
-        left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+        left_out = {item for item in items if item.get_closest_marker("exhaustive")} | _beyond_samples(items)
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
     # Files of whole runs and other slow ones take longest, and go to one process each: begun first, they do not keep
     # one busy at the end.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path.parent != pathlib.Path(__file__).parent, item.path not in slow))
+
+
+def _beyond_samples(items):
+    """The tests that `sample(n)` leaves out: all but n of one function's, evenly from the first to the last."""
+    of_function = collections.defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sample"):
+            of_function[item.path, item.originalname].append(item)
+    left_out = set()
+    for found in of_function.values():
+        (count,) = found[0].get_closest_marker("sample").args
+        kept = {round(i * (len(found) - 1) / max(count - 1, 1)) for i in range(count)}
+        left_out.update(item for number, item in enumerate(found) if number not in kept)
+    return left_out
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -36,6 +36,7 @@ def _forget():
         TaskRegistry.remove(name)
 
 
+@pytest.mark.exhaustive
 def test_a_masked_label_is_learned_far_beyond_the_most_frequent_one(tmp_path, moods, forks):
     # On one device, and compiled as for a user: 250 steps cost more than what XLA saves by optimizing nothing.
     environment = line.environment(tmp_path, XLA_FLAGS="", LIMBA_MOODS_DIR=str(tmp_path))

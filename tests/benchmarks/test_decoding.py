@@ -17,6 +17,7 @@ SIZES = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("way", ["sample", "beams"])
 def test_limba_decodes_all_tokens(way, monkeypatch):
     import jax

@@ -1,8 +1,11 @@
 import math
 
+import pytest
+
 from benchmarks import half_precision
 
 
+@pytest.mark.exhaustive
 def test_rows_are_padded_and_a_step_is_made():
     batch = half_precision.MarkovRows().batch(3)
     lengths = (batch["encoder_input_tokens"] > 0).sum(axis=1)

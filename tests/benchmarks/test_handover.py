@@ -45,6 +45,7 @@ def test_the_interpreter_is_one(reference, t5x_dir):
         handover.check(reference, t5x_dir, "no/such/python")
 
 
+@pytest.mark.exhaustive
 def test_a_t5x_that_fails_says_why(reference, t5x_dir, tmp_path):
     (t5x_dir / "t5x" / "__init__.py").write_text("raise ImportError('this T5X lacks its dependencies')")
     with pytest.raises(RuntimeError, match="this T5X lacks its dependencies"):

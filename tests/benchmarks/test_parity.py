@@ -53,6 +53,7 @@ utils.create_learning_rate_scheduler:
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_kit_in_t5x_words_gives_t5x_numbers(tmp_path, forks):
     kit, out = tmp_path / "kit", tmp_path / "out"

@@ -25,6 +25,7 @@ from tests.convert.conftest import CHECKED, KINDS
 TOLERANCE = 1e-5
 
 
+@pytest.mark.sample(3)
 def test_t5x_to_hugging_face_to_limba_to_t5x_bit_for_bit(exported, tmp_path):
     limba = from_hf(exported.folder, tmp_path / "limba", network=exported.layout or "scalable_t5", verify=False)
     if exported.layout is None:
@@ -53,6 +54,7 @@ def test_the_report_says_what_was_compared(all_exported, kind):
     assert exported.report["family"] == exported.family
 
 
+@pytest.mark.sample(4)
 @pytest.mark.slow
 def test_pytorch_loads_it_and_gives_the_same_logits_and_tokens(exported):
     import torch
@@ -75,6 +77,7 @@ def test_pytorch_loads_it_and_gives_the_same_logits_and_tokens(exported):
     _assert_same_tokens(tokens.numpy(), exported.greedy_tokens())
 
 
+@pytest.mark.sample(3)
 @pytest.mark.slow
 def test_flax_loads_it_and_gives_the_same_logits_and_tokens(exported, flax_t5, caplog):
     if exported.family == "umt5":

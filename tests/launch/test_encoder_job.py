@@ -28,7 +28,9 @@ def test_the_whole_job_killed_and_begun_again(tmp_path):
         TRAIN_STEPS=str(STEPS),
         JAX_PLATFORMS="cpu",
     )
+    environment.pop("USE_TF", None)
     options = [f"--gin.EVAL_PERIOD={STEPS}", "--gin.BATCH_SIZE=16", "--gin.EVAL_STEPS=10"]
+    options.append("--gin.train_script.train.baselines=None")  # which tests/limba/training/test_baselines.py has
     model, moods = tmp_path / "job/model", tmp_path / "job/moods"
     vocabulary = tmp_path / "job/vocab/tokenizer.json"
 

@@ -94,6 +94,7 @@ def test_the_table_has_the_figures_of_the_run(stand_in, job):
         assert "seed-0" in (folder / "job" / page).read_text()
 
 
+@pytest.mark.exhaustive
 def test_a_kill_changed_nothing(stand_in, job):
     """The same trainings without one, in forks of a process that has the hub's address."""
     assert job.returncode == 0

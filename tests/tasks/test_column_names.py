@@ -113,6 +113,7 @@ def _batches(task, lengths, converter="EncDecFeatureConverter"):
     return [next(batches) for _ in range(3)]
 
 
+@pytest.mark.sample(1)
 def test_texts_of_pre_training_and_of_diacritics(file, plain):
     """The batches are those of a corpus with one column, "text"."""
     lengths = {"inputs": 32, "targets": 32}
@@ -140,6 +141,7 @@ def pieces(tmp_path_factory):
     return TokenizerVocabulary(str(path))
 
 
+@pytest.mark.sample(1)
 def test_texts_of_encoders(file, plain, pieces):
     """Masked words with pairs of segments; and pairs of columns with a label."""
     objective = objectives.MaskedLM(pairs="next_sentence")

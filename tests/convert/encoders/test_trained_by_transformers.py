@@ -43,6 +43,7 @@ def home(new_run, new_encoder, spiece_model, tokenizer_file, tmp_path_factory):
     return home
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["4", "5"])
 def test_round_trip(home, version, spiece_model, tokenizer_file, forks5, forks, checks_in_forks):

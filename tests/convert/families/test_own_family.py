@@ -43,6 +43,7 @@ def packages(tmp_path):
     return folder
 
 
+@pytest.mark.exhaustive
 def test_a_family_of_another_package_converts_both_ways(new_run, tmp_path, packages):
     def convert(*arguments):
         environment = {"PYTHONPATH": f"{REPOSITORY}:{packages}", "PATH": "", "JAX_PLATFORMS": "cpu"}

@@ -9,6 +9,7 @@ from limba.checkpoints import initial_values, train_state
 from tests.limba import small
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("scan_layers", "num_devices"), [(False, 1), (True, 4)], ids=["unrolled", "scanned, sharded"])
 def test_numbers_and_shardings_are_those_of_one_program(scan_layers, num_devices):
     model = small.model(**small.TINY | {"num_encoder_layers": 2}, scan_layers=scan_layers)

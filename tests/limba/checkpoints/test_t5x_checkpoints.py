@@ -83,6 +83,7 @@ def test_every_tensor_is_what_t5x_had(t5x_runs, name):
     assert read == GOLDEN[name]["crc32"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("name", "network_"), [("classic", "t5"), ("orbax_scanned", "scalable_t5")])
 def test_a_run_of_t5x_is_gone_on_with(tmp_path, t5x_runs, name, network_, request):
     trainer = request.getfixturevalue(network_)

@@ -78,6 +78,7 @@ def output(tmp_path_factory, forks):
     return done.stdout.splitlines()
 
 
+@pytest.mark.exhaustive
 def test_t5x_checkpoints_are_read_from_a_bucket(output):
     assert output[0] == "read"
 

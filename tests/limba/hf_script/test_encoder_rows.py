@@ -115,6 +115,7 @@ def test_a_classifier_is_trained_evaluated_and_asked_again(here, capsys):
     assert (here / "alone" / "predict_results.txt").read_text() == "index\tprediction\n0\tyes\n1\tno\n"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_numbers_are_learned(here):
     out = here / "numbers"
@@ -130,6 +131,7 @@ def test_numbers_are_learned(here):
     assert any_format.open_model(out).head.labels == ("label",)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_labels_of_words_are_learned(here):
     out = here / "words"

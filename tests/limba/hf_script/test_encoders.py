@@ -248,6 +248,7 @@ def test_a_network_without_a_class_is_said_to_stay(here, caplog, capsys, monkeyp
         _run(here, "--model_path", here / "other", "--model_cfg", here / "buckets", "--iters", 1, "--push_to_hub")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_next_sentences_are_predicted_from_scratch_and_from_weights_without_their_head(here):
     # A corpus of the same name with another objective or vocabulary would be another task.

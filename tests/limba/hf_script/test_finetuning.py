@@ -174,6 +174,7 @@ command_line.run_command(command.main, sys.argv[1:])
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_processes_are_one_run(here, forks, tmp_path):
     """They share OUTPUT_DIR; the first one writes the gin file, the answers and the model."""

@@ -378,6 +378,7 @@ def _adafactor_by_gin(arguments):
     return made, rate
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("scale_parameter", [False, True])
 @pytest.mark.parametrize("relative_step", [None, False, True])
 @pytest.mark.parametrize("weight_decay_rate", [0.0, 0.1])

@@ -15,6 +15,7 @@ def _batch(seed=0):
     return small.batch(seed) | {"example_tasks": np.eye(4, dtype=np.int32)[TASKS]}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("num_microbatches", "num_devices", "factor"),
     [(None, 1, None), (2, 2, "NUM_REAL_TARGET_TOKENS")],

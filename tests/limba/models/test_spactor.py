@@ -165,6 +165,7 @@ def test_without_replacements_and_weights_the_gradient_is_that_of_a_plain_t5(fie
         np.testing.assert_allclose(_of_t5(grads)[name], x, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
+@pytest.mark.exhaustive
 def test_the_second_stage_is_a_plain_training_bit_for_bit():
     plain = small.model(dropout_rate=0.1, **small.TINY)
     batch, states = small.batch(4), []
@@ -206,6 +207,7 @@ def test_guesses_are_a_function_of_seed_and_step():
         assert np.any(before[name] != x), name
 
 
+@pytest.mark.exhaustive
 def test_generator_and_detector_learn_what_can_be_learned(monkeypatch):
     """Rows that repeat one word: what is masked is that word, and any other was put there."""
     monkeypatch.setattr(spactor, "sample", lambda logits, rng: jax.random.randint(rng, logits.shape[:2], 3, 150))

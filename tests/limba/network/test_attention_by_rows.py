@@ -23,6 +23,7 @@ def _gradients(config, seed):
     return jax.jit(jax.value_and_grad(lambda p: test_sparse_attention._loss(config, p, *batch, seed=seed)))(params)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("fields", "seed"),
     [

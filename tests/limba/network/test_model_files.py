@@ -77,6 +77,7 @@ def test_the_table_has_every_file():
     assert {file for file in files if file.split("/")[2] not in ENCODERS} == set(PARAMETERS)
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("file", PARAMETERS)
 def test_parameters_of_each_file(file):
     module, scanned = _network(file)

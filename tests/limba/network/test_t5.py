@@ -105,6 +105,7 @@ def test_remat_recomputes_the_same_dropout(scan_layers):
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("fields", "keeps_keys"),
     [

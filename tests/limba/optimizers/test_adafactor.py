@@ -43,6 +43,7 @@ def _numpy_adafactor(params, gradients, learning_rates, *, beta1=None, weight_de
     return p
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("shape", [(128, 192), (192, 128), (160, 160), (64, 200), (96,)])
 @pytest.mark.parametrize(
     "options",

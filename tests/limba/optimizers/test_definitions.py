@@ -336,6 +336,7 @@ def clean_gin():
     gin.clear_config()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.usefixtures("clean_gin")
 @pytest.mark.parametrize("name", ["adamw", "adamw_scale", "lion", "muon"])

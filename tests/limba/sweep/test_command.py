@@ -407,6 +407,7 @@ def test_the_sweeps_of_glue():
         assert loaded.metric.startswith("eval/") and name in measured
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_trial_of_glue_on_rows_of_ones_own(tmp_path, monkeypatch):
     """The command of a trial of gin/sweeps trains a tiny model, and the sweep finds its metric."""

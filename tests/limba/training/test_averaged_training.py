@@ -60,6 +60,7 @@ def whole(tmp_path_factory):
     return run, _train(run)
 
 
+@pytest.mark.exhaustive
 def test_the_saved_average_is_that_of_a_loop_over_the_saved_parameters(whole):
     run, state = whole
     first = small.SharedTrainer(model=_model(False), partitioner=small.partitioner()).new_state(
@@ -219,6 +220,7 @@ def _decoder_alone():
     return freezing.PartialOptimizer(definitions.adamw(), frozen=["/encoder/.*"])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("make", [_adamw, _decoder_alone])
 def test_optax_and_frozen_parameters_resume_with_their_average(make, tmp_path):
     model = _model(True, make)

@@ -571,6 +571,7 @@ def test_goodput_is_written_and_goes_on_after_a_restart(tmp_path, caplog):
     assert last["goodput/fraction"] == pytest.approx(seconds["step"] / sum(seconds.values()))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("factor", "num_microbatches"),
     [(None, 1), (100.0, 2), ("NUM_REAL_TARGET_TOKENS", 1), ("NUM_REAL_TARGET_TOKENS", 2)],

@@ -124,6 +124,7 @@ def _losses_of(model_dir):
     return {line["step"]: line["loss"] for line in writers.read_metrics(model_dir, "train") if "loss" in line}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["nan", "shuffled"])
 def test_a_poisoned_run_equals_one_that_never_had_those_batches(tmp_path, kind):
     """Batches 0 to 5, then, past 6 to 9 with the poison, 10 to 27: those of steps 1 to 24."""

@@ -42,6 +42,7 @@ def on_one_device(initial):
     return _loss_and_params_after_two_steps(small.make_trainer(_one_layer()), initial)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("num_partitions", "rules"),
     [
@@ -87,6 +88,7 @@ def test_initial_parameters_do_not_depend_on_the_mesh():
     assert jax.tree.all(jax.tree.map(lambda a, b: np.array_equal(jax.device_get(a), jax.device_get(b)), one, eight))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("factor", [None, "NUM_REAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE"])
 def test_microbatches_give_the_gradient_of_the_whole_batch(factor):
     """Adafactor hides the scale of gradients, so the gradients themselves are compared."""

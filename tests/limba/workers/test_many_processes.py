@@ -202,6 +202,7 @@ def test_a_stop_of_one_worker_stops_all_after_the_same_step(tmp_path, launch):
         assert f"Stopped on request at step {step}; saved as {folder}/checkpoint_{step}" in one.output
 
 
+@pytest.mark.exhaustive
 def test_a_stop_while_one_worker_waits_for_data(tmp_path, launch):
     """Nothing can be saved: the others are in a step that needs its batch. But nobody waits until it is killed."""
     folder = tmp_path / "run"
@@ -213,6 +214,7 @@ def test_a_stop_while_one_worker_waits_for_data(tmp_path, launch):
     assert f"error: worker 1 ({socket.gethostname()}) ended: {reason}" in ended[0].output
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("what", "words", "saved"),
     [

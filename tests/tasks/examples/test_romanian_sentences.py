@@ -134,6 +134,7 @@ diacritics_tasks.register_diacritics_task(**{})
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_tiny_model_reaches_what_the_ambiguity_allows(tmp_path, write_jsonl, forks):
     texts, best = _tiny_sentences()

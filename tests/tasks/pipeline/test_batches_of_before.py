@@ -23,6 +23,7 @@ def registered(tmp_path_factory):
             registry.remove(name)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", list(batches_of_before.STREAMS))
 def test_batches_are_those_of_before(name):
     found = dict(batches_of_before.checksums(name))

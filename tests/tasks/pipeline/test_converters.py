@@ -32,6 +32,7 @@ def _seqio_s(converter, examples, lengths):
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("pack", [False, True])
 @pytest.mark.parametrize(
     ("name", "lengths"),

@@ -78,6 +78,7 @@ def _config(kind, **options):
 CASES = [(name, kind) for name in CORPORA for kind in KINDS if kind == "T5" or name == "fewer documents than readers"]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("name", "kind"), [*CASES, ("an empty file first", "supervised")])
 def test_a_small_corpus_trains_and_is_evaluated(tmp_path, words, monkeypatch, name, kind):
     if name == "one longer than everything":

@@ -124,6 +124,7 @@ def a_quarter(seed, *faults):
 # ------------------------------------------------- without faults -------------------------------------------------
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "config", "local", "num_workers"),
     [

@@ -112,6 +112,7 @@ def in_transformers(request, files):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.sample(2)
 def test_transformers_loads_the_folder_and_gives_the_same_ids(in_transformers, vocabulary, file):
     theirs = in_transformers[str(file.parent)]
     assert theirs["ids"] == [list(vocabulary.encode(text)) for text in TEXTS]

@@ -70,6 +70,7 @@ HEADS = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", HEADS)
 def test_logits_are_those_of_hugging_face(name):
     import torch

@@ -152,6 +152,7 @@ def test_bf16_stays_close_to_float32(fields):
     assert np.dot(exact, low) / (np.linalg.norm(exact) * np.linalg.norm(low)) > 0.999
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "fields",
     [MODERN | {"num_token_types": 2, "norm": "layer_norm", "num_layers": 2}, {"num_token_types": 2}, SPARSE],

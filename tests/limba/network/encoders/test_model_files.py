@@ -53,6 +53,7 @@ def test_the_table_has_every_file():
     assert files == set(PARAMETERS)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters_of_each_file(name):
     gin.clear_config()

@@ -164,6 +164,7 @@ def test_full_rows_have_the_loss_of_bert(params):
     assert float(loss) == pytest.approx(both, rel=1e-5)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("factor", [None, "NUM_REAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE"])
 def test_packed_rows_and_rows_of_padding_give_the_same_loss(factor, params):
     features = _features(24, 14)
@@ -183,6 +184,7 @@ def test_packed_rows_and_rows_of_padding_give_the_same_loss(factor, params):
     assert metrics["pair_loss"].compute() == 0 and (factor is not None or float(nothing) == 0)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("factor", [None, "NUM_REAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE"])
 def test_microbatches_have_the_loss_of_the_whole(factor, params):
     batch, model = _batch(_features(8, 20)), _model(factor)

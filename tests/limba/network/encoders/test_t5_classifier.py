@@ -46,6 +46,7 @@ def _model(config):
     )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("fields", [{}, {"scan_layers": True}, {"relative_bias_per_layer": True}], ids=str)
 def test_hidden_states_are_those_of_the_t5(fields):
     config = _config(**fields)

@@ -57,6 +57,7 @@ def make_batch(config, seed):
     return tokens, types if config.num_token_types else None
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", CLASSES)
 def test_logits_are_those_of_hugging_face(name):
     import torch

@@ -51,6 +51,7 @@ def _leaf(params, path):
     return functools.reduce(lambda tree, key: tree[key], path.split("/"), params)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("model", "kernel", "layer", "devices", "factor"),
     [

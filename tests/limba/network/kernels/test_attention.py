@@ -15,7 +15,7 @@ from limba.network.kernels import attention, attention_cudnn, attention_gpu, att
 from limba.partitioning.meshes import PjitPartitioner
 from tests.limba.network.kernels import networks
 
-pytestmark = pytest.mark.usefixtures("kernels_are_right")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.usefixtures("kernels_are_right")]
 
 HEAD_DIM = 16
 of_each_device = pytest.mark.parametrize("kernels", [attention_gpu, attention_tpu], ids=["gpu", "tpu"])

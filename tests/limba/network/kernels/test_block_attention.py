@@ -103,6 +103,7 @@ def test_blocks_that_do_not_fill_a_tile_have_no_kernel():
 # ----------------------------------------------------- the kernels ---------------------------------------------------
 
 
+@pytest.mark.sample(2)
 @of_each_device
 @pytest.mark.parametrize(("fields", "length"), [({}, 48), (PER_HEAD, 45), ({}, 9)])
 def test_values_and_gradients_are_those_of_plain_attention(kernels, fields, length):

@@ -16,6 +16,8 @@ from limba.network.kernels import attention, attention_cudnn, attention_gpu, att
 from limba.workers import distributed
 from tests.limba.network.kernels import networks
 
+pytestmark = pytest.mark.exhaustive
+
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
 of_each_device = pytest.mark.parametrize("module", [attention_gpu, attention_tpu], ids=["gpu", "tpu"])
 

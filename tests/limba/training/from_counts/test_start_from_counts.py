@@ -79,6 +79,7 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_an_encoder_decoder_predicts_what_follows_its_input_and_what_stands_before_a_blank(counts, form):
     config = _config(**FORMS[form])

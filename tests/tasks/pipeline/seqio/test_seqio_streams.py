@@ -47,6 +47,7 @@ def mixtures(our_task, seqio_task, task_of_our_steps, register_with_seqio, text_
     seqio.MixtureRegistry.add("foreign", [("test_lines", 1.0), ("test_ours", 1.0)])
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "kind", "pack"),
     [
