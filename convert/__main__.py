@@ -10,6 +10,7 @@ python -m convert check A B
 python -m convert push OUT ORG/NAME
 python -m convert to-peft LORA_RUN_DIR OUT --base FOLDER_OR_HUB_NAME
 python -m convert from-peft ADAPTER OUT --base FOLDER_OR_HUB_NAME
+python -m convert to-sentence-transformers RUN_OR_FOLDER OUT --pooling mean
 """
 
 import argparse
@@ -33,6 +34,10 @@ _COMMANDS = {
     "check": ("convert.check", "compare two models: parameters, logits, loss and greedy output"),
     "to-peft": ("convert.to_peft", "write an adapter that PEFT loads from a checkpoint of a LoRA"),
     "from-peft": ("convert.from_peft", "write a LoRA checkpoint and its gin files from an adapter of PEFT"),
+    "to-sentence-transformers": (
+        "convert.to_sentence_transformers",
+        "write a folder of sentence-transformers from an encoder, a T5's too",
+    ),
     "push": ("convert.push", "upload a converted folder to the Hugging Face hub"),
 }
 

@@ -32,6 +32,8 @@ _NAMES = [
     *("README.md", "loss.png", REPORT, "config.json", "generation_config.json", "spiece.model", "tokenizer.json"),
     *("tokenizer_config.json", "special_tokens_map.json", *tokenizer_settings.FILES, *_WEIGHTS),
 ]
+# Of `to-sentence-transformers`.
+_IN_FOLDERS = ("1_Pooling/config.json",)
 _GB, _MB = 10**9, 10**6
 
 
@@ -135,17 +137,21 @@ def _files(folder: Path, report: Mapping[str, Any]) -> list[str]:
     if listed is None:
         there = sorted(file.name for file in folder.iterdir())
         listed = [name for name in there if any(fnmatch.fnmatchcase(name, pattern) for pattern in _NAMES)]
-    elif not isinstance(listed, list) or not all(
-        isinstance(name, str) and name == Path(name).name and not name.startswith(".") for name in listed
-    ):
+    elif not isinstance(listed, list) or not all(isinstance(name, str) and _is_inside(name) for name in listed):
         raise ValueError(f"{folder / REPORT} is damaged: its files are {str(listed)[:100]}. Give to-hf again.")
     for name in listed:
         file = folder / name
-        if file.is_symlink():
-            raise ValueError(f"{file} is a link to {file.readlink()}. Put a copy of the file there to upload it.")
+        for path in (file, *(folder / parent for parent in Path(name).parents if parent.name)):
+            if path.is_symlink():
+                raise ValueError(f"{path} is a link to {path.readlink()}. Put a copy of the file there to upload it.")
         if not file.is_file():
             raise FileNotFoundError(f"{folder} lacks {name}, which {REPORT} lists. Give to-hf again, with --overwrite.")
     return listed
+
+
+def _is_inside(name: str) -> bool:
+    """Whether it can be the name of a file that a conversion wrote."""
+    return name in _IN_FOLDERS or (name == Path(name).name and not name.startswith("."))
 
 
 def _others(folder: Path, files: list[str]) -> list[str]:
@@ -153,7 +159,7 @@ def _others(folder: Path, files: list[str]) -> list[str]:
     return [
         f"{entry.name}/" if entry.is_dir() else entry.name
         for entry in sorted(folder.iterdir())
-        if entry.name not in files
+        if entry.name not in {name.partition("/")[0] for name in files}
     ]
 
 

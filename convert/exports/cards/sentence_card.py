@@ -1,0 +1,36 @@
+"""README.md of a folder of sentence-transformers."""
+
+import json
+from pathlib import Path
+
+from convert.exports.cards import markdown
+from convert.model_files.model import Model
+
+_TEXTS = ["A first text.", "A second one."]
+
+
+def write(folder: Path, name: str, model: Model, pooling: str, has_unit_length: bool, max_length: int) -> None:
+    """Writes README.md; `name` is that of the folder to be, the rest is as of `SentenceFolder`."""
+    metadata = {
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": ["sentence-transformers", "feature-extraction", model.family.name, "limba"],
+    }
+    program = (
+        "from sentence_transformers import SentenceTransformer\n\n"
+        'model = SentenceTransformer(".")  # the folder of this file, or the name of its repository\n'
+        f"print(model.encode({_TEXTS!r}).shape)"
+    )
+    pooled = {"mean": "the mean of", "max": "the largest numbers of", "first": "the first of"}[pooling]
+    unit = ", divided by its length" if has_unit_length else ""
+    parts = [
+        "---\n" + "\n".join(f"{key}: {json.dumps(value)}" for key, value in metadata.items()) + "\n---",
+        f"# {markdown.plain(name)}",
+        markdown.python_block(program),
+        f"A text becomes {model.config.emb_dim} numbers: {pooled} the vectors of its tokens{unit}. They are those of "
+        f"the encoder of a {model.family.title}, step {model.step:,}, as `limba embed` gives them. Texts of more than "
+        f"{max_length:,} tokens are cut.",
+        "Unless it was trained for that elsewhere, the encoder does not compare sentences well: train it on pairs of "
+        "sentences before you rely on distances. A pooler that transformers reports as new is not used.",
+    ]
+    (folder / "README.md").write_text("\n\n".join(parts) + "\n", "utf-8")

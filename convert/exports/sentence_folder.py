@@ -1,0 +1,145 @@
+"""The encoder of a model as a folder of sentence-transformers: vectors of texts, pooled as `limba embed` pools them.
+
+The names of its classes are those of version 5 and older, which every version reads.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+
+from convert.compare.comparison_rows import Comparison, compare_tensors
+from convert.exports.encoder_export import EncoderExport
+from convert.exports.export import Export
+from convert.exports.t5_export import T5Export
+from convert.families import networks
+from convert.families.encoder_family import EncoderFamily
+from convert.families.t5_family import TRANSFORMER
+from convert.model_files import any_format
+from convert.model_files.model import Model
+from convert.tensors import table, tensor_parts
+from limba.checkpoint_files.saved_tensors import SavedTensor
+
+# Limba's names of poolings, and the flags of sentence-transformers.
+POOLINGS = {"mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens", "first": "pooling_mode_cls_token"}
+_FLAGS = (*POOLINGS.values(), "pooling_mode_mean_sqrt_len_tokens")
+POOLING, NORMALIZE = "1_Pooling", "2_Normalize"
+_ENCODER = ("encoder/", "token_embedder/")
+# Of T5s: what sentence-transformers loads as an encoder alone. It would take a UMT5Model for one, and fail.
+_T5_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel"}
+# Keys of config.json and fields of a network that are the head's.
+_OF_HEADS = ("id2label", "label2id", "problem_type", "classifier_dropout", "classifier_pooling")
+_HEAD_FIELDS = ("head_", "logits_", "family", "name")
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceFolder:
+    """What is written.
+
+    Attributes:
+      export: of the model, which says tokenizer and config.json.
+      pooling: of `POOLINGS`.
+      has_unit_length: whether vectors are divided by their length.
+      max_length: tokens of a text; longer ones are cut.
+    """
+
+    export: Export
+    pooling: str
+    has_unit_length: bool
+    max_length: int
+
+    @property
+    def model(self) -> Model:
+        return self.export.model
+
+    @property
+    def model_class(self) -> str:
+        """Of Hugging Face."""
+        family = self.model.family
+        of_t5 = _T5_CLASSES.get(family.model_type, "")
+        return of_t5 or family.model_class.replace(f"For{family.usual_head.kind}", "Model")
+
+    def tensors(self, dtype: str) -> dict[str, SavedTensor]:
+        """Those of the encoder, by the names of its class."""
+        model, family, kind = self.model, self.model.family, jnp.dtype(dtype)
+        prefix = family.prefix if isinstance(family, EncoderFamily) else TRANSFORMER if model.head.labels else ""
+        stored = model.cast(kind).stored()
+        found = {}
+        for tensor in family.table(model.config, model.head, model.pad_id):
+            name = family.tensor_name(tensor.name)
+            is_ours = all(part.limba.startswith(_ENCODER) for part in tensor.parts)
+            if is_ours and (tensor.parts or name.startswith(f"{prefix}.")):
+                saved = stored[tensor.name]
+                saved = saved if saved.dtype == kind else tensor_parts.cast(saved, kind, name)
+                found[name.removeprefix(f"{prefix}.")] = saved
+        return found
+
+    def write_beside(self, folder: Path, dtype: str) -> dict[str, Any]:
+        """Writes the tokenizer; returns the JSON files by name, some in folders."""
+        config = self.export.write_beside(folder, dtype)["config.json"]
+        config = {key: value for key, value in config.items() if key not in _OF_HEADS}
+        parts = [("", "Transformer"), (POOLING, "Pooling"), *([(NORMALIZE, "Normalize")] * self.has_unit_length)]
+        modules = [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (path, kind) in enumerate(parts)
+        ]
+        flags = {flag: flag == POOLINGS[self.pooling] for flag in _FLAGS}
+        return {
+            "config.json": config | {"architectures": [self.model_class]},
+            "modules.json": modules,
+            # Without it version 5 takes a relative path for a name on the hub, and asks there.
+            "config_sentence_transformers.json": {
+                "__version__": {},
+                "prompts": {},
+                "default_prompt_name": None,
+                "similarity_fn_name": "cosine",
+            },
+            "sentence_bert_config.json": {"max_seq_length": self.max_length, "do_lower_case": False},
+            f"{POOLING}/config.json": {"word_embedding_dimension": self.model.config.emb_dim, **flags},
+        }
+
+    def compare(self, folder: Path) -> list[Comparison]:
+        """Reads the folder back. Raises ValueError if it is of another network."""
+        written = any_format.open_model(folder)
+        names = [name for name in self.model.tensors if name.startswith(_ENCODER)]
+        ours, theirs = ({n: m.tensors[n] for n in names if n in m.tensors} for m in (self.model, written))
+        shapes_of_ours, shapes = ({name: t.shape for name, t in tensors.items()} for tensors in (ours, theirs))
+        table.verify(str(folder), shapes, shapes_of_ours)
+        a, b = (vars(networks.plain(model.config)) for model in (self.model, written))
+        names_of_fields = [name for name in a if not name.startswith(_HEAD_FIELDS)]
+        other = [name for name in names_of_fields if a[name] != b[name]]
+        note = f"of {len(names_of_fields)}{': ' if other else ''}{', '.join(other)}"
+        return [compare_tensors(ours, theirs), Comparison("settings that differ", len(other), 0, note)]
+
+
+def of_model(model: Model, pooling: str, has_unit_length: bool, max_length: int | None) -> SentenceFolder:
+    """The folder of a model; see `SentenceFolder`. `max_length` None is as `limba embed` has it.
+
+    Raises:
+      FileNotFoundError: if the vocabulary is not known.
+      ValueError: if sentence-transformers cannot load such a model, or the model reads no texts so long.
+    """
+    if model.family.has_decoder and model.family.model_type not in _T5_CLASSES:
+        raise ValueError(
+            f"{model.path} is of {model.family.title}, whose encoder sentence-transformers does not load alone: it has "
+            f"{' and '.join(_T5_CLASSES.values())}. `limba embed` writes its vectors."
+        )
+    export = T5Export(model) if model.family.has_decoder else EncoderExport(model)
+    longest = getattr(model.config, "longest_row", None)
+    if max_length is not None and (max_length < 1 or (longest is not None and max_length > longest)):
+        most = "" if longest is None else f", and at most {longest}, the model's positions"
+        raise ValueError(f"--max_seq_length {max_length}: it is at least 1{most}.")
+    usual = USUAL_LENGTH if longest is None else min(USUAL_LENGTH, longest)
+    return SentenceFolder(export, pooling, has_unit_length, max_length or usual)
+
+
+# As `embedding.Embedder.max_inputs_length` of gin/runs/embed.gin.
+USUAL_LENGTH = 512
+
+
+def files(folder: Path) -> list[str]:
+    """The names of the files in a folder, those of its folders too."""
+    found: Mapping[str, Path] = {str(file.relative_to(folder)): file for file in folder.rglob("*")}
+    return sorted(name for name, file in found.items() if file.is_file() and not name.startswith("."))
