@@ -6,7 +6,7 @@ from pathlib import Path
 from convert.compare.comparison import TEXT
 from convert.compare.comparison_rows import Comparison
 from convert.engines import ct2_encoder, ct2_encoder_check, ct2_export, ct2_tokens
-from convert.engines.ct2_export import TOKENIZER, Ct2Export
+from convert.engines.ct2_export import Ct2Export
 from convert.families.encoder_family import EncoderFamily
 from convert.model_files import any_format
 from convert.model_files.hf import tokenizer_folder
@@ -64,7 +64,7 @@ class EncoderExport(Ct2Export[EncoderFamily, EncoderConfig]):
                 "",
                 'folder = "."  # the folder of this file',
                 f'encoder = ctranslate2.Encoder(folder, device="cpu", compute_type="{self.compute_type}")',
-                f'tokenizer = Tokenizer.from_file(f"{{folder}}/{TOKENIZER}")',
+                *ct2_export.opened(folder),
                 "",
                 'texts = ["The first text.", "The second one."]',
                 "rows = [tokenizer.encode(text).tokens for text in texts]",

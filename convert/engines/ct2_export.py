@@ -84,6 +84,12 @@ def is_fast(folder: Path) -> bool:
     return (folder / TOKENIZER).is_file()
 
 
+def opened(folder: Path) -> list[str]:
+    """The lines of the program that open tokenizer.json; the engine would take padding for tokens of a text."""
+    pads = Tokenizer.from_file(str(folder / TOKENIZER)).padding is not None
+    return [f'tokenizer = Tokenizer.from_file(f"{{folder}}/{TOKENIZER}")', *["tokenizer.no_padding()"] * pads]
+
+
 def compare_tokens(
     folder: Path, file: str, size: int, unknown: int, expected: Sequence[int] | None
 ) -> list[Comparison]:
@@ -97,6 +103,8 @@ def compare_tokens(
     """
     written = json.loads((folder / file).read_text("utf-8"))
     ids, tokenizer = {token: id_ for id_, token in enumerate(written)}, Tokenizer.from_file(str(folder / TOKENIZER))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
     differ = sum(tokenizer.id_to_token(i) not in (written[i], None) for i in range(size))
     # The tokens of unknown characters may be these characters, for which the engine, too, takes the unknown token.
     text = [ids.get(token, unknown) for token in tokenizer.encode(TEXT).tokens]

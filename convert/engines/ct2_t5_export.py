@@ -93,7 +93,7 @@ class T5Export(Ct2Export[T5Family, T5Config]):
             tokens = "tokenizer.encode(text).tokens"
             return (
                 ("from tokenizers import Tokenizer",),
-                (f'tokenizer = Tokenizer.from_file(f"{{folder}}/{TOKENIZER}")',),
+                ct2_export.opened(folder),
                 tokens if self._appends_end(folder) else f'[*{tokens}, "{_END}"]',
                 (
                     "ids = map(tokenizer.token_to_id, result.hypotheses[0])",

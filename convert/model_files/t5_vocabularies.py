@@ -86,6 +86,8 @@ def _hinted_vocabulary(hints: ModelHints, recorded: Mapping[str, Any]) -> Mappin
     if hints.vocab is None:
         return None
     is_json = run_folder.vocabulary_name(recorded) == run_folder.TOKENIZER
+    if not hints.vocab.endswith(".json"):
+        hf_tokenizer.open_model(hints.vocab, hints.extra_ids)  # Raises an error that names it, if it is none.
     if "vocab_size" in recorded and is_json == hints.vocab.endswith(".json"):
         return run_folder.with_vocabulary_file(recorded, hints.vocab)
     extra_ids = hints.extra_ids if hints.extra_ids is not None else recorded.get("extra_ids")

@@ -187,6 +187,9 @@ def test_what_cannot_be_written_leaves_nothing(new_run, runs, written, tmp_path,
     assert "does not exist, and" in _error([tmp_path / "nowhere", out], capsys)
     half = tmp_path / "half"
     to_hf(run, half, formats=["safetensors"], verify=False)
+    assert "main__.py' is not a SentencePiece model." in _error(
+        [run, out, "--vocab", ROOT / "convert/__main__.py"], capsys
+    )
     assert "--average" in _error([half, out, "--average"], capsys)
     weights = (half / "model.safetensors").read_bytes()
     (half / "model.safetensors").write_bytes(weights[: len(weights) // 2])

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from convert.engines import ct2_encoder, ct2_encoder_check, ct2_library
 from convert.families import heads
@@ -68,9 +69,15 @@ def test_positions_that_begin_at_padding_s_row_are_found(runs, tmp_path, monkeyp
 
 def test_a_folder_of_hugging_face_gives_the_same_file(runs, tmp_path):
     to_hf(runs["roberta"], tmp_path / "hf", verify=False)
+    # sentence-transformers saves tokenizers that pad and truncate; that is the program's business, not the model's.
+    tokenizer = Tokenizer.from_file(str(tmp_path / "hf/tokenizer.json"))
+    tokenizer.enable_padding(length=90)
+    tokenizer.enable_truncation(8)
+    tokenizer.save(str(tmp_path / "hf/tokenizer.json"))
     for name, source in (("a", runs["roberta"]), ("b", tmp_path / "hf")):
-        to_ct2(source, tmp_path / name, verify=False)
-    for file in ("model.bin", "vocabulary.json", "config.json", "tokenizer.json"):
+        to_ct2(source, tmp_path / name, verify=name == "b")
+        assert ("tokenizer.no_padding()" in (tmp_path / name / "README.md").read_text("utf-8")) == (name == "b")
+    for file in ("model.bin", "vocabulary.json", "config.json"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
     assert ct2_library.engine().contains_model(str(tmp_path / "a"))
 
