@@ -37,7 +37,7 @@ install_torch() { "$1/bin/python" -m pip install --quiet --no-compile --disable-
 has() { "$1/bin/python" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$2') is None)"; }
 has "$VENV" torch || install_torch "$VENV"
 # They ask for torch, so a lock file would have its CUDA build; all else that they need is in the lock file.
-has "$VENV" peft || "$VENV/bin/python" -m pip install --quiet --no-compile --no-deps --disable-pip-version-check \
+has "$VENV" sentence_transformers || "$VENV/bin/python" -m pip install --quiet --no-compile --no-deps --disable-pip-version-check \
   peft==0.21.2 accelerate==1.15.0 sentence-transformers==5.1.0
 
 hf5_stamp=$HF5_VENV/.limba-$(fingerprint "$REPOSITORY/tests/requirements-hf5.lock")

@@ -26,8 +26,8 @@ from tests.convert.encoders.conftest import CLASSIFIERS, VARIANTS, new_encoder, 
 from tests.limba import small
 
 WORDS = ["w7 w9 w30", "w5", " ".join(f"w{i}" for i in range(6, 46))]
-# RoBERTa's padding is 1 and it has 48 positions, ModernBERT's layers are scanned and its positions without end.
-ENCODERS = {"roberta": ("max", 48), "modernbert": ("first", 512)}
+# RoBERTa's padding is 1 and it has 48 positions; ModernBERT's layers are scanned, and its positions without end.
+ENCODERS = {"roberta": ("max", 48), "bert": ("mean", 48), "mpnet": ("first", 48), "modernbert": ("first", 512)}
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,7 @@ def _embedded(model, run, texts, pooling):
     return np.array(embedder.embed(texts))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("variant", ENCODERS)
 def test_vectors_of_encoders(library, new_encoder, tokenizer_file, tmp_path, variant):  # noqa: F811
     run = new_encoder(tmp_path / "run", **VARIANTS[variant])

@@ -87,6 +87,7 @@ def test_the_files_are_the_factors_transposed(lora):
     assert f"{len(tensors) // 2} of them with factors" in of_tensors["note"]
 
 
+@pytest.mark.sample(1)
 def test_peft_loads_it_with_the_logits_of_the_merged_export(lora, peft):
     batch = _batch()
     base = _base(lora)
@@ -100,6 +101,7 @@ def test_peft_loads_it_with_the_logits_of_the_merged_export(lora, peft):
         np.testing.assert_allclose(found[name].numpy(), wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sample(1)
 def test_the_way_back_has_the_same_factors_and_trains_on(lora, tmp_path):
     checkpoint = from_peft.from_peft(lora.home / "adapter", tmp_path / "run", hints=NO_HINTS)
     assert checkpoint.name == "checkpoint_10"  # the report's step
