@@ -116,6 +116,11 @@ def _verified(folder: Path, check: bool) -> dict[str, Any]:
         raise FileNotFoundError(f"{missing} --no-check uploads it as it is.")
     else:
         report = {}
+    if report.get("format") == "ctranslate2":
+        raise ValueError(
+            f"{folder} is for CTranslate2, and push uploads folders for transformers. This uploads it: "
+            f"hf upload ORG/NAME {folder}"
+        )
     if check and report.get("checked") is not True:
         raise ValueError(
             f"{folder} was written without a check of the conversion. Give to-hf again without --no-check, or give "

@@ -207,6 +207,13 @@ def test_what_cannot_be_written_leaves_nothing(new_run, runs, written, tmp_path,
     assert sorted(file.name for file in tmp_path.iterdir()) == ["full", "half"]
 
 
+def test_push_names_what_uploads_the_folder(written, capsys):
+    folder, _ = written("t5")
+    assert main(["push", str(folder), "org/name"]) == 1
+    error = capsys.readouterr().err
+    assert f"{folder} is for CTranslate2" in error and f"This uploads it: hf upload ORG/NAME {folder}" in error
+
+
 def test_a_missing_or_old_package_has_one_message(runs, tmp_path, capsys, monkeypatch):
     importing = importlib.import_module
     monkeypatch.setattr(ct2_library.engine(), "__version__", "4.7.2")
