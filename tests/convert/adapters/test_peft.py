@@ -1,6 +1,7 @@
 """LoRAs of Limba in PEFT, and adapters of PEFT in Limba: by hand, and by the library itself."""
 
 import json
+import shutil
 import types
 
 import gin
@@ -264,6 +265,16 @@ def test_bad_input(plain, new_run, tmp_path, capsys, monkeypatch):
     )
     assert "has no adapter_config.json: it is not an adapter" in error("from-peft", plain.home / "base", out)
     assert "limba convert from-peft FOLDER OUT --base BASE" in error("from-hf", plain.home / "adapter", out)
+    # Another adapter of the same shapes is not taken for the one that is there.
+    from_peft.from_peft(
+        plain.home / "adapter", tmp_path / "run", str(plain.home / "base"), hints=NO_HINTS, verify=False
+    )
+    shutil.copytree(plain.home / "adapter", tmp_path / "adapter")
+    tensors = safetensors.numpy.load_file(tmp_path / "adapter/adapter_model.safetensors")
+    twice = {name: 2 * x for name, x in tensors.items()}
+    safetensors.numpy.save_file(twice, tmp_path / "adapter/adapter_model.safetensors")
+    again = ["from-peft", tmp_path / "adapter", tmp_path / "run", "--base", plain.home / "base", "--no-check"]
+    assert "holds another conversion (other files)" in error(*again)
     # A mistake in what is written: the check finds it, and nothing is left.
     write = peft_folder.write_weights
 
