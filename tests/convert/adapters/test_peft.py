@@ -265,16 +265,14 @@ def test_bad_input(plain, new_run, tmp_path, capsys, monkeypatch):
     )
     assert "has no adapter_config.json: it is not an adapter" in error("from-peft", plain.home / "base", out)
     assert "limba convert from-peft FOLDER OUT --base BASE" in error("from-hf", plain.home / "adapter", out)
-    # Another adapter of the same shapes is not taken for the one that is there.
-    from_peft.from_peft(
-        plain.home / "adapter", tmp_path / "run", str(plain.home / "base"), hints=NO_HINTS, verify=False
-    )
+    # Another adapter of the same shapes, in the same folder, is not taken for the one that is there.
     shutil.copytree(plain.home / "adapter", tmp_path / "adapter")
+    given = ["from-peft", tmp_path / "adapter", tmp_path / "run", "--base", plain.home / "base", "--no-check"]
+    assert main([*map(str, given)]) == 0
     tensors = safetensors.numpy.load_file(tmp_path / "adapter/adapter_model.safetensors")
     twice = {name: 2 * x for name, x in tensors.items()}
     safetensors.numpy.save_file(twice, tmp_path / "adapter/adapter_model.safetensors")
-    again = ["from-peft", tmp_path / "adapter", tmp_path / "run", "--base", plain.home / "base", "--no-check"]
-    assert "holds another conversion (other files)" in error(*again)
+    assert "holds another conversion (other files)" in error(*given)
     # A mistake in what is written: the check finds it, and nothing is left.
     write = peft_folder.write_weights
 
