@@ -49,6 +49,8 @@ COMMANDS = {
         "convert.trim_vocabulary",
         "leave out the pieces that a corpus does not use, of a T5 and its tokenizer",
     ),
+    "vocab replace": ("convert.replace_vocabulary", "give a trained T5 another SentencePiece model"),
+    "vocab extend": ("convert.extend_vocabulary", "add pieces of a corpus to the vocabulary of a trained T5"),
     "cache": ("tasks.pipeline.cached.write_cache", "tokenize a task once, into files that are read without TensorFlow"),
     "preview": ("tasks.preview", "show examples of a task as text"),
     "env": ("limba.environment", "versions, devices and settings without secrets, for a bug report"),

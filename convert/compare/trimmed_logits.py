@@ -21,25 +21,23 @@ def difference(before: T5Model, after: T5Model, rows: np.ndarray, texts: Sequenc
     """The largest difference of a logit before the softmax, over all tokens that are kept.
 
     Args:
-      rows: the old ids of the tokens after.
+      rows: the old ids of the tokens after; -1 for a token that is new.
       texts: old ids, all of them kept.
     """
     numbers = np.full(before.config.vocab_size, -1)
-    numbers[rows] = np.arange(len(rows))
+    numbers[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
     tokens = _padded(texts, _INPUTS_LENGTH), _padded(texts, _TARGETS_LENGTH)
     new = numbers[tokens[0]].astype(np.int32), numbers[tokens[1]].astype(np.int32)
     assert min(new[0].min(), new[1].min()) >= 0
     old_outputs, new_outputs = _outputs(before, *tokens), _outputs(after, *new)
     worst = float(np.abs(old_outputs - new_outputs).max())
-    of_before, start = trimmed_model.output_rows(before), 0
+    of_before = trimmed_model.output_rows(before)
     of_after = np.ascontiguousarray(np.asarray(trimmed_model.output_rows(after)), np.float32)
     for span in tensor_parts.spans(of_before, _BLOCK_BYTES):
-        inside = rows[(span.start <= rows) & (rows < span.stop)]
+        inside = np.flatnonzero((span.start <= rows) & (rows < span.stop))
         if not inside.size:
             continue
-        kept = of_before.read((span, slice(None)))[inside - span.start]
-        written = of_after[start : start + inside.size]
-        start += inside.size
+        kept, written = of_before.read((span, slice(None)))[rows[inside] - span.start], of_after[inside]
         for x, y in zip(old_outputs, new_outputs, strict=True):
             worst = max(worst, float(np.abs(_logits(x, kept) - _logits(y, written)).max()))
     return worst

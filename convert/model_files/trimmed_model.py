@@ -1,13 +1,14 @@
-"""A T5 with fewer pieces: the rows of its embedding and output that are kept, read when they are asked for."""
+"""A T5 with other pieces: of its embedding and output some rows, read when they are asked for, or means of rows."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from convert.model_files.model import T5Model
 from convert.tensors import table, tensor_parts
+from limba.checkpoint_files import saved_tensors
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
 
 EMBEDDING, OUTPUT = "token_embedder/embedding", "decoder/logits_dense/kernel"
@@ -26,13 +27,45 @@ def trimmed(model: T5Model, rows: np.ndarray, vocabulary: Mapping[str, Any]) -> 
       rows: ids of the model, ascending.
       vocabulary: the new one, as `run.json` records it.
     """
+    return _with_rows(model, lambda tensor: _rows(tensor, rows), len(rows), vocabulary)
+
+
+def replaced(model: T5Model, origins: Sequence[Sequence[int]], num_rows: int, vocabulary: Mapping[str, Any]) -> T5Model:
+    """The model with rows that are means of its rows; a table of each kind is held in memory.
+
+    Args:
+      origins: by new id the old ids whose rows are averaged, in float32. The row of one id is copied; without any it is
+        the mean of all rows that have a token.
+      num_rows: of the new embedding; those behind the ids are the mean of all too.
+      vocabulary: the new one, as `run.json` records it.
+    """
+    num_tokens = model.vocabulary["vocab_size"] if model.vocabulary else model.config.vocab_size
+
+    def means(tensor: SavedTensor) -> SavedTensor:
+        table = np.asarray(tensor)
+        made = np.empty((num_rows, *table.shape[1:]), table.dtype)
+        made[:] = table[:num_tokens].mean(0, dtype=np.float32).astype(table.dtype)
+        for new, old in enumerate(origins):
+            if len(old) == 1:
+                made[new] = table[old[0]]
+            elif old:
+                made[new] = table[list(old)].mean(0, dtype=np.float32).astype(table.dtype)
+        return saved_tensors.from_array(made)
+
+    return _with_rows(model, means, num_rows, vocabulary)
+
+
+def _with_rows(
+    model: T5Model, change: Callable[[SavedTensor], SavedTensor], num_rows: int, vocabulary: Mapping[str, Any]
+) -> T5Model:
+    """The model with changed tables `[vocab, embed]`."""
     tensors = dict(model.tensors)
-    tensors[EMBEDDING] = _rows(tensors[EMBEDDING], rows)
+    tensors[EMBEDDING] = change(tensors[EMBEDDING])
     if OUTPUT in tensors:
-        tensors[OUTPUT] = tensor_parts.transposed(_rows(tensor_parts.transposed(tensors[OUTPUT]), rows))
-    config = dataclasses.replace(model.config, vocab_size=len(rows))
+        tensors[OUTPUT] = tensor_parts.transposed(change(tensor_parts.transposed(tensors[OUTPUT])))
+    config = dataclasses.replace(model.config, vocab_size=num_rows)
     found, wanted = {name: t.shape for name, t in tensors.items()}, model.family.shapes(config, model.head)
-    table.verify(f"The trimmed {model.path}", found, wanted)
+    table.verify(f"{model.path} with another vocabulary", found, wanted)
     return dataclasses.replace(model, tensors=tensors, config=config, vocabulary=vocabulary, folder=None)
 
 

@@ -288,8 +288,8 @@ def test_sources_that_cannot_be_trimmed(folders, corpus, new_run, tmp_path):
     for source, message in (
         (without, "without has no SentencePiece model: copy the one .* there, as spiece.model"),
         (encoder, "is an encoder, whose vocabulary is WordPiece or byte-level BPE"),
-        (byt5, "reads bytes .byT5.: its vocabulary has 384 ids, nothing to trim"),
-        (bpe, "is of kind BPE, whose pieces are made of each other; only UNIGRAM can be trimmed"),
+        (byt5, "reads bytes .byT5.: its vocabulary has 384 ids, and none of them is a piece"),
+        (bpe, "is of kind BPE, whose pieces are made of each other; only UNIGRAM can get fewer or more"),
     ):
         with pytest.raises((ValueError, FileNotFoundError), match=message):
             trim_vocabulary.trim(str(source), str(out), [str(corpus)])

@@ -1,0 +1,163 @@
+"""`limba vocab replace`: another SentencePiece model for a trained T5.
+
+    limba vocab replace google/mt5-small exports/mt5_uk --vocab vocab/spiece.model --corpus 'corpus/train-*.jsonl'
+
+SOURCE is a run of Limba, a Hugging Face folder, or ORG/NAME on the hub. OUT becomes the same: a run without optimizer
+state, for INITIAL_CHECKPOINT_PATH, or a folder that transformers loads. Pieces of both vocabularies keep their rows;
+that of another one is the mean of those that its text had. docs/vocabularies.md says more.
+"""
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convert import from_hf, new_vocabulary
+from convert.compare import trimmed_logits
+from convert.model_files import trimmed_model
+from convert.model_files.hf import hf_folder, hf_tokenizer
+from convert.model_files.hf.hf_tokenizer import Tokenizer
+from convert.model_files.model import T5Model
+from limba.files import disk
+from limba.files.output_folder import fingerprint
+
+_TEXTS, _LENGTH = 3, 48
+
+
+def replace(
+    source: str, out: str, vocab: str, corpus: Sequence[str] = (), *, text_column: str = "text", verify: bool = True
+) -> Path:
+    """Writes the model with another vocabulary, prints the report, and returns the folder or the checkpoint.
+
+    Args:
+      source: a run of Limba, a Hugging Face folder, or a name on the hub.
+      vocab: the new SentencePiece model.
+      corpus: files, patterns or URLs, for the report alone.
+      verify: read back what was written, and compare it.
+
+    Raises:
+      FileNotFoundError: if there is no source, vocabulary or corpus.
+      ValueError: if a vocabulary cannot be used, OUT is in use, or the disk is too small.
+    """
+    path = from_hf.find(source, with_runs=True)
+    folder = new_vocabulary.choose_empty(out, path)
+    model, old = new_vocabulary.open_model(path)
+    new = hf_tokenizer.from_file(vocab, None)
+    if not new.own_sentinels:  # as many behind its pieces as the old one has
+        new = dataclasses.replace(new, extra_ids=len(old.sentinels))
+    if new.model == old.model:
+        raise ValueError(f"--vocab {vocab} is the vocabulary that {path} has; there is nothing to replace.")
+    return write(path, folder, model, (old, new), corpus, text_column, "replace.json", verify)
+
+
+def write(
+    path: Path,
+    folder: Path,
+    model: T5Model,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    corpus: Sequence[str],
+    text_column: str,
+    name: str,
+    verify: bool,
+) -> Path:
+    """Writes the model of `path` with the second of these vocabularies, and returns where.
+
+    Args:
+      path, folder: SOURCE and OUT.
+      name: of the record in OUT.
+
+    Raises:
+      ValueError: as `replace`.
+    """
+    from tasks.vocabularies import replaced_pieces, training_text, trimmed_pieces
+
+    old, new = tokenizers
+    assert old.model is not None and new.model is not None
+    before, after = trimmed_pieces.Pieces(old.model), trimmed_pieces.Pieces(new.model)
+    usages = [_usage(pieces, corpus, text_column) for pieces in (before, after)]
+    found = replaced_pieces.origins(before, after, (old.sentinels, new.sentinels), new.vocab_size)
+    num_rows = training_text.round_up(new.vocab_size)
+    changed = trimmed_model.replaced(model, found.ids, num_rows, new.vocabulary)
+    is_folder = hf_folder.is_folder(path)
+    bytes_each = model.dtype.itemsize if is_folder else 4
+    disk.require(folder, changed.num_parameters * bytes_each)
+    rows = np.pad(found.shared, (0, num_rows - new.vocab_size), constant_values=-1)
+    worst = trimmed_logits.difference(model, changed, rows, _texts(rows))
+    if not worst == 0:
+        raise ValueError(
+            f"Logits of pieces in both vocabularies differ by {worst:g} from those of {path}; nothing is written."
+        )
+    both = zip((model, changed), usages, (before, after), strict=True)
+    sizes = [new_vocabulary.sizes(m, usage, len(pieces), bytes_each) for m, usage, pieces in both]
+    kept, unknown = int((found.shared >= 0).sum()), found.num_unknown
+    record = {
+        "source": str(model.path),
+        "fingerprint": fingerprint(model.path),
+        "corpus": list(corpus),
+        "same_pieces": kept,
+        "means_of_pieces": new.vocab_size - kept - unknown,
+        "means_of_all": unknown,
+        "largest_difference_of_logits": worst,
+        "before": dataclasses.asdict(sizes[0]),
+        "after": dataclasses.asdict(sizes[1]),
+    }
+    write = new_vocabulary.write_folder if is_folder else new_vocabulary.write_run
+    written = write(changed, folder, name, record, verify)
+    print(f"{path} is written to {written} with another vocabulary.\n{new_vocabulary.report(*sizes)}")
+    print(
+        f"Of {new.vocab_size:,} ids {kept:,} are in both vocabularies: their rows are kept, and their logits differ "
+        f"by {worst:g}. {record['means_of_pieces']:,} have the mean of the rows that their text had; {unknown:,}, "
+        "with characters that the old vocabulary does not know, have the mean of all."
+    )
+    return written
+
+
+def _usage(pieces: Any, corpus: Sequence[str], text_column: str) -> Any:
+    """The tokens of the corpus; none without one."""
+    from tasks.vocabularies import trimmed_pieces
+
+    if not corpus:
+        return pieces.usage([])
+    lines = new_vocabulary.lines(corpus, text_column, "counting tokens")
+    used = pieces.usage(map(pieces.encode, trimmed_pieces.batches(lines)))
+    if not used.lines:
+        raise ValueError(f"The corpus {' '.join(corpus)} has no text in the column {text_column!r}: nothing to count.")
+    return used
+
+
+def _texts(rows: np.ndarray) -> list[np.ndarray]:
+    """Old ids that are new ones too, drawn for the comparison of logits."""
+    return [*np.random.default_rng(0).choice(rows[rows >= 0], (_TEXTS, _LENGTH))]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parses flags, and replaces."""
+    flags_of = parser("limba vocab replace", __doc__)
+    flags_of.add_argument("--vocab", required=True, metavar="FILE", help="the new SentencePiece model, a spiece.model")
+    add_corpus(flags_of, "files, patterns or URLs with the texts whose tokens the report counts (none)", False)
+    flags = flags_of.parse_args(argv)
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Nothing here needs an accelerator.
+    values = {"text_column": flags.text_column, "verify": not flags.no_check}
+    replace(flags.source, flags.out, flags.vocab, flags.corpus or (), **values)
+    return 0
+
+
+def parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    """Of a command that writes SOURCE to OUT."""
+    made = argparse.ArgumentParser(
+        prog=name, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("source", metavar="SOURCE", help="a run of Limba, a Hugging Face folder, or ORG/NAME on the hub")
+    made.add_argument("out", metavar="OUT", help="the run's directory or the folder to write")
+    return made
+
+
+def add_corpus(parser: argparse.ArgumentParser, what: str, required: bool) -> None:
+    """The flags of a corpus, and of the check."""
+    parser.add_argument("--corpus", nargs="+", action="extend", required=required, metavar="F", help=what)
+    parser.add_argument("--text_column", default="text", help="the column with the text (text)")
+    parser.add_argument("--no-check", action="store_true", help="write without reading back and comparing")
