@@ -33,7 +33,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("limba.inference", "tasks.lint", "convert.compare"),
     ("limba.training", "convert.exports", "convert.adapters", "convert.t5x", "convert.engines"),
     ("limba", "convert"),
-    ("limba.plan", "limba.hf_script", "limba.sweep", "limba.run_pages", "limba.derived_runs", "tasks"),
+    (
+        *("limba.plan", "limba.hf_script", "limba.sweep", "limba.run_pages", "limba.derived_runs", "tasks"),
+        "convert.vocabulary",
+    ),
 )
 MOST_FLOORS = 10
 MOST_FILES_OF_A_FOLDER, MOST_LINES_OF_A_FOLDER, MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 20, 2800, 450, 80

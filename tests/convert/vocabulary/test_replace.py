@@ -9,11 +9,12 @@ import pytest
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
-from convert import extend_vocabulary, replace_vocabulary
 from convert.compare import trimmed_logits
 from convert.model_files import any_format, trimmed_model
 from convert.model_files.hf import hf_tokenizer
 from convert.to_hf import to_hf
+from convert.vocabulary import extend as extending
+from convert.vocabulary import replace as replacing
 from limba.checkpoint_files import saved_tensors
 from limba.checkpoints import checkpointing
 from limba.files import disk
@@ -64,7 +65,7 @@ def sources(new_run, files, tmp_path_factory):
 def replaced(sources, files, tmp_path_factory):
     out = tmp_path_factory.mktemp("replaced") / "run"
     words = [str(sources / "run"), str(out), "--vocab", str(files / "new.model"), "--corpus", str(files / "greek.txt")]
-    assert replace_vocabulary.main(words) == 0
+    assert replacing.main(words) == 0
     return out
 
 
@@ -125,7 +126,7 @@ def test_a_folder_with_more_pieces_loads_and_reads_greek(sources, files, tmp_pat
 
     out = tmp_path / "out"
     words = [str(sources / "mt5"), str(out), "--corpus", str(files / "greek.txt"), "--pieces", "20", "--no-check"]
-    assert extend_vocabulary.main(words) == 0
+    assert extending.main(words) == 0
     tokenizer = AutoTokenizer.from_pretrained(out)
     model = sentencepiece.SentencePieceProcessor(model_file=str(out / "spiece.model"))
     assert tokenizer(GREEK[:2], add_special_tokens=False).input_ids == model.encode(GREEK[:2])
@@ -138,21 +139,21 @@ def test_a_folder_with_more_pieces_loads_and_reads_greek(sources, files, tmp_pat
 def test_bad_requests_write_nothing(sources, files, tmp_path, monkeypatch):
     run, greek, out = str(sources / "run"), [str(files / "greek.txt")], str(tmp_path / "out")
     vocabularies.train(tmp_path / "bpe.model", model_type="bpe")
-    extend = extend_vocabulary.extend
+    extend = extending.extend
     for call, message in (
-        (lambda: replace_vocabulary.replace(run, out, str(files / "old.model")), "there is nothing to replace"),
-        (lambda: replace_vocabulary.replace(run, out, "gone.model"), "gone.model"),
-        (lambda: replace_vocabulary.replace(run, out, str(files / "greek.txt")), "is not a SentencePiece model"),
+        (lambda: replacing.replace(run, out, str(files / "old.model")), "there is nothing to replace"),
+        (lambda: replacing.replace(run, out, "gone.model"), "gone.model"),
+        (lambda: replacing.replace(run, out, str(files / "greek.txt")), "is not a SentencePiece model"),
         (lambda: extend(run, out, greek, 0), "--pieces is 0; it is at least 1"),
-        (lambda: extend(run, out, greek, 100_000), "--pieces is 100000, and these texts do not give so many new ones: "),
+        (lambda: extend(run, out, greek, 100_000), "--pieces is 100000, and these texts do not give so many new"),
         (lambda: extend(run, out, ["gone.txt"], 10), "gone.txt"),
     ):
         with pytest.raises((ValueError, OSError), match=message):
             call()
     monkeypatch.setattr(trimmed_logits, "difference", lambda *_: float("nan"))
     with pytest.raises(ValueError, match=r"both vocabularies differ by nan .*; nothing is written"):
-        replace_vocabulary.replace(run, out, str(files / "new.model"))
+        replacing.replace(run, out, str(files / "new.model"))
     monkeypatch.setattr(disk, "free_bytes", lambda path: 1000)
     with pytest.raises(ValueError, match="GB are free there"):
-        replace_vocabulary.replace(run, out, str(files / "new.model"))
+        replacing.replace(run, out, str(files / "new.model"))
     assert [x.name for x in tmp_path.iterdir()] == ["bpe.model"]

@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from convert import from_hf, new_vocabulary
+from convert import from_hf
 from convert.compare import trimmed_logits
 from convert.model_files import trimmed_model
 from convert.model_files.hf import hf_folder, hf_tokenizer
 from convert.model_files.hf.hf_tokenizer import Tokenizer
 from convert.model_files.model import T5Model
+from convert.vocabulary import changed_model
 from limba.files import disk
 from limba.files.output_folder import fingerprint
 
@@ -44,8 +45,8 @@ def replace(
       ValueError: if a vocabulary cannot be used, OUT is in use, or the disk is too small.
     """
     path = from_hf.find(source, with_runs=True)
-    folder = new_vocabulary.choose_empty(out, path)
-    model, old = new_vocabulary.open_model(path)
+    folder = changed_model.choose_empty(out, path)
+    model, old = changed_model.open_model(path)
     new = hf_tokenizer.from_file(vocab, None)
     if not new.own_sentinels:  # as many behind its pieces as the old one has
         new = dataclasses.replace(new, extra_ids=len(old.sentinels))
@@ -92,7 +93,7 @@ def write(
             f"Logits of pieces in both vocabularies differ by {worst:g} from those of {path}; nothing is written."
         )
     both = zip((model, changed), usages, (before, after), strict=True)
-    sizes = [new_vocabulary.sizes(m, usage, len(pieces), bytes_each) for m, usage, pieces in both]
+    sizes = [changed_model.sizes(m, usage, len(pieces), bytes_each) for m, usage, pieces in both]
     kept, unknown = int((found.shared >= 0).sum()), found.num_unknown
     record = {
         "source": str(model.path),
@@ -105,9 +106,9 @@ def write(
         "before": dataclasses.asdict(sizes[0]),
         "after": dataclasses.asdict(sizes[1]),
     }
-    write = new_vocabulary.write_folder if is_folder else new_vocabulary.write_run
+    write = changed_model.write_folder if is_folder else changed_model.write_run
     written = write(changed, folder, name, record, verify)
-    print(f"{path} is written to {written} with another vocabulary.\n{new_vocabulary.report(*sizes)}")
+    print(f"{path} is written to {written} with another vocabulary.\n{changed_model.report(*sizes)}")
     print(
         f"Of {new.vocab_size:,} ids {kept:,} are in both vocabularies: their rows are kept, and their logits differ "
         f"by {worst:g}. {record['means_of_pieces']:,} have the mean of the rows that their text had; {unknown:,}, "
@@ -122,7 +123,7 @@ def _usage(pieces: Any, corpus: Sequence[str], text_column: str) -> Any:
 
     if not corpus:
         return pieces.usage([])
-    lines = new_vocabulary.lines(corpus, text_column, "counting tokens")
+    lines = changed_model.lines(corpus, text_column, "counting tokens")
     used = pieces.usage(map(pieces.encode, trimmed_pieces.batches(lines)))
     if not used.lines:
         raise ValueError(f"The corpus {' '.join(corpus)} has no text in the column {text_column!r}: nothing to count.")

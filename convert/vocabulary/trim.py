@@ -16,10 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from convert import from_hf, new_vocabulary
+from convert import from_hf
 from convert.compare import trimmed_logits
 from convert.model_files import trimmed_model
 from convert.model_files.hf import hf_folder, hf_tokenizer
+from convert.vocabulary import changed_model
 from limba.files import disk
 from limba.files.output_folder import fingerprint
 
@@ -53,10 +54,10 @@ def trim(
     # ------------------------------------------------------ request --------------------------------------------------
     _check_numbers(size, min_count)
     path = from_hf.find(source, with_runs=True)
-    folder = new_vocabulary.choose_empty(out, path)
-    model, tokenizer = new_vocabulary.open_model(path)
-    new_vocabulary.check_is_unigram(path, tokenizer)
-    of_lines = functools.partial(new_vocabulary.lines, corpus, text_column)
+    folder = changed_model.choose_empty(out, path)
+    model, tokenizer = changed_model.open_model(path)
+    changed_model.check_is_unigram(path, tokenizer)
+    of_lines = functools.partial(changed_model.lines, corpus, text_column)
     lines = of_lines("counting pieces")  # raises before anything is read, if there is no corpus
 
     # ------------------------------------------------------- pieces --------------------------------------------------
@@ -84,7 +85,7 @@ def trim(
             f"Logits of pieces that are kept differ by {worst:g} from those of {path}; nothing is written."
         )
     both = (model, used, before), (new, used_after, after)
-    sizes = [new_vocabulary.sizes(m, usage, len(p), bytes_each) for m, usage, p in both]
+    sizes = [changed_model.sizes(m, usage, len(p), bytes_each) for m, usage, p in both]
     record = {
         "source": str(model.path),
         "fingerprint": fingerprint(model.path),
@@ -97,10 +98,10 @@ def trim(
         "after": dataclasses.asdict(sizes[1]),
         "kept": kept.tolist(),
     }
-    written = (new_vocabulary.write_folder if is_folder else new_vocabulary.write_run)(
+    written = (changed_model.write_folder if is_folder else changed_model.write_run)(
         *(new, folder, RECORD, record, verify)
     )
-    print(f"{path} is trimmed to {written}.\n{new_vocabulary.report(*sizes)}")
+    print(f"{path} is trimmed to {written}.\n{changed_model.report(*sizes)}")
     print(
         f"{same.compared:,} of {used.lines:,} lines have only pieces that are kept, and the same tokens as before; the "
         f"logits of all pieces that are kept differ by {worst:g} on {len(same.first)} lines."

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from convert import from_hf, new_vocabulary, replace_vocabulary
+from convert import from_hf
 from convert.model_files.hf import hf_tokenizer
+from convert.vocabulary import changed_model, replace
 
 RECORD = "extend.json"
 
@@ -31,15 +32,15 @@ def extend(
     if pieces < 1:
         raise ValueError(f"--pieces is {pieces}; it is at least 1.")
     path = from_hf.find(source, with_runs=True)
-    folder = new_vocabulary.choose_empty(out, path)
-    model, old = new_vocabulary.open_model(path)
-    new_vocabulary.check_is_unigram(path, old)
+    folder = changed_model.choose_empty(out, path)
+    model, old = changed_model.open_model(path)
+    changed_model.check_is_unigram(path, old)
     assert old.model is not None
     before = trimmed_pieces.Pieces(old.model)
     first = min(old.own_sentinels) if old.own_sentinels else None
     more = replaced_pieces.extended(before, _learn(corpus, text_column, before, pieces), first)
     new = hf_tokenizer.from_file(hf_tokenizer.temporary_file(more.model), old.extra_ids)
-    return replace_vocabulary.write(path, folder, model, (old, new), corpus, text_column, RECORD, verify)
+    return replace.write(path, folder, model, (old, new), corpus, text_column, RECORD, verify)
 
 
 def _learn(corpus: Sequence[str], text_column: str, before: Any, most: int) -> Sequence[Any]:
@@ -69,10 +70,10 @@ def _learn(corpus: Sequence[str], text_column: str, before: Any, most: int) -> S
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags, and extends."""
-    parser = replace_vocabulary.parser("limba vocab extend", __doc__)
+    parser = replace.parser("limba vocab extend", __doc__)
     parser.add_argument("--pieces", type=int, required=True, metavar="N", help="how many to add")
     what = "files, patterns or URLs with the texts that the pieces are learned from"
-    replace_vocabulary.add_corpus(parser, what, True)
+    replace.add_corpus(parser, what, True)
     flags = parser.parse_args(argv)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Nothing here needs an accelerator.
     values = {"text_column": flags.text_column, "verify": not flags.no_check}

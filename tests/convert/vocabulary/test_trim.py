@@ -10,11 +10,11 @@ import pytest
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
-from convert import trim_vocabulary
 from convert.compare import forward, trimmed_logits
 from convert.model_files import any_format, trimmed_model
 from convert.model_files.hf import hf_tokenizer
 from convert.to_hf import to_hf
+from convert.vocabulary import trim as trimming
 from limba.checkpoint_files import saved_tensors
 from limba.checkpoints import checkpointing
 from limba.files import disk
@@ -96,7 +96,7 @@ def trimmed(folders, corpus, tmp_path_factory):
     """The folders, trimmed."""
     root = tmp_path_factory.mktemp("trimmed")
     for family, folder in folders.items():
-        trim_vocabulary.trim(str(folder), str(root / family), [str(corpus)], min_count=MIN_COUNT, verify=False)
+        trimming.trim(str(folder), str(root / family), [str(corpus)], min_count=MIN_COUNT, verify=False)
     return {family: root / family for family in folders}
 
 
@@ -104,7 +104,7 @@ def trimmed(folders, corpus, tmp_path_factory):
 def trimmed_run(runs, corpus, tmp_path_factory):
     out = tmp_path_factory.mktemp("trimmed_run") / "run"
     words = [str(runs["t5_1_1"]), str(out), "--corpus", str(corpus), "--min_count", str(MIN_COUNT)]
-    assert trim_vocabulary.main(words) == 0
+    assert trimming.main(words) == 0
     return out
 
 
@@ -149,7 +149,7 @@ def test_logits_are_those_of_the_untrimmed_model(folders, trimmed, family):
 @pytest.mark.slow
 def test_a_folder_is_compared_with_transformers(folders, trimmed, corpus, tmp_path, capsys):
     words = [str(folders["mt5"]), str(tmp_path / "out"), "--corpus", str(corpus), "--min_count", str(MIN_COUNT)]
-    assert trim_vocabulary.main(words) == 0
+    assert trimming.main(words) == 0
     assert (tmp_path / "out/model.safetensors").read_bytes() == (trimmed["mt5"] / "model.safetensors").read_bytes()
     out = capsys.readouterr().out.splitlines()
     assert ["rows", "of", "the", "embedding", "512", "256"] in [line.split() for line in out]
@@ -271,7 +271,7 @@ def test_bad_requests(folders, corpus, tmp_path, words, message):
     if isinstance(values["corpus"], str):
         values["corpus"] = [str(tmp_path / f"{values['corpus']}.txt")]
     with pytest.raises((ValueError, OSError), match=message):
-        trim_vocabulary.trim(out=str(tmp_path / "out"), **values)
+        trimming.trim(out=str(tmp_path / "out"), **values)
     assert sorted(x.name for x in tmp_path.iterdir()) == ["all.txt", "blank.txt", "empty.txt"]
 
 
@@ -292,7 +292,7 @@ def test_sources_that_cannot_be_trimmed(folders, corpus, new_run, tmp_path):
         (bpe, "is of kind BPE, whose pieces are made of each other; only UNIGRAM can get fewer or more"),
     ):
         with pytest.raises((ValueError, FileNotFoundError), match=message):
-            trim_vocabulary.trim(str(source), str(out), [str(corpus)])
+            trimming.trim(str(source), str(out), [str(corpus)])
     assert not out.exists()
 
 
@@ -302,12 +302,12 @@ def test_nothing_is_written_where_it_cannot_be(folders, runs, corpus, tmp_path, 
     (full / "mine.txt").write_text("mine")
     words = {"corpus": [str(corpus)], "min_count": MIN_COUNT}
     with pytest.raises(ValueError, match="full is not empty; choose another OUT, or remove it"):
-        trim_vocabulary.trim(str(folders["t5"]), str(full), **words)
+        trimming.trim(str(folders["t5"]), str(full), **words)
     with monkeypatch.context() as patch:
         patch.setattr(disk, "free_bytes", lambda path: 1000)
         with pytest.raises(ValueError, match=r"out needs 0\.02 GB, and 0\.00 GB are free there"):
-            trim_vocabulary.trim(str(runs["t5"]), str(tmp_path / "out"), **words)
+            trimming.trim(str(runs["t5"]), str(tmp_path / "out"), **words)
     monkeypatch.setattr(trimmed_logits, "difference", lambda *_: float("nan"))
     with pytest.raises(ValueError, match=r"Logits of pieces that are kept differ by nan .*; nothing is written"):
-        trim_vocabulary.trim(str(folders["t5"]), str(tmp_path / "out"), **words)
+        trimming.trim(str(folders["t5"]), str(tmp_path / "out"), **words)
     assert [x.name for x in tmp_path.iterdir()] == ["full"] and [x.name for x in full.iterdir()] == ["mine.txt"]
