@@ -37,6 +37,7 @@ COMMANDS = {
     "infer": ("limba.infer", "let a checkpoint fill blanks or answer"),
     "embed": ("limba.embed", "vectors of texts from a checkpoint's encoder, in a file"),
     "try": ("limba.try_model", "a prompt in the terminal, or a page in the browser, for trying a model"),
+    "serve": ("limba.serve.command", "answers and vectors of a model over HTTP, for a team"),
     "lint": ("limba.plan.lint.command", "find what would hurt in a training, before any accelerator is touched"),
     "plan": ("limba.plan.command", "whether a training fits a TPU slice or GPU box, how fast, with which layout"),
     "profile": ("limba.plan.profile.command", "run some steps of a training, and show where their time goes"),

@@ -34,8 +34,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("limba.training", "convert.exports", "convert.adapters", "convert.t5x", "convert.engines"),
     ("limba", "convert"),
     (
-        *("limba.plan", "limba.hf_script", "limba.sweep", "limba.run_pages", "limba.derived_runs", "tasks"),
-        "convert.vocabulary",
+        *("limba.plan", "limba.hf_script", "limba.sweep", "limba.run_pages", "limba.derived_runs", "limba.serve"),
+        *("tasks", "convert.vocabulary"),
     ),
 )
 MOST_FLOORS = 10

@@ -47,11 +47,11 @@ PACKAGE_OF = {
     "google": "protobuf",
     "mlflow": "mlflow-skinny",
     "orbax": "orbax-checkpoint",
+    "starlette": "fastapi",
     "yaml": "pyyaml",
 }
 # Installed by those who have models in these libraries, and found at run time.
-# fastapi and uvicorn come with gradio, whose page they serve.
-UNDECLARED = {"torch", "transformers", "fastapi", "uvicorn"}
+UNDECLARED = {"torch", "transformers"}
 
 
 def _lock(name, environment):

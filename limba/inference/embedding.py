@@ -73,6 +73,7 @@ class Embedder:
         batch_size: int = 8,
         pooling: str = "mean",
         dtype: str | None = "float32",
+        params: Any = None,
     ):
         """
         Args:
@@ -80,6 +81,7 @@ class Embedder:
           batch_size: lines at a time; rounded up to a multiple that the mesh divides.
           pooling: "mean", "max" or "first" of a line's vectors; "none" keeps one for each token.
           dtype: of activations; None is the training's, often bfloat16, in which accelerators are faster.
+          params: those of the checkpoint, where they are loaded already.
 
         Raises:
           ValueError: without a checkpoint or an encoder; for another pooling, or a number below 1.
@@ -95,7 +97,9 @@ class Embedder:
         longest = getattr(getattr(model.module, "config", None), "longest_row", None)
         self._longest = max_inputs_length if longest is None else min(max_inputs_length, longest)
         self._batch_size = -(-batch_size // partitioner.num_data_shards) * partitioner.num_data_shards
-        self._params, _ = load_model_params(model, partitioner, restore_checkpoint_cfg)
+        self._params = (
+            params if params is not None else load_model_params(model, partitioner, restore_checkpoint_cfg)[0]
+        )
         self._embed = batch_inference.make_infer_fn(self._step, self._batch_size, partitioner)
         self.num_cut = 0
 

@@ -1,0 +1,221 @@
+"""The endpoints, as a FastAPI application: it checks requests, hands texts to the batcher and writes the answers."""
+
+import asyncio
+import base64
+import hmac
+import json
+import logging
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import fastapi
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from limba.serve import page, request_fields
+from limba.serve.batcher import Batcher, QueueFullError
+from limba.serve.request_fields import Limits, RequestError
+from limba.serve.server_metrics import CONTENT_TYPE, ServerMetrics
+
+logger = logging.getLogger(__name__)
+
+# Of a request, which `limba.web_guard` cuts, too.
+MOST_BYTES = 1 << 20
+_OPEN = ("/", "/health")
+_PATHS = (*_OPEN, "/metrics", "/v1/models", "/v1/completions", "/v1/embeddings")
+
+
+class Engine(Protocol):
+    """What the server needs of `limba.serve.engine.Engine`."""
+
+    def read(self, text: str, max_tokens: int = 0, temperature: float = 0.0) -> Any: ...
+
+    def run(self, texts: Sequence[Any]) -> Sequence[Any]: ...
+
+
+class Service:
+    """A model with its queue: what the endpoints share.
+
+    Args:
+      timeout_s: seconds after which a request is given up.
+      token: that each request must carry; "" asks for none.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        limits: Limits,
+        max_batch: int = 16,
+        max_wait_ms: float = 5,
+        timeout_s: float = 60,
+        token: str = "",
+    ):
+        self.engine, self.limits, self.timeout_s, self.token = engine, limits, timeout_s, token
+        self.batcher = Batcher(self._run, max_batch, max_wait_ms / 1000, limits.max_texts)
+        self.metrics = ServerMetrics(lambda: len(self.batcher))
+
+    def _run(self, texts: Sequence[Any]) -> Sequence[Any]:
+        self.metrics.add_batch(len(texts))
+        return self.engine.run(texts)
+
+    async def replies(self, lines: Sequence[str], *settings: Any) -> tuple[list[Any], int]:
+        """The replies of the engine, and the tokens of the texts.
+
+        Raises:
+          RequestError: 413 or 422 for a text that cannot be read, 500 for one without a finite answer, 503 if the queue
+            is full, 504 if it takes too long.
+        """
+        texts = await run_in_threadpool(lambda: [self.engine.read(line, *settings) for line in lines])
+        try:
+            waiting = self.batcher.submit([(text.kind, text) for text in texts])
+        except QueueFullError:
+            raise RequestError(
+                503, f"The queue is full: {len(self.batcher)} texts wait. Try again.", headers={"Retry-After": "1"}
+            ) from None
+        try:
+            together = asyncio.gather(*map(asyncio.wrap_future, waiting))
+            found = await asyncio.wait_for(together, self.timeout_s)
+        except TimeoutError:
+            raise RequestError(504, f"There was no answer within {self.timeout_s:g} seconds.") from None
+        for reply in found:
+            if isinstance(reply, Exception):
+                logger.error("%s", reply)
+                raise RequestError(500, f"The model gives no finite answer: {reply}")
+        return found, sum(len(text.ids) for text in texts)
+
+
+def make_app(service: Service) -> fastapi.FastAPI:
+    """The application of a service."""
+    app = fastapi.FastAPI(openapi_url=None)
+    limits = service.limits
+
+    @app.middleware("http")
+    async def guard(request: fastapi.Request, call: Callable[[fastapi.Request], Awaitable[Response]]) -> Response:
+        begun = time.monotonic()
+        path = request.url.path if request.url.path in _PATHS else "other"
+        status = 500
+        try:
+            if path in _OPEN or _has_token(request, service.token):
+                response = await call(request)
+            else:
+                headers = {"WWW-Authenticate": "Bearer"}
+                response = _error(
+                    RequestError(401, "Send the server's token: Authorization: Bearer TOKEN.", None, headers)
+                )
+            status = response.status_code
+            return response
+        finally:
+            service.metrics.add_request(path, status, time.monotonic() - begun)
+
+    @app.exception_handler(RequestError)
+    async def refuse(request: fastapi.Request, error: RequestError) -> Response:
+        return _error(error)
+
+    @app.exception_handler(HTTPException)
+    async def refuse_path(request: fastapi.Request, error: HTTPException) -> Response:
+        paths = ", ".join(_PATHS)
+        message = f"{request.method} {request.url.path[:100]!r}: {error.detail}. There are {paths}."
+        return _error(RequestError(error.status_code, message, headers=error.headers))
+
+    @app.get("/")
+    async def show_page() -> Response:
+        return HTMLResponse(
+            page.html(limits.name, bool(service.token)), headers={"Content-Security-Policy": page.POLICY}
+        )
+
+    @app.get("/health")
+    async def health() -> Any:
+        return {"status": "ok", "model": limits.name}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+
+    @app.get("/v1/models")
+    async def models() -> Any:
+        return {"object": "list", "data": [{"id": limits.name, "object": "model", "owned_by": "limba"}]}
+
+    @app.post("/v1/completions")
+    async def completions(request: fastapi.Request) -> Response:
+        asked = request_fields.completion(request_fields.parse(await _body(request)), limits)
+        found, of_texts = await service.replies(asked.prompts, asked.max_tokens, asked.temperature)
+        of_answers = sum(reply.num_tokens for reply in found)
+        service.metrics.add_tokens(of_texts, of_answers)
+        head = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "created": int(time.time())}
+        head["model"] = limits.name
+        if asked.stream:
+            return StreamingResponse(_events(head, found), media_type="text/event-stream")
+        choices = [_choice(index, reply.text, reply.finish_reason) for index, reply in enumerate(found)]
+        return JSONResponse({**head, "choices": choices, "usage": _usage(of_texts, of_answers)})
+
+    @app.post("/v1/embeddings")
+    async def embeddings(request: fastapi.Request) -> Response:
+        texts, in_base64 = request_fields.embedding(request_fields.parse(await _body(request)), limits)
+        found, of_texts = await service.replies(texts)
+        service.metrics.add_tokens(of_texts, 0)
+        data = [
+            {"object": "embedding", "index": index, "embedding": _vector(reply.vector, in_base64)}
+            for index, reply in enumerate(found)
+        ]
+        usage = {"prompt_tokens": of_texts, "total_tokens": of_texts}
+        return JSONResponse({"object": "list", "model": limits.name, "data": data, "usage": usage})
+
+    return app
+
+
+def _has_token(request: fastapi.Request, token: str) -> bool:
+    given = request.headers.get("authorization", "")
+    return not token or hmac.compare_digest(given.encode("latin-1"), f"Bearer {token}".encode("latin-1"))
+
+
+async def _body(request: fastapi.Request) -> bytes:
+    """Raises RequestError, 413, for more than `MOST_BYTES`."""
+    too_long = RequestError(413, f"The body is too long; at most {MOST_BYTES:,} bytes are taken.")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > MOST_BYTES:
+        raise too_long
+    content = bytearray()
+    try:
+        async for piece in request.stream():
+            content += piece
+            if len(content) > MOST_BYTES:
+                raise too_long
+    except ClientDisconnect:  # Or `limba.web_guard` has cut it.
+        raise too_long from None
+    return bytes(content)
+
+
+def _error(error: RequestError) -> Response:
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    content = {"message": error.message, "type": kind, "param": error.field, "code": error.status}
+    return JSONResponse({"error": content}, error.status, error.headers)
+
+
+def _usage(of_texts: int, of_answers: int) -> dict[str, int]:
+    return {"prompt_tokens": of_texts, "completion_tokens": of_answers, "total_tokens": of_texts + of_answers}
+
+
+def _choice(index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
+
+
+def _vector(vector: Any, in_base64: bool) -> list[float] | str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode() if in_base64 else vector.tolist()
+
+
+def _events(head: dict[str, Any], found: Sequence[Any]) -> Iterator[str]:
+    """Server-sent events with the words of each answer, the reason of its end, and `[DONE]`."""
+    for index, reply in enumerate(found):
+        for word in re.findall(r"\s*\S+\s*?|\s+", reply.text):
+            yield _event({**head, "choices": [_choice(index, word, None)]})
+        yield _event({**head, "choices": [_choice(index, "", reply.finish_reason)]})
+    yield "data: [DONE]\n\n"
+
+
+def _event(value: dict[str, Any]) -> str:
+    return f"data: {json.dumps(value)}\n\n"
