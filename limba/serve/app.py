@@ -122,6 +122,10 @@ def make_app(service: Service) -> fastapi.FastAPI:
         message = f"{request.method} {request.url.path[:100]!r}: {error.detail}. There are {paths}."
         return _error(RequestError(error.status_code, message, headers=error.headers))
 
+    @app.exception_handler(Exception)
+    async def fail(request: fastapi.Request, error: Exception) -> Response:
+        return _error(RequestError(500, f"The server failed ({type(error).__name__}); its log says where."))
+
     @app.get("/")
     async def show_page() -> Response:
         return HTMLResponse(

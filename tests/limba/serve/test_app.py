@@ -129,6 +129,20 @@ def test_an_answer_that_is_not_finite(client, caplog):
     assert "not finite" in caplog.text and _ask(client, prompt="fine").status_code == 200
 
 
+def test_an_engine_that_fails_is_500_and_the_next_request_is_answered(client, monkeypatch):
+    def fail(self, texts):
+        raise RuntimeError("hush")
+
+    opened = TestClient(client.app, raise_server_exceptions=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(UpperCase, "run", fail)
+        reply = _ask(opened, prompt="a")
+    assert reply.status_code == 500
+    assert reply.json()["error"]["message"] == "The server failed (RuntimeError); its log says where."
+    assert _ask(opened, prompt="a").status_code == 200
+    assert 'limba_requests_total{path="/v1/completions",status="500"} 1.0' in opened.get("/metrics").text
+
+
 def test_a_token():
     made = service(token="s3cret")
     client = TestClient(app.make_app(made))

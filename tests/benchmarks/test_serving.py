@@ -1,0 +1,28 @@
+import threading
+import time
+
+import pytest
+
+from benchmarks import serving
+
+
+def test_all_requests_are_sent_and_timed_from_a_number_of_clients():
+    lock, asked, running, most = threading.Lock(), [], set(), []
+
+    def ask(number):
+        with lock:
+            asked.append(number)
+            running.add(number)
+            most.append(len(running))
+        time.sleep(0.05 if number == 19 else 0.01)
+        running.discard(number)
+        return 200
+
+    row = serving.measure(ask, 4, 20)
+    assert sorted(asked) == list(range(20)) and 1 < max(most) <= 4 and row["clients"] == 4
+    assert 10 <= row["p50 ms"] < row["p95 ms"] and row["p95 ms"] >= 50 and row["requests/s"] < 400
+
+
+def test_an_answer_that_is_missing_is_no_measurement():
+    with pytest.raises(AssertionError, match="request 0 got 503"):
+        serving.measure(lambda number: 503, 1, 2)
