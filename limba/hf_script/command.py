@@ -27,6 +27,7 @@ import argparse
 import dataclasses
 import logging
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -114,7 +115,8 @@ def main(argv: Sequence[str]) -> int:
                 "workers share. Else take `limba run … --write_gin FILE` and launch/worker.sh FILE."
             )
         results: dict[str, Any] = {}
-        checkpoint: AnyPath = out / "initial"
+        work = script_data.work_folder(arguments)
+        checkpoint: AnyPath = work / "initial"
         if arguments.do_train:
             goes_on = trainer_checkpoints.is_taken(arguments)
             first_step = result_files.last_step(out / "run") or goes_on * result_files.last_step(out / "initial")
@@ -123,13 +125,13 @@ def main(argv: Sequence[str]) -> int:
             checkpoint = storage.as_path(trained)
             results |= result_files.of_training(out, checkpoint, plan, first_step)
         elif arguments.do_eval:
-            evaluation.main(_with_bindings(plan.gin_file, *_evaluation(out, arguments), overrides))
+            evaluation.main(_with_bindings(plan.gin_file, *_evaluation(work, arguments), overrides))
             if jax.process_index() == 0:
-                results |= outcome.of_evaluation(out / "eval", plan.eval_rows, arguments.row_answers)
+                results |= outcome.of_evaluation(work / "eval", plan.eval_rows, arguments.row_answers)
         seconds_of_answers: float | None = None
         if arguments.do_predict:
-            was_there, began = outcome.is_answered(out / _PREDICTIONS / checkpoint.name), time.monotonic()
-            infer.main(_with_bindings(plan.gin_file, *_prediction(out, arguments, checkpoint), overrides))
+            was_there, began = outcome.is_answered(work / _PREDICTIONS / checkpoint.name), time.monotonic()
+            infer.main(_with_bindings(plan.gin_file, *_prediction(work, arguments, checkpoint), overrides))
             seconds_of_answers = None if was_there else time.monotonic() - began
     # The others wait: a run whose processes end before the first one's export is finished would be taken for broken.
     distributed.from_first("export", lambda: _finish(out, checkpoint, arguments, plan, results, seconds_of_answers))
@@ -182,34 +184,42 @@ def _prepare(
     _check_network(arguments, model)
     if arguments.row_answers.network == "SequenceClassifier":
         model = model.for_rows_with_labels()
-    # A file for other machines names the folder as it was given: a relative one is found from where they run.
-    named = Path(arguments.output_dir) if flags.write_gin else out
     devices = flags.num_devices or here
-    text, counted = _compose(arguments, model, named, devices)
     if of_trainer:
-        model = model.at_step(trainer_checkpoints.check(model.path, counted["steps"], out))
-    _check_gin(arguments, out, text.replace(str(named / "initial" / "model.gin"), _MODEL_GIN), model, overrides)
+        steps = _compose(arguments, model, out, devices)[1]["steps"]
+        if (first := trainer_checkpoints.first_step(model.path, steps, out)) is not None:
+            model = model.at_step(first)
+        elif arguments.do_eval or arguments.do_predict:
+            of_trainer["do_train"] = False
+            arguments = dataclasses.replace(arguments, do_train=False)
+        else:
+            return None
+    work = out if flags.write_gin else script_data.work_folder(arguments)
+    # A file for other machines names the folder as it was given: a relative one is found from where they run.
+    named = Path(arguments.output_dir) if flags.write_gin else work
+    text, counted = _compose(arguments, model, named, devices)
+    _check_gin(arguments, work, text.replace(str(named / "initial" / "model.gin"), _MODEL_GIN), model, overrides)
     if not flags.write_gin:
         text += given_files.comment(arguments)
     if flags.dry_run or not flags.write_gin:
         print(text)
-    gin_file = local_path(flags.write_gin) if flags.write_gin else out / "run.gin"
+    gin_file = local_path(flags.write_gin) if flags.write_gin else work / "run.gin"
     if flags.dry_run:
-        if not (flags.write_gin or arguments.overwrites):
+        if arguments.do_train and not (flags.write_gin or arguments.overwrites):
             _warn_of_changes(gin_file, text)
         return None
-    out.mkdir(parents=True, exist_ok=True)
-    if not flags.write_gin:
+    _make_folder(work, empty=work != out)  # An earlier evaluation was perhaps of other weights.
+    if arguments.do_train and not flags.write_gin:
         start.keep_files()
         start.moved = earlier_run.make_room(arguments, out, text)
     if _warn_of_changes(gin_file, text) and not flags.write_gin:
         start.set_aside(out / _PREDICTIONS)
     keys = json_text.dumps(arguments.without_secrets(), indent=2, ensure_ascii=False)
-    storage.replace_text(out / "run.json", f"{redaction.redact(keys)}\n")
-    model.write(out / "initial")
+    storage.replace_text(work / "run.json", f"{redaction.redact(keys)}\n")
+    model.write(work / "initial")
     if flags.write_gin:
         for name in (run_folder.VOCABULARY, run_folder.TOKENIZER):
-            if (out / "initial" / name).is_file():
+            if (work / "initial" / name).is_file():
                 text += f"\nVOCABULARY_FILE = {str(named / 'initial' / name)!r}\n"
         gin_file.parent.mkdir(parents=True, exist_ok=True)
     storage.replace_text(gin_file, text)
@@ -220,6 +230,12 @@ def _prepare(
         f"  bash launch/worker.sh {flags.write_gin} --gin.MODEL_DIR=\"'gs://my-bucket/runs/mine'\""
     )
     return None
+
+
+def _make_folder(folder: Path, empty: bool) -> None:
+    if empty:
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def _names(arguments: RunArguments) -> tuple[str | None, str | None, str | None]:
@@ -290,7 +306,7 @@ def _finish(
 ) -> None:
     """Writes what the run leaves, exports and uploads the trained model."""
     if arguments.do_predict:
-        answers = out / _PREDICTIONS / checkpoint.name
+        answers = script_data.work_folder(arguments) / _PREDICTIONS / checkpoint.name
         results |= outcome.write_answers(answers, out, arguments, seconds_of_answers)
     if arguments.do_train:
         outcome.export(out, checkpoint, arguments)
@@ -307,15 +323,17 @@ def _check(arguments: RunArguments, out: Path) -> None:
     earlier_run.check(arguments, out)
     earlier_run.resumed_step(arguments, out)
     source = arguments.model_name_or_path or arguments.config_name
-    if source and local_path(source) in (out, out / "config.json"):
+    if arguments.do_train and source and local_path(source) in (out, out / "config.json"):
         raise ValueError(f"output_dir is {out}, the model to begin with, which the trained one would replace.")
-    is_moved = trainer_checkpoints.to_go_on_from(arguments, out) is not None
+    is_kept = not arguments.do_train or arguments.overwrites
+    is_kept = is_kept or trainer_checkpoints.to_go_on_from(arguments, out) is not None
     for name in ("config.json", "model.safetensors", "README.md", "trainer_state.json", "all_results.json"):
-        if (out / name).exists() and not (out / "run.json").is_file() and not is_moved:
+        if (out / name).exists() and not (out / "run.json").is_file() and not is_kept:
             raise ValueError(
                 f"output_dir is {out}, and holds the file {name}, which no `limba run` has written there: it would "
-                "be replaced. Choose another folder (overwrite_output_dir is for runs of Limba); model_name_or_path "
-                f"{out} begins with its weights, if it is a model."
+                "be replaced. Choose another folder, with model_name_or_path "
+                f"{out} to begin with its weights, if it is a model; or write overwrite_output_dir, which moves such "
+                "files into a folder before_1 there."
             )
     above = next(folder for folder in out.parents if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):

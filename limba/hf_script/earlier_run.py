@@ -38,6 +38,8 @@ _CHECKPOINT = re.compile(r"checkpoint[-_](\d+)")
 
 def check(arguments: RunArguments, out: Path) -> None:
     """Raises ValueError if `out` holds a run with another model or order of the data, which is not to be replaced."""
+    if not arguments.do_train:
+        return
     patterns = _patterns(out)
     for name in (*_OF_MODEL, "train_file"):
         value = getattr(arguments, name)
@@ -99,20 +101,23 @@ def make_room(arguments: RunArguments, out: Path, text: str) -> Path | None:
       RunLockedError: if another process trains there.
     """
     of_trainer = trainer_checkpoints.to_go_on_from(arguments, out)
-    if not (out / "run.gin").is_file() and of_trainer is None:
-        return None
+    has_run = (out / "run.gin").is_file()
     if arguments.overwrites:
-        if of_trainer is None and not changes(out / "run.gin", text):
+        if of_trainer is None and has_run and not changes(out / "run.gin", text):
             logger.info("overwrite_output_dir: the run in %s has the same values and files, and is resumed.", out)
             return None
         paths = [path for pattern in _patterns(out) for path in out.glob(pattern)]
+        if not paths:
+            return None
         with run_lock.held(out / "run"):
             folder = _move(out, paths, "before")
         logger.warning("overwrite_output_dir: a new run begins in %s; the old one is kept in %s.", out, folder)
         return folder
-    if of_trainer is not None:  # Its checkpoints stay where they are.
-        paths = [path for pattern in _FILES for path in out.glob(pattern) if path.name not in ("run", "initial")]
-        return _move(out, paths, "before") if paths and not (out / "run.json").is_file() else None
+    if of_trainer is not None and not has_run:  # Its checkpoints stay where they are.
+        paths = [path for pattern in _FILES for path in out.glob(pattern)]
+        return _move(out, paths, "before") if paths else None
+    if not has_run:
+        return None
     model_dir, step = out / "run", resumed_step(arguments, out)
     if step is None:
         return None

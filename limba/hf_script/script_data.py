@@ -265,11 +265,26 @@ def measure_answers(arguments: RunArguments, lines: Sequence[Mapping[str, Any]])
     return {name: value for metric in form.metrics for name, value in metric(targets, predictions).items()}
 
 
+def work_folder(arguments: RunArguments) -> Path:
+    """Where the files of a call lie that are no results: OUTPUT_DIR, or its `evaluated` where nothing is trained.
+
+    So an evaluation leaves the run, or the model of Hugging Face, as it is that OUTPUT_DIR holds. If that is the model
+    to evaluate, the folder is beside it.
+    """
+    out = local_path(arguments.output_dir)
+    if arguments.do_train:
+        return out
+    model = arguments.model_name_or_path
+    if model is not None and local_path(model) in (out, *out.parents):
+        return out.with_name(f"{out.name}_evaluated")
+    return out / "evaluated"
+
+
 def _answers_vocabulary(arguments: RunArguments) -> Any:
     """The vocabulary that a T5's texts are decoded with; None for labels and numbers, and for ByT5's bytes."""
     from tasks.vocabularies import sentencepiece_models
 
-    folder = local_path(arguments.output_dir) / "initial"
+    folder = work_folder(arguments) / "initial"
     found = [folder / name for name in (run_folder.VOCABULARY, run_folder.TOKENIZER) if (folder / name).is_file()]
     return sentencepiece_models.open_vocabulary(found[0]) if found and arguments.answers == TEXT else None
 

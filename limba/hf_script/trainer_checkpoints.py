@@ -97,21 +97,22 @@ def step(path: Path) -> int:
         raise ValueError(f"{path / _STATE} is damaged: it needs `global_step`, a whole number ({error!r}).") from error
 
 
-def check(path: Path, steps: int, out: Path) -> int:
-    """The step that a training of `steps` goes on from; where it begins, says what goes on and what does not.
+def first_step(path: Path, steps: int, out: Path) -> int | None:
+    """The step that a training of `steps` goes on from; None if none is left. Says so where the training begins.
 
     Raises:
-      ValueError: if no step is left, or as `step`.
+      ValueError: as `step`.
     """
     first = step(path)
     if own_steps(out):
         return first
     if first >= steps:
-        raise ValueError(
-            f"{path} is a checkpoint of Hugging Face's Trainer at step {first}, and this training has {steps} steps: "
-            f"none is left. Give more max_steps or num_train_epochs; to evaluate it, leave do_train out and write "
-            f"model_name_or_path {path}."
+        logger.warning(
+            "%s is a checkpoint of Hugging Face's Trainer at step %d, and this training has %d steps: nothing is "
+            "trained, and %s is the trained model. To go on, give more max_steps or num_train_epochs.",
+            *(path, first, steps, path),
         )
+        return None
     logger.warning(
         "%s is a checkpoint of Hugging Face's Trainer: the training goes on with its weights at step %d of %d. The "
         "state of PyTorch's optimizer and the place in the data are not taken over: the optimizer's moments begin at "

@@ -28,7 +28,7 @@ _TYPES = typing.get_type_hints(RunArguments)
 _OF_OWN_FORM = ("optimize_mode", "optimizer_parameters", "data_n_epochs")
 # Keys whose values are lists or objects, and those that take several words of the command line.
 _JSON = ("labels", "lr_scheduler_kwargs")
-_LISTS = ("report_to", "metric_names", "ignore_config_keys")
+_LISTS = ("report_to", "metric_names", "ignore_config_keys", "include_for_metrics", "label_names")
 # Texts that are also given without a value.
 _ALSO_SWITCHES = ("resume_from_checkpoint", "hub_token")
 _WANTED = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
@@ -70,7 +70,7 @@ def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
             _check_dashes(flag, rest)
             raise ValueError(f"{flag!r} belongs to no flag; write CONFIG.json first, and then --key value.")
         name, equals, value = flag.removeprefix("--").partition("=")
-        name = name.replace("-", "_")
+        name = _whole(name.replace("-", "_"))
         if equals:
             values[name] = value
         elif rest and not rest[0].startswith("--"):
@@ -85,6 +85,14 @@ def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
                 _check_switch(name)
             values[of_switch if is_off else name] = not is_off
     return from_values(({} if script is None else {"script": script}) | values)
+
+
+def _whole(name: str) -> str:
+    """The key that a name is the beginning of, as for transformers' parser; the name itself if that is not one key."""
+    if name in _known() or name.removeprefix("no_") in _known():
+        return name
+    found = [key for key in _known() if key.startswith(name)]
+    return found[0] if len(found) == 1 else name
 
 
 def _check_switch(name: str) -> None:

@@ -252,7 +252,7 @@ def test_help_and_bad_input_before_any_work(here, capsys):
     assert command.main(["--help"]) == 0
     assert "--mlm_probability" in capsys.readouterr().out
     for changes, words in (
-        (["--max_seq_len", "64"], "nearest is 'max_seq_length'"),
+        (["--max_seq_lenght", "64"], "nearest is 'max_seq_length'"),
         (["--dataset_name", "None", "--train_file", str(here / "absent.txt")], "There is no file"),
         (["--tokenizer_name", "/absent/folder"], "neither a folder, a file nor a name"),
         (["--config_name", str(here / "spiece.model")], "is a SentencePiece model"),

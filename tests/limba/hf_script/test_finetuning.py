@@ -138,7 +138,7 @@ def test_it_learns_evaluates_and_answers(here, capsys):
     assert alone["eval_accuracy"] == results["eval_accuracy"] and alone["step"] == 60
     assert (here / "alone" / "generated_predictions.txt").read_text().splitlines() == answers
     assert not (here / "alone" / "run").exists() and not (here / "alone" / "model.safetensors").exists()
-    assert [row["split"] for row in results_table.read(here / "alone" / "eval")] == ["validation"]
+    assert [row["split"] for row in results_table.read(here / "alone/evaluated/eval")] == ["validation"]
     _run(here / "alone.json", "--output_dir", here / "alone", "--do_eval", "false", "--max_predict_samples", "7")
     assert (here / "alone" / "generated_predictions.txt").read_text().splitlines() == answers[:7]  # not the older ones
 

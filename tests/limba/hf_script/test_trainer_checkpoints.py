@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 
@@ -70,10 +71,10 @@ def test_a_checkpoint_in_another_folder_and_a_tokenizer_that_is_not_beside_it(ou
 
 def test_steps_count_on(out, caplog):
     arguments = _taken(out)
-    assert trainer_checkpoints.check(out / "checkpoint-20", 21, out) == 20
+    assert trainer_checkpoints.first_step(out / "checkpoint-20", 21, out) == 20
     assert "goes on with its weights at step 20 of 21" in caplog.text and "moments begin at 0" in caplog.text
-    with pytest.raises(ValueError, match=r"at step 20, and this training has 20 steps: none is left.*max_steps"):
-        trainer_checkpoints.check(out / "checkpoint-20", 20, out)
+    assert trainer_checkpoints.first_step(out / "checkpoint-20", 20, out) is None
+    assert "at step 20, and this training has 20 steps: nothing is trained, and " in caplog.text
     corpus = script_data.Corpus("rows", {"train": ["t.csv"]})
     plan = gin_recipe.Plan(corpus, out, script_data.Counted(9, True, 9), 1, 40, "", 0.0, True)
     text = gin_recipe.compose(arguments, plan)
@@ -102,12 +103,13 @@ def test_results_make_room_and_checkpoints_stay(out):
 def test_a_run_that_went_on_is_resumed_and_no_other(out, caplog):
     arguments = _taken(out)
     (out / "run.json").write_text(json.dumps(arguments.without_secrets()))
+    (out / "run.gin").write_text("")
     (out / "run" / "checkpoint_30").mkdir(parents=True)
     for keys in ({}, {"resume_from_checkpoint": True}, {"resume_from_checkpoint": str(out / "checkpoint-20")}):
         assert _taken(out, **keys) == arguments
     command._check(arguments, out)
     assert earlier_run.make_room(arguments, out, "") is None
-    assert trainer_checkpoints.check(out / "checkpoint-20", 20, out) == 20 and not caplog.records
+    assert trainer_checkpoints.first_step(out / "checkpoint-20", 20, out) == 20 and not caplog.records
     with pytest.raises(ValueError, match=r"checkpoint-10, a checkpoint of .* did not begin with it"):
         _taken(out, resume_from_checkpoint=str(out / "checkpoint-10"))
     # One that a user began with these weights, at step 0, stays one.
@@ -132,3 +134,30 @@ def test_overwriting_moves_the_whole_training_away(out, caplog):
     assert {name: text for name, text in _all(out).items() if name[:3] != "run"} == before
     with pytest.raises(ValueError, match=r"moves the run in .* away, and train_file .* is a part of it"):
         command._check(part, out)
+
+
+def test_a_model_without_checkpoints_makes_room_when_asked(out, caplog):
+    for folder in out.glob("checkpoint-*"):
+        shutil.rmtree(folder)
+    with pytest.raises(ValueError, match=r"holds the file config.json, which no .* or write overwrite_output_dir"):
+        command._check(_arguments(out), out)
+    arguments = _arguments(out, overwrite_output_dir=True)
+    command._check(arguments, out)
+    assert earlier_run.make_room(arguments, out, "") == out / "before_1"
+    assert {path.name for path in out.iterdir()} <= {"before_1", "notes.txt", "training_args.bin", "run"}
+    assert {path.name for path in (out / "before_1").iterdir()} == {"all_results.json", "config.json"}
+    assert earlier_run.make_room(arguments, out, "") is None  # nothing is left to move
+
+
+def test_an_evaluation_has_a_folder_of_its_own(out):
+    keys = {"do_train": False, "do_eval": True, "validation_file": "v.csv"}
+    for model, folder in (("m", out / "evaluated"), (str(out), out.with_name("hf_out_evaluated"))):
+        arguments = _taken(out, **keys, model_name_or_path=model)
+        assert script_data.work_folder(arguments) == folder
+        command._check(arguments, out)  # Whatever is there stays.
+    assert script_data.work_folder(_arguments(out)) == out
+    # A run with another model is no hindrance either.
+    (out / "run.json").write_text(json.dumps(_arguments(out, model_name_or_path="other").without_secrets()))
+    command._check(_arguments(out, **keys), out)
+    with pytest.raises(ValueError, match="holds a run with model_name_or_path 'other'"):
+        earlier_run.check(_arguments(out), out)

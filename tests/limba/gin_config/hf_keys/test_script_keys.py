@@ -55,6 +55,16 @@ def test_a_file_and_flags_beside_it(tmp_path):
     assert from_command_line(flags)[0] == from_values(EXAMPLE)[0]
 
 
+def test_beginnings_of_keys_and_lists_are_taken_as_by_transformers_parser():
+    flags = ["--output_dir", "o", "--model_name_or_path", "m", "--train_file", "t.txt"]
+    flags += ["--per_device_train_batch", "3", "--include_for_metrics", "loss", "inputs", "--label_names", "a", "b"]
+    arguments, notes = from_command_line(flags)
+    assert arguments.per_device_train_batch_size == 3
+    assert any("include_for_metrics" in note for note in notes) and any("label_names" in note for note in notes)
+    with pytest.raises(ValueError, match="'per_device'"):  # of two keys
+        from_command_line([*flags, "--per_device", "3"])
+
+
 def test_every_listed_key_is_known():
     for name in (*EXAMPLE, *LISTED):
         assert name in script_keys.FIELDS or name in other_keys.WITHOUT_EFFECT, name
