@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import hmac
-import json
 import logging
 import re
 import time
@@ -17,6 +16,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingRes
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from limba.files import json_text
 from limba.serve import page, request_fields
 from limba.serve.batcher import Batcher, QueueFullError
 from limba.serve.request_fields import Limits, RequestError
@@ -222,4 +222,4 @@ def _events(head: dict[str, Any], found: Sequence[Any]) -> Iterator[str]:
 
 
 def _event(value: dict[str, Any]) -> str:
-    return f"data: {json.dumps(value)}\n\n"
+    return f"data: {json_text.dumps(value)}\n\n"

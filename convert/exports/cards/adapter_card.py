@@ -1,12 +1,12 @@
 """README.md of an adapter: what it is, and how PEFT loads it."""
 
-import json
 from pathlib import Path
 
 from convert.exports.cards import markdown
 from convert.families import heads
 from convert.model_files.hf import hub_models
 from convert.model_files.model import Model
+from limba.files import json_text
 
 _AUTO_CLASSES = {
     heads.GENERATION: "AutoModelForSeq2SeqLM",
@@ -37,7 +37,7 @@ def write(folder: Path, name: str, base: Model, named: str | None, rank: int, al
         'model = PeftModel.from_pretrained(base, ".")  # the folder of this file, or the name of its repository'
     )
     where = "" if known else " `BASE` is the folder of that model."
-    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in metadata.items()]
+    lines = [f"{key}: {json_text.dumps(value, ensure_ascii=False)}" for key, value in metadata.items()]
     parts = [
         "---\n" + "\n".join(lines) + "\n---",
         f"# {markdown.plain(name)}",

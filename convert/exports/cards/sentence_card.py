@@ -1,10 +1,10 @@
 """README.md of a folder of sentence-transformers."""
 
-import json
 from pathlib import Path
 
 from convert.exports.cards import markdown
 from convert.model_files.model import Model
+from limba.files import json_text
 
 _TEXTS = ["A first text.", "A second one."]
 
@@ -24,7 +24,7 @@ def write(folder: Path, name: str, model: Model, pooling: str, has_unit_length: 
     pooled = {"mean": "the mean of", "max": "the largest numbers of", "first": "the first of"}[pooling]
     unit = ", divided by its length" if has_unit_length else ""
     parts = [
-        "---\n" + "\n".join(f"{key}: {json.dumps(value)}" for key, value in metadata.items()) + "\n---",
+        "---\n" + "\n".join(f"{key}: {json_text.dumps(value)}" for key, value in metadata.items()) + "\n---",
         f"# {markdown.plain(name)}",
         markdown.python_block(program),
         f"A text becomes {model.config.emb_dim} numbers: {pooled} the vectors of its tokens{unit}. They are those of "

@@ -71,7 +71,7 @@ def test_a_registry():
         _add("task_a")
     with pytest.raises(ValueError, match=r"There is no task 'task_aa'\. The nearest are 'task_a'"):
         TaskRegistry.get("task_aa")
-    with pytest.raises(ValueError, match=r"There is no mixture 'task_a'\.$"):
+    with pytest.raises(ValueError, match=r"There is no mixture 'task_a'\."):
         MixtureRegistry.get("task_a")
     with pytest.raises(ValueError, match=r"There is no task or mixture 'tusk_b'\. The nearest are 'task_b'"):
         get_mixture_or_task("tusk_b")
