@@ -118,8 +118,7 @@ def make_app(service: Service) -> fastapi.FastAPI:
 
     @app.exception_handler(HTTPException)
     async def refuse_path(request: fastapi.Request, error: HTTPException) -> Response:
-        paths = ", ".join(_PATHS)
-        message = f"{request.method} {request.url.path[:100]!r}: {error.detail}. There are {paths}."
+        message = f"{request.method} {request.url.path[:100]!r}: {error.detail}. There are {', '.join(_PATHS)}."
         return _error(RequestError(error.status_code, message, headers=error.headers))
 
     @app.exception_handler(Exception)
