@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 _TOKEN = "LIMBA_SERVE_TOKEN"
 _COUNTS = ("max_batch", "max_queue", "max_input_tokens", "max_new_tokens")
+_CT2_VOCABULARIES = ("shared_vocabulary.json", "vocabulary.json")
 # Where only the page and clients of this machine are expected, a browser may ask for these.
 _POSTS = ("/v1/completions", "/v1/embeddings")
 
@@ -83,6 +84,7 @@ def main(argv: Sequence[str]) -> int:
     if not flags.run_dir:
         parser.error("give RUN, a run's directory or one checkpoint")
     _check(flags)
+    _refuse_other_engines(flags.run_dir)
     checkpoint = run_configuration.newest_checkpoint(flags.run_dir)
     bindings: dict[str, Any] = {"CHECKPOINT_PATH": checkpoint}
     if flags.average:
@@ -142,6 +144,16 @@ def _check(flags: argparse.Namespace) -> None:
     flags.token = os.environ.get(_TOKEN, "") if flags.token is None else flags.token
     if where in ("--token", *os.environ) and not (flags.token.isascii() and flags.token.isprintable() and flags.token):
         raise ValueError(f"{where} is empty or has characters other than letters, digits and signs of ASCII.")
+
+
+def _refuse_other_engines(folder: str) -> None:
+    """Raises ValueError for what `limba convert to-ct2` writes, which looks like a folder of Hugging Face."""
+    path = storage.as_path(folder)
+    if (path / "model.bin").is_file() and any((path / name).is_file() for name in _CT2_VOCABULARIES):
+        raise ValueError(
+            f"{folder} is a folder for CTranslate2, which a program of yours loads (docs/serving.md); give the run or "
+            "checkpoint that it was made of."
+        )
 
 
 def _hosts(flags: argparse.Namespace) -> list[str]:
