@@ -187,7 +187,7 @@ def _prepare(
     devices = flags.num_devices or here
     if of_trainer:
         steps = _compose(arguments, model, out, devices)[1]["steps"]
-        if (first := trainer_checkpoints.first_step(model.path, steps, out)) is not None:
+        if (first := trainer_checkpoints.first_step(arguments, steps, out)) is not None:
             model = model.at_step(first)
         elif arguments.do_eval or arguments.do_predict:
             of_trainer["do_train"] = False

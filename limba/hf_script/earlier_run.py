@@ -48,7 +48,7 @@ def check(arguments: RunArguments, out: Path) -> None:
                 f"overwrite_output_dir moves the run in {out} away, and {name} {value!r} is a part of it: choose "
                 "another output_dir."
             )
-    if arguments.overwrites:
+    if arguments.overwrites or trainer_checkpoints.begins_again(arguments, out):
         return
     if not (out / "run.json").is_file():
         return
@@ -113,9 +113,11 @@ def make_room(arguments: RunArguments, out: Path, text: str) -> Path | None:
             folder = _move(out, paths, "before")
         logger.warning("overwrite_output_dir: a new run begins in %s; the old one is kept in %s.", out, folder)
         return folder
-    if of_trainer is not None and not has_run:  # Its checkpoints stay where they are.
+    if trainer_checkpoints.begins_again(arguments, out) or (of_trainer is not None and not has_run):
+        # The Trainer's checkpoints stay where they are.
         paths = [path for pattern in _FILES for path in out.glob(pattern)]
-        return _move(out, paths, "before") if paths else None
+        with run_lock.held(out / "run"):
+            return _move(out, paths, "before") if paths else None
     if not has_run:
         return None
     model_dir, step = out / "run", resumed_step(arguments, out)

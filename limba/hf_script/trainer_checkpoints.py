@@ -49,30 +49,31 @@ def to_go_on_from(arguments: RunArguments, out: Path) -> Path | None:
 def keys_of(arguments: RunArguments, out: Path) -> dict[str, Any]:
     """The keys with which a training goes on from a checkpoint of the Trainer; none if there is no such checkpoint.
 
-    A run in `out` that began with one keeps it, also if it is gone.
-
-    Raises:
-      ValueError: if `resume_from_checkpoint` names one, and `out` holds a run that began otherwise.
+    A run in `out` that began with one keeps it, also if it is gone, unless `resume_from_checkpoint` names another.
     """
     if not arguments.do_train or arguments.overwrites:
         return {}
     given = local_path(arguments.resume_from_checkpoint or "false")
     path = given if is_one(given) else to_go_on_from(arguments, out)
-    if own_steps(out):
-        began = json.loads((out / "run.json").read_text("utf-8")) if (out / "run.json").is_file() else {}
-        first = began["model_name_or_path"] if _is_taken(began) else None
-        if path is not None and first != str(path):
-            raise ValueError(
-                f"resume_from_checkpoint is {path}, a checkpoint of Hugging Face's Trainer, and {out} holds a run of "
-                "Limba that did not begin with it. Leave it out to resume that run, or choose another output_dir."
-            )
-        path = Path(first) if first else None
+    if path is None and own_steps(out) and (first := _began_with(out)):
+        path = Path(first)
     if path is None:
         return {}
     keys: dict[str, Any] = {"model_name_or_path": str(path), "resume_from_checkpoint": str(path)}
     if not any((path / name).is_file() for name in _TOKENIZERS):
         keys["tokenizer_name"] = arguments.tokenizer_name or arguments.model_name_or_path
     return keys | {"config_name": None, "initialize_from_scratch": False}
+
+
+def begins_again(arguments: RunArguments, out: Path) -> bool:
+    """Whether `keys_of` goes on from a checkpoint with which the run in `out` did not begin."""
+    return is_taken(arguments) and (out / "run.json").is_file() and _began_with(out) != arguments.model_name_or_path
+
+
+def _began_with(out: Path) -> str | None:
+    """The checkpoint of the Trainer with which the run in `out` began."""
+    keys = json.loads((out / "run.json").read_text("utf-8")) if (out / "run.json").is_file() else {}
+    return keys["model_name_or_path"] if _is_taken(keys) else None
 
 
 def is_taken(arguments: RunArguments) -> bool:
@@ -97,14 +98,18 @@ def step(path: Path) -> int:
         raise ValueError(f"{path / _STATE} is damaged: it needs `global_step`, a whole number ({error!r}).") from error
 
 
-def first_step(path: Path, steps: int, out: Path) -> int | None:
+def first_step(arguments: RunArguments, steps: int, out: Path) -> int | None:
     """The step that a training of `steps` goes on from; None if none is left. Says so where the training begins.
+
+    Args:
+      arguments: with `keys_of`.
 
     Raises:
       ValueError: as `step`.
     """
+    path = Path(arguments.model_name_or_path or "")
     first = step(path)
-    if own_steps(out):
+    if own_steps(out) and not begins_again(arguments, out):
         return first
     if first >= steps:
         logger.warning(

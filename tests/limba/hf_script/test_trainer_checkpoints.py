@@ -71,9 +71,9 @@ def test_a_checkpoint_in_another_folder_and_a_tokenizer_that_is_not_beside_it(ou
 
 def test_steps_count_on(out, caplog):
     arguments = _taken(out)
-    assert trainer_checkpoints.first_step(out / "checkpoint-20", 21, out) == 20
+    assert trainer_checkpoints.first_step(arguments, 21, out) == 20
     assert "goes on with its weights at step 20 of 21" in caplog.text and "moments begin at 0" in caplog.text
-    assert trainer_checkpoints.first_step(out / "checkpoint-20", 20, out) is None
+    assert trainer_checkpoints.first_step(arguments, 20, out) is None
     assert "at step 20, and this training has 20 steps: nothing is trained, and " in caplog.text
     corpus = script_data.Corpus("rows", {"train": ["t.csv"]})
     plan = gin_recipe.Plan(corpus, out, script_data.Counted(9, True, 9), 1, 40, "", 0.0, True)
@@ -109,11 +109,16 @@ def test_a_run_that_went_on_is_resumed_and_no_other(out, caplog):
         assert _taken(out, **keys) == arguments
     command._check(arguments, out)
     assert earlier_run.make_room(arguments, out, "") is None
-    assert trainer_checkpoints.first_step(out / "checkpoint-20", 20, out) == 20 and not caplog.records
-    with pytest.raises(ValueError, match=r"checkpoint-10, a checkpoint of .* did not begin with it"):
-        _taken(out, resume_from_checkpoint=str(out / "checkpoint-10"))
+    assert trainer_checkpoints.first_step(arguments, 20, out) == 20 and not caplog.records
+    # Another one begins another run, and the old one is kept.
+    other = _taken(out, resume_from_checkpoint=str(out / "checkpoint-10"))
+    assert trainer_checkpoints.begins_again(other, out) and not trainer_checkpoints.begins_again(arguments, out)
+    command._check(other, out)
+    assert earlier_run.make_room(other, out, "") == out / "before_1"
+    assert (out / "before_1" / "run" / "checkpoint_30").is_dir() and (out / "checkpoint-20").is_dir()
     # One that a user began with these weights, at step 0, stays one.
     keys = arguments.without_secrets() | {"resume_from_checkpoint": None}
+    (out / "run" / "checkpoint_30").mkdir(parents=True)
     (out / "run.json").write_text(json.dumps(keys))
     assert not trainer_checkpoints.is_taken(_taken(out, model_name_or_path=str(out / "checkpoint-20")))
 
