@@ -115,8 +115,8 @@ def test_every_vocabulary_normalizes_as_its_file_says(tmp_path, vocabulary, spie
 
 def test_the_answers_of_limba_run_are_measured_alike(tmp_path, spiece):
     out = tmp_path / "out"
-    (out / "initial").mkdir(parents=True)
-    shutil.copy(spiece, out / "initial" / "spiece.model")
+    (out / "evaluated" / "initial").mkdir(parents=True)
+    shutil.copy(spiece, out / "evaluated" / "initial" / "spiece.model")
     arguments = run_arguments.RunArguments(
         model_name_or_path="m",
         output_dir=str(out),
