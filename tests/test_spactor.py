@@ -74,6 +74,7 @@ def _as_a_plain_t5(checkpoint, folder):
     return folder
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_a_pretraining_becomes_spactor_by_one_include(tmp_path, tasks, caplog, capsys):  # noqa: F811

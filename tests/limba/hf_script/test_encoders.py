@@ -190,6 +190,7 @@ def _run(root, *flags, corpus="corpus"):
     return command.main([str(x) for x in (*given, *flags)])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_bert_is_trained_and_its_best_checkpoint_exported(here, capsys):
     sizes = ["--batch_size", 1, "--iters", 6, "--save_interval", 2, "--valid_interval", 2, "--log_interval", 1]

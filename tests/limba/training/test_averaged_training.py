@@ -86,6 +86,7 @@ def _flat(tree):
         yield "/".join(key.key for key in path), np.asarray(x, np.float64)
 
 
+@pytest.mark.exhaustive
 def test_without_an_average_parameters_and_checkpoints_are_what_they_were(whole, tmp_path):
     plain = _train(tmp_path / "run", model=_model(False))
     _equal(plain.params, whole[1].params)

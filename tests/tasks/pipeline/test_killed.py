@@ -137,6 +137,7 @@ def epochs(directory):
             yield place["epoch"] + examples // sum(SHARDS["c"])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ours", "seqio"], indirect=True)  # the other test kills readers in processes
 def test_killed_again_and_again(start, engine, is_exhaustive, corpus, tmp_path):
