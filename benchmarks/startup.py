@@ -4,6 +4,7 @@
     python -m benchmarks.startup --work runs/startup --against ../other-checkout --rounds 5
     python -m benchmarks.startup --work runs/startup --t5x_dir ../t5x --t5x_python ../t5x-venv/bin/python
     python -m benchmarks.startup --work runs/startup --parts
+    python -m benchmarks.startup --work runs/startup --second_step --rounds 5
 
 The commands are those of a user with a run on the quickstart's corpus. WORK holds the corpus, its vocabulary and runs
 of two steps; what is missing is made first, which takes a minute. Prints a line for each command: seconds, cpu-seconds
@@ -15,6 +16,8 @@ round in reverse order. They share the data; each has a run that it made itself.
 --t5x_dir compares with T5X's own `train.py`: both train startup_t5x.gin, the same training under T5X's names. T5X
 compiles anew each time, as it does for its users.
 --parts prints seconds by part in place of this (`benchmarks/startup_parts.py` says how), of this checkout.
+--second_step prints how long a warm training of this checkout takes until the checkpoint of its second step stands, and
+until its process ends: the median of the rounds, and their range.
 """
 
 import argparse
@@ -253,6 +256,37 @@ def show_parts(chosen: Mapping[str, Command], work: Path, cache: Path) -> None:
         print(json.dumps({**line, "parts": rounded, **told["memory"]}), flush=True)
 
 
+def seconds_to_second_step(work: Path, cache: Path) -> dict[str, float]:
+    """Of a training: from its command to the checkpoint of its second step, and to the end of its process.
+
+    Raises:
+      RuntimeError: if it fails.
+    """
+    side, found = Side(HERE), {}
+    with tempfile.TemporaryDirectory() as folder:
+        line = side.program(["train", *training(work, f"{folder}/out")])
+        began = time.monotonic()
+        process = subprocess.Popen(
+            line, cwd=HERE, env=environment(side, work, cache), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while process.poll() is None:
+            if "checkpoint" not in found and Path(folder, "out", "checkpoint_2").is_dir():
+                found["checkpoint"] = time.monotonic() - began
+            time.sleep(0.01)
+        found["end"] = time.monotonic() - began
+    if process.returncode or "checkpoint" not in found:
+        raise RuntimeError(f"{' '.join(line)} ended with {process.returncode}, and left no checkpoint.")
+    return found
+
+
+def show_second_step(work: Path, cache: Path, rounds: int) -> None:
+    """Prints the medians and ranges of `seconds_to_second_step`, after a training that fills the cache."""
+    measured = [seconds_to_second_step(work, cache) for _ in range(rounds + 1)][1:]
+    of_each = {name: sorted(x[name] for x in measured) for name in ("checkpoint", "end")}
+    shown = {name: [round(y, 2) for y in (statistics.median(x), x[0], x[-1])] for name, x in of_each.items()}
+    print(json.dumps({"command": "train", "seconds_to": shown}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
@@ -264,6 +298,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="measured runs of each command and side (3)")
     parser.add_argument("--only", nargs="+", metavar="COMMAND", help="of the commands, by their names in the output")
     parser.add_argument("--parts", action="store_true", help="seconds by part in place of the comparison")
+    parser.add_argument(
+        "--second_step", action="store_true", help="seconds to the checkpoint of a training's second step"
+    )
     flags = parser.parse_args()
     work = flags.work.absolute()
     chosen = {name: x for name, x in commands(work).items() if not flags.only or name in flags.only}
@@ -281,6 +318,9 @@ def main() -> None:
     try:
         if flags.parts:
             show_parts(chosen, work, caches[0])
+            return
+        if flags.second_step:
+            show_second_step(work, caches[0], flags.rounds)
             return
         for name, of_sides in compared.items():
             print(json.dumps(report(name, measure(of_sides, sides, work, caches, flags.rounds))), flush=True)
