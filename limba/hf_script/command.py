@@ -185,19 +185,18 @@ def _prepare(
     if arguments.row_answers.network == "SequenceClassifier":
         model = model.for_rows_with_labels()
     devices = flags.num_devices or here
+    work, named = _folders(arguments, flags)
+    text, counted = _compose(arguments, model, named, devices)
     if of_trainer:
-        steps = _compose(arguments, model, out, devices)[1]["steps"]
-        if (first := trainer_checkpoints.first_step(arguments, steps, out)) is not None:
+        if (first := trainer_checkpoints.first_step(arguments, counted["steps"], out)) is not None:
             model = model.at_step(first)
         elif arguments.do_eval or arguments.do_predict:
             of_trainer["do_train"] = False
             arguments = dataclasses.replace(arguments, do_train=False)
+            work, named = _folders(arguments, flags)
+            text, counted = _compose(arguments, model, named, devices)
         else:
             return None
-    work = out if flags.write_gin else script_data.work_folder(arguments)
-    # A file for other machines names the folder as it was given: a relative one is found from where they run.
-    named = Path(arguments.output_dir) if flags.write_gin else work
-    text, counted = _compose(arguments, model, named, devices)
     _check_gin(arguments, work, text.replace(str(named / "initial" / "model.gin"), _MODEL_GIN), model, overrides)
     if not flags.write_gin:
         text += given_files.comment(arguments)
@@ -230,6 +229,17 @@ def _prepare(
         f"  bash launch/worker.sh {flags.write_gin} --gin.MODEL_DIR=\"'gs://my-bucket/runs/mine'\""
     )
     return None
+
+
+def _folders(arguments: RunArguments, flags: argparse.Namespace) -> tuple[Path, Path]:
+    """The folder of the files that are no results, and as the gin file names it.
+
+    A file for other machines names it as it was given: a relative one is found from where they run.
+    """
+    if flags.write_gin:
+        return local_path(arguments.output_dir), Path(arguments.output_dir)
+    work = script_data.work_folder(arguments)
+    return work, work
 
 
 def _make_folder(folder: Path, empty: bool) -> None:
