@@ -8,6 +8,7 @@ A .npy file is float32 [lines, width]. With `--pooling none` a line has a vector
 T5EncoderModel and BertModel give for an export, as `last_hidden_state`.
 """
 
+import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,18 +33,19 @@ def embed(
     restore_checkpoint_cfg: checkpointing.RestoreCheckpointConfig,
     inputs: Sequence[str],
     output_file: Path,
-    pooling: str = "mean",
+    pooling: str | None = None,
+    normalize: bool | None = None,
     name_line: Callable[[int], str] = "line {}".format,
 ) -> None:
     """Writes the vectors of lines of text; the file is there when it is whole.
 
     Args:
-      embedder_cls: called with the checkpoint and the pooling: `limba.inference.embedding.Embedder`.
+      embedder_cls: called with the checkpoint and these: `limba.inference.embedding.Embedder`.
       output_file: .npy, or .npz for pooling "none".
-      pooling: see `Embedder`.
+      pooling, normalize: see `Embedder`.
       name_line: the name of a line for messages, by its number from 1.
     """
-    embedder = embedder_cls(restore_checkpoint_cfg=restore_checkpoint_cfg, pooling=pooling)
+    embedder = embedder_cls(restore_checkpoint_cfg=restore_checkpoint_cfg, pooling=pooling, normalize=normalize)
     embedder.name_line = name_line
     rows = embedder.embed(inputs)
     if jax.process_index() != 0:
@@ -71,19 +73,23 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--output_file", metavar="FILE", help=".npy; .npz with --pooling none; - for standard output")
     parser.add_argument("--overwrite", action="store_true", help="replace the file of --output_file")
     parser.add_argument(
-        "--pooling", default="mean", help=f"of the tokens' vectors: {', '.join(embedding.POOLINGS)} (mean)"
+        "--pooling", help=f"of the tokens' vectors: {', '.join(embedding.POOLINGS)} (as trained, else mean)"
     )
+    unit = "divide each vector by its length (as trained, else not)"
+    parser.add_argument("--normalize", action=argparse.BooleanOptionalAction, help=unit)
     flags = command_line.parse_flags(parser, argv)
     if not flags.run_dir and not flags.gin_file:
         parser.error("give RUN, or gin files: a model, and gin/runs/embed.gin")
-    if flags.pooling not in embedding.POOLINGS:
+    if flags.pooling is not None and flags.pooling not in embedding.POOLINGS:
         parser.error(f"--pooling {flags.pooling}: use one of {', '.join(embedding.POOLINGS)}")
     if not flags.output_file:
         parser.error("give --output_file FILE: a vector has hundreds of numbers")
     output_file = local_path(written_files.named_by_flag(flags.output_file))
     ending = _ENDINGS[flags.pooling != "none"]
     if output_file.suffix != ending and not written_files.is_stream(output_file):
-        parser.error(f"--output_file {flags.output_file}: with --pooling {flags.pooling} its name ends in {ending}")
+        parser.error(
+            f"--output_file {flags.output_file}: with --pooling {flags.pooling or 'mean'} its name ends in {ending}"
+        )
     if output_file.is_dir():
         parser.error(f"--output_file {flags.output_file} is a folder; name a file")
     written_files.refuse_existing(output_file, "--output_file", flags.overwrite)
@@ -101,6 +107,7 @@ def main(argv: Sequence[str]) -> int:
     gin_files.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")
     configured = gin_files.configurable(embed, module="limba.embed")
     given: dict[str, Any] = {"inputs": inputs, "output_file": output_file, "pooling": flags.pooling}
+    given["normalize"] = flags.normalize
     given["name_line"] = input_files.line_names(len(flags.input), flags.input_file)
     command_line.start(configured, flags, **given)
     return 0

@@ -16,17 +16,12 @@ from limba.files import untrusted_files
 from limba.inference import batch_inference
 from limba.inference.text_batches import tokens_of
 from limba.models import BaseTransformerModel, EncoderDecoderModel, EncoderOnlyModel, lora
+from limba.network.encoders import text_encoder
 from limba.partitioning.meshes import PjitPartitioner
 
 Array = jax.Array
 
-# Of `[batch, length, embed]` and what is no padding, `[batch, length, 1]`.
-_POOLINGS: Mapping[str, Callable[[Array, Array], Array]] = {
-    "mean": lambda x, real: jnp.sum(x * real, axis=1) / jnp.sum(real, axis=1),
-    "max": lambda x, real: jnp.max(jnp.where(real > 0, x, -jnp.inf), axis=1),
-    "first": lambda x, real: x[:, 0],
-}
-POOLINGS = (*_POOLINGS, "none")
+POOLINGS = (*text_encoder.POOLINGS, "none")
 
 _SHORTEST = 32
 
@@ -69,31 +64,41 @@ class Embedder:
         model: BaseTransformerModel,
         restore_checkpoint_cfg: checkpointing.RestoreCheckpointConfig,
         partitioner: PjitPartitioner,
-        max_inputs_length: int = 512,
+        max_inputs_length: int | None = None,
         batch_size: int = 8,
-        pooling: str = "mean",
+        pooling: str | None = None,
+        normalize: bool | None = None,
         dtype: str | None = "float32",
         params: Any = None,
     ):
         """
         Args:
-          max_inputs_length: longer lines are cut; `num_cut` counts them.
+          max_inputs_length: longer lines are cut; `num_cut` counts them. None is as a `text_encoder.TextEncoder` was
+            trained, and 512 of other models; in the same way pooling is the mean, and vectors keep their lengths.
           batch_size: lines at a time; rounded up to a multiple that the mesh divides.
           pooling: "mean", "max" or "first" of a line's vectors; "none" keeps one for each token.
+          normalize: whether the vector of a line is divided by its length.
           dtype: of activations; None is the training's, often bfloat16, in which accelerators are faster.
           params: those of the checkpoint, where they are loaded already.
 
         Raises:
           ValueError: without a checkpoint or an encoder; for another pooling, or a number below 1.
         """
+        if not isinstance(model, EncoderDecoderModel | EncoderOnlyModel):
+            raise ValueError(f"{type(model).__name__} has no encoder, and no vectors of texts.")
+        network = getattr(model.module, "network", model.module)  # inside adapters
+        trained = network if isinstance(network, text_encoder.TextEncoder) else None
+        if pooling is None:
+            pooling = trained.pooling if trained else "mean"
+        if max_inputs_length is None:
+            max_inputs_length = trained.max_length if trained else 512
+        self._normalize = bool(trained and trained.normalize) if normalize is None else normalize
         if pooling not in POOLINGS:
             raise ValueError(f"--pooling {pooling}: use one of {', '.join(POOLINGS)}.")
         for name, value in {"max_inputs_length": max_inputs_length, "batch_size": batch_size}.items():
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"Embedder.{name} is {value!r}; it is a whole number of at least 1.")
-        if not isinstance(model, EncoderDecoderModel | EncoderOnlyModel):
-            raise ValueError(f"{type(model).__name__} has no encoder, and no vectors of texts.")
-        self._model, self._pool = _in_dtype(model, dtype), _POOLINGS.get(pooling)
+        self._model, self._pooling = _in_dtype(model, dtype), pooling
         longest = getattr(getattr(model.module, "config", None), "longest_row", None)
         self._longest = max_inputs_length if longest is None else min(max_inputs_length, longest)
         self._batch_size = -(-batch_size // partitioner.num_data_shards) * partitioner.num_data_shards
@@ -121,7 +126,7 @@ class Embedder:
                     name_row = lambda i, of=part: f"{self.name_line(of[i] + 1)}, {untrusted_files.shown(lines[of[i]])},"  # noqa: E731
                     rows = self._embed(self._params, iter([batches(part)]), None, name_row)
                     for number, row in zip(part, np.asarray(rows), strict=True):
-                        found[number] = row if self._pool else row[: len(encoded[number])]
+                        found[number] = row if self._pooling != "none" else row[: len(encoded[number])]
                     bar.update(len(part))
         return [found[number] for number in range(len(lines))]
 
@@ -153,7 +158,7 @@ class Embedder:
 
     def _step(self, params: Any, batch: Mapping[str, Array]) -> Array:
         x = encode(self._model, params, batch).astype(jnp.float32)
-        if self._pool is None:
+        if self._pooling == "none":
             return x
-        real = (batch["encoder_input_tokens"] != 0)[..., None].astype(jnp.float32)
-        return self._pool(x, real)
+        vectors = text_encoder.pooled(self._pooling, x, batch["encoder_input_tokens"])
+        return text_encoder.unit_length(vectors) if self._normalize else vectors

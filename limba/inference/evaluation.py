@@ -216,7 +216,7 @@ class InferenceEvaluator:
             def run(batches: Any) -> Any:
                 outputs, aux = batch_inference.split_aux(self._infer_fns[mode](params, _checked(batches, check), rng))
                 # Lists, because some metrics compare them with targets that are lists.
-                return jax.tree.map(lambda x: x.tolist(), outputs), jax.tree.map(lambda x: x.tolist(), aux)
+                return jax.tree.map(lambda x: x.tolist(), outputs), aux
 
             return run
 
@@ -305,6 +305,7 @@ class _SeqioEvaluator:
         def of_seqio(run: task_metrics.ModelFn) -> Callable[[Any], Any]:
             def run_dataset(examples: Any) -> Any:  # an enumerated `tf.data.Dataset`
                 outputs, aux = run(examples.batch(self._batch_size).as_numpy_iterator())
+                aux = jax.tree.map(lambda x: x.tolist(), aux)
                 indexed = list(enumerate(outputs))
                 return (indexed, aux) if aux else indexed
 

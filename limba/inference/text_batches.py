@@ -7,7 +7,8 @@ import numpy as np
 
 from limba.data.contract import Batch
 from limba.inference import blanks
-from limba.models import BaseTransformerModel, EncoderClassifier, EncoderOnlyModel
+from limba.models import BaseTransformerModel, ContrastiveModel, EncoderClassifier, EncoderOnlyModel
+from limba.models.contrastive_model import NO_ANSWERS
 
 _BLANK = re.compile(r"<extra_id_\d+>|\[MASK\]|<mask>")
 _SEPARATOR = "[SEP]"
@@ -51,7 +52,12 @@ def for_model(model: BaseTransformerModel, max_decode_length: int) -> TextBatche
 
     Args:
       max_decode_length: tokens of an answer that is a sequence.
+
+    Raises:
+      ValueError: for a model that gives vectors.
     """
+    if isinstance(model, ContrastiveModel):
+        raise ValueError(NO_ANSWERS)
     if isinstance(model, EncoderClassifier):
         return _LabelsOfWords(model) if model.labels_tokens else _Labels(model)
     if isinstance(model, EncoderOnlyModel):

@@ -7,6 +7,7 @@ the protocol of `network.Transformer`, `network.DecoderWrapper`, `encoder.Masked
 """
 
 from limba.models.base_model import BaseTransformerModel, DecoderParams, Vocabulary
+from limba.models.contrastive_model import ContrastiveModel
 from limba.models.decoder_only_model import DecoderOnlyModel, remove_prefix
 from limba.models.encoder_classifier import EncoderClassifier
 from limba.models.encoder_decoder_model import EncoderDecoderModel
@@ -15,6 +16,7 @@ from limba.models.encoder_regressor import EncoderRegressor
 
 __all__ = [
     "BaseTransformerModel",
+    "ContrastiveModel",
     "DecoderOnlyModel",
     "DecoderParams",
     "EncoderClassifier",

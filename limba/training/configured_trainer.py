@@ -137,7 +137,7 @@ def batch_shapes(config: contract.DatasetConfig, feature_converter: str | type) 
             if "pair_labels" in lengths:
                 sides["pair"] = lengths["targets"] if config.pack else 1
                 names += ["encoder_token_types", "pair_positions", "pair_labels"]
-        case "EncoderClassificationFeatureConverter":
+        case "EncoderClassificationFeatureConverter" | "TextPairFeatureConverter":
             sides = {"encoder": lengths["inputs"], "decoder": lengths["targets"]}
             names = ["encoder_input_tokens", "decoder_target_tokens", "decoder_loss_weights"]
         case "EncoderRegressionFeatureConverter":

@@ -27,7 +27,7 @@ from tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
 from tasks.registry.steps import Step
 from tasks.sources import corpora
 from tasks.sources.sharded import ShardedSource
-from tasks.supervised import row_preprocessor
+from tasks.supervised import row_preprocessor, supervised_tasks
 from tasks.vocabularies import PassThroughVocabulary, Vocabulary, known_text, sentencepiece_models, token_spans
 
 _ROWS_PER_GROUP = 128
@@ -101,7 +101,7 @@ def make_pairs_task(
     columns = columns or pair_columns.of_data(data_files)
     return Task(
         name,
-        source=pair_columns.open_source(data_files, columns),
+        source=supervised_tasks.open_texts(data_files, columns.names),
         preprocessors=[ScorePairs(name, form, columns, mode, longest)],
         output_features=features,
         postprocess_fn=scored_sentence,

@@ -16,7 +16,7 @@ Features = Mapping[str, np.ndarray]
 Converter = Callable[[Features, bool], dict[str, np.ndarray]]
 _NEED_BOTH = (
     *("EncDecFeatureConverter", "PrefixLMFeatureConverter"),
-    *("EncoderClassificationFeatureConverter", "EncoderRegressionFeatureConverter"),
+    *("EncoderClassificationFeatureConverter", "EncoderRegressionFeatureConverter", "TextPairFeatureConverter"),
 )
 
 
@@ -186,6 +186,21 @@ def encoder_regression(features: Features, packs: bool) -> dict[str, np.ndarray]
     }
 
 
+def text_pairs(features: Features, packs: bool) -> dict[str, np.ndarray]:
+    """The two texts of a row, as `encoder_input_tokens` and `decoder_target_tokens`.
+
+    Raises:
+      ValueError: if rows are to be packed.
+    """
+    if packs:
+        raise ValueError("Pairs of texts are not packed: set PACK = False.")
+    return {
+        "encoder_input_tokens": features["inputs"],
+        "decoder_target_tokens": features["targets"],
+        "decoder_loss_weights": (features["targets"] != 0).astype(np.int32),
+    }
+
+
 CONVERTERS: Mapping[str, Converter] = {
     "EncDecFeatureConverter": encoder_decoder,
     "LMFeatureConverter": language_model,
@@ -194,6 +209,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "MaskedLanguageModelFeatureConverter": masked_language_model,
     "EncoderClassificationFeatureConverter": encoder_classification,
     "EncoderRegressionFeatureConverter": encoder_regression,
+    "TextPairFeatureConverter": text_pairs,
 }
 
 

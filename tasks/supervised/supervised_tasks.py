@@ -156,6 +156,13 @@ def _source_to_rank(name: str, dataset: SupervisedDataset, data_files: Mapping[s
     return _source(name, dataclasses.replace(dataset, splits=splits), None) if splits else None
 
 
+def open_texts(data_files: Mapping[str, corpora.DataFiles] | Any, columns: Sequence[str]) -> Any:
+    """The source of columns of texts in files by split; a source is itself. Nothing is read yet."""
+    if corpora.is_source(data_files):
+        return data_files
+    return corpora.HuggingFaceSource(data_files, columns, load_args=texts_of_csv(data_files, columns))
+
+
 def texts_of_csv(data_files: Mapping[str, corpora.DataFiles], columns: Sequence[str]) -> dict[str, Any]:
     """Options that keep columns of csv as texts: else pandas takes "None" and "NA" for nothing and "007" for 7."""
     names = [files[0].partition("?")[0] for files in corpora.files_by_split(data_files).values()]

@@ -108,8 +108,8 @@ def test_another_name_of_the_column_has_its_flag_as_the_remedy(tmp_path):
 
 
 def test_files(bert, tmp_path, capsys):
-    def made(restore_checkpoint_cfg, pooling):
-        return _embedder(*bert, pooling=pooling, max_inputs_length=8)
+    def made(restore_checkpoint_cfg, **options):
+        return _embedder(*bert, **options, max_inputs_length=8)
 
     file = tmp_path / "new" / "vectors.npy"
     embed.embed(embedder_cls=made, restore_checkpoint_cfg=None, inputs=LINES, output_file=file)
