@@ -4,12 +4,14 @@
 
 Documentation topics, and the docstrings and block comments of the standard library, parsed and never imported, cleaned
 of code and markup, deduplicated, and split by hash: `train-*.jsonl`, `train-*.parquet` and `validation-*` of both, with
-a column `text`.
+a column `text`. With `--pairs FOLDER` also pairs for contrastive training, `train.csv` and `validation.csv`: the
+first paragraph of a document, usually the summary of a docstring, and the second.
 """
 
 import argparse
 import ast
 import collections
+import csv
 import hashlib
 import json
 import pathlib
@@ -61,6 +63,21 @@ def write_corpus(out: str | pathlib.Path) -> dict[str, int]:
             _write_shard(out, f"{split}-{shard:05d}-of-{len(shards):05d}", members)
     counts = {split: len(texts) for split, texts in splits.items()}
     storage.replace_text(summary, json_text.dumps(counts))
+    return counts
+
+
+def write_pairs(corpus: str | pathlib.Path, out: str | pathlib.Path) -> dict[str, int]:
+    """Writes the pairs of a corpus that `write_corpus` wrote; returns their number per split."""
+    counts = {}
+    for split in _NUM_SHARDS:
+        lines = (line for file in sorted(pathlib.Path(corpus).glob(f"{split}-*.jsonl")) for line in file.open())
+        paragraphs = [json.loads(line)["text"].split("\n")[:2] for line in lines]
+        pairs = [pair for pair in paragraphs if len(pair) == 2 and len(pair[1].split()) >= _MIN_WORDS // 2]
+        pathlib.Path(out).mkdir(parents=True, exist_ok=True)
+        written = written_files.writing(pathlib.Path(out) / f"{split}.csv")
+        with written as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([("anchor", "positive"), *pairs])
+        counts[split] = len(pairs)
     return counts
 
 
@@ -146,6 +163,7 @@ def main(argv: list[str] | None = None) -> None:
         prog="python -m tasks.examples.python_docs", description=__doc__.partition("\n")[0]
     )
     parser.add_argument("--out", required=True, help="the directory to write, such as runs/quickstart/corpus")
+    parser.add_argument("--pairs", metavar="FOLDER", help="write pairs of paragraphs of the corpus, too")
     args = parser.parse_args(argv)
     try:
         counts = write_corpus(args.out)
@@ -154,6 +172,9 @@ def main(argv: list[str] | None = None) -> None:
     train, validation = counts["train"], counts["validation"]
     megabytes = sum(file.stat().st_size for file in pathlib.Path(args.out).glob("*.jsonl")) / 1e6
     print(f"{args.out}: {train} training documents, {validation} for validation, {megabytes:.1f} MB")
+    if args.pairs:
+        pairs = write_pairs(args.out, args.pairs)
+        print(f"{args.pairs}: {pairs['train']} training pairs, {pairs['validation']} for validation")
 
 
 if __name__ == "__main__":
