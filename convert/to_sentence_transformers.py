@@ -31,15 +31,15 @@ from limba.files.version import VERSION
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a run or a checkpoint, a folder of transformers, or ORG/NAME on the hub")
     parser.add_argument("out", help="the folder to write")
-    parser.add_argument(
-        "--pooling", choices=POOLINGS, default="mean", help="of the vectors of a text's tokens; first is [CLS]'s (mean)"
-    )
-    parser.add_argument("--normalize", action="store_true", help="divide each vector by its length")
+    pooling = "of the vectors of a text's tokens; first is [CLS]'s (as trained, else mean)"
+    parser.add_argument("--pooling", choices=POOLINGS, help=pooling)
+    unit = "divide each vector by its length (as trained, else not)"
+    parser.add_argument("--normalize", action=argparse.BooleanOptionalAction, help=unit)
     parser.add_argument(
         "--max_seq_length",
         type=int,
         metavar="N",
-        help=f"tokens of the longest text; longer ones are cut ({sentence_folder.USUAL_LENGTH}, or the positions)",
+        help=f"tokens of a text; more are cut (as trained, else {sentence_folder.USUAL_LENGTH}, or the positions)",
     )
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights (float32)")
     parser.add_argument("--average", action="store_true", help="the average of the parameters that the run kept")
@@ -66,9 +66,9 @@ def run(args: argparse.Namespace) -> None:
 def to_sentence_transformers(
     model: str | Path,
     out: str | Path,
-    pooling: str = "mean",
+    pooling: str | None = None,
     *,
-    has_unit_length: bool = False,
+    has_unit_length: bool | None = None,
     max_length: int | None = None,
     dtype: str = "float32",
     hints: ModelHints = NO_HINTS,
@@ -90,7 +90,7 @@ def to_sentence_transformers(
       ValueError: if sentence-transformers cannot load such a model, `out` is in use, or the check fails.
     """
     # ----------------------------------------------------- request ---------------------------------------------------
-    opened = any_format.open_model(from_hf.find(str(model), with_runs=True), hints)
+    opened = any_format.open_model(from_hf.find(str(model), with_runs=True), hints, takes_vectors=True)
     out = choose_out(out, opened.path)
     written = sentence_folder.of_model(opened, pooling, has_unit_length, max_length)
     for warning in written.export.warnings:
@@ -99,8 +99,8 @@ def to_sentence_transformers(
         "checkpoint": opened.path.name,
         "fingerprint": fingerprint(opened.path, written.export.vocabulary_file),
         "family": opened.family.name,
-        "pooling": pooling,
-        "normalize": has_unit_length,
+        "pooling": written.pooling,
+        "normalize": written.has_unit_length,
         "max_seq_length": written.max_length,
         "dtype": dtype,
         "average": hints.average or None,
@@ -120,7 +120,7 @@ def to_sentence_transformers(
             write_json(folder / name, content)
         with tqdm(total=num_bytes, desc="writing", unit="B", unit_scale=True, disable=None) as bar:
             safetensors_files.write(folder, tensors, bar.update, int(SHARD_GB * 10**9))
-        sentence_card.write(folder, out.name, opened, pooling, has_unit_length, written.max_length)
+        sentence_card.write(folder, out.name, opened, written.pooling, written.has_unit_length, written.max_length)
         rows = [*auto_tokenizer.check(folder), *written.compare(folder)] if verify else []
         comparison_rows.require(rows, "What was written is not the model's encoder, nothing was kept")
         report = {
@@ -132,6 +132,6 @@ def to_sentence_transformers(
         }
         report["files"] = sorted({REPORT, *sentence_folder.files(folder)})
         write_json(folder / REPORT, report)
-    print(f"{opened.path} is converted to {out} ({written.model_class}, {pooling} of the tokens, {dtype}).")
+    print(f"{opened.path} is converted to {out} ({written.model_class}, {written.pooling} of the tokens, {dtype}).")
     print(comparison_rows.table(rows) if verify else "The folder was not checked (--no-check).")
     return report

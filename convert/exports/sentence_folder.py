@@ -14,7 +14,7 @@ from convert.compare.comparison_rows import Comparison, compare_tensors
 from convert.exports.encoder_export import EncoderExport
 from convert.exports.export import Export
 from convert.exports.t5_export import T5Export
-from convert.families import networks
+from convert.families import heads, networks
 from convert.families.encoder_family import EncoderFamily
 from convert.families.t5_family import TRANSFORMER
 from convert.model_files import any_format
@@ -109,13 +109,15 @@ class SentenceFolder:
         table.verify(str(folder), shapes, shapes_of_ours)
         a, b = (vars(networks.plain(model.config)) for model in (self.model, written))
         names_of_fields = [name for name in a if not name.startswith(_HEAD_FIELDS)]
-        other = [name for name in names_of_fields if a[name] != b[name]]
+        # BERT's class always has a table of token types: one row of zeros for an encoder without any.
+        added = ("num_token_types",) if a.get("num_token_types") == 0 else ()
+        other = [name for name in names_of_fields if a[name] != b[name] and name not in added]
         note = f"of {len(names_of_fields)}{': ' if other else ''}{', '.join(other)}"
         return [compare_tensors(ours, theirs), Comparison("settings that differ", len(other), 0, note)]
 
 
-def of_model(model: Model, pooling: str, has_unit_length: bool, max_length: int | None) -> SentenceFolder:
-    """The folder of a model; see `SentenceFolder`. `max_length` None is as `limba embed` has it.
+def of_model(model: Model, pooling: str | None, has_unit_length: bool | None, max_length: int | None) -> SentenceFolder:
+    """The folder of a model; see `SentenceFolder`. What is None is as `limba embed` has it.
 
     Raises:
       FileNotFoundError: if the vocabulary is not known.
@@ -131,12 +133,14 @@ def of_model(model: Model, pooling: str, has_unit_length: bool, max_length: int 
     if max_length is not None and (max_length < 1 or (longest is not None and max_length > longest)):
         most = "" if longest is None else f", and at most {longest}, the model's positions"
         raise ValueError(f"--max_seq_length {max_length}: it is at least 1{most}.")
-    usual = USUAL_LENGTH if longest is None else min(USUAL_LENGTH, longest)
-    return SentenceFolder(export, pooling, has_unit_length, max_length or usual)
+    trained = model.head if model.head.kind == heads.VECTORS else heads.Head(heads.VECTORS, pooling="mean")
+    usual = trained.max_length if longest is None else min(trained.max_length, longest)
+    has_unit_length = trained.normalize if has_unit_length is None else has_unit_length
+    return SentenceFolder(export, pooling or trained.pooling, has_unit_length, max_length or usual)
 
 
-# As `embedding.Embedder.max_inputs_length` of gin/runs/embed.gin.
-USUAL_LENGTH = 512
+# As of `embedding.Embedder`.
+USUAL_LENGTH = heads.Head().max_length
 
 
 def files(folder: Path) -> list[str]:

@@ -98,6 +98,10 @@ class EncoderFamily(Family):
         """The head, or the masked language model's alone where no class of the family has one for sentence pairs."""
         return heads.OF_MASKED_LM if head.kind == heads.PAIRS and heads.PAIRS not in self.heads else head
 
+    def head_class(self, kind: str) -> HeadClass:
+        """How the family holds a kind of head; vectors have none."""
+        return HeadClass((), lambda config: {}) if kind == heads.VECTORS else self.heads[kind]
+
     def problems(self, config: EncoderConfig, head: Head) -> list[str]:
         """Why no class holds a network with its head, in clauses; empty if one does."""
         found = []
@@ -107,7 +111,7 @@ class EncoderFamily(Family):
             if value not in values:
                 found.append(f"{field} is {value!r}, and must be {' or '.join(map(repr, values))}")
         head = self.held(head)
-        return [*found, *self.limits(config), *self.heads[head.kind].problems(config, head)]
+        return [*found, *self.limits(config), *self.head_class(head.kind).problems(config, head)]
 
     def stored_pad_id(self, network: EncoderConfig) -> int:
         return network.pad_id if self.fixed_pad_id is None else self.fixed_pad_id
@@ -116,7 +120,7 @@ class EncoderFamily(Family):
         """See `Family`; ids are exchanged if `pad_id` is another one than the network's."""
         return table.table(
             self.shapes(network, head),
-            (*self.rows, *self.heads[head.kind].rows),
+            (*self.rows, *self.head_class(head.kind).rows),
             chosen_rows=functools.partial(self._chosen_rows, network, pad_id),
             constants=self.constants(network, pad_id),
         )

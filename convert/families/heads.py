@@ -1,5 +1,5 @@
 """What a network gives: the texts of a T5's decoder, or what stands on an encoder: the head of a masked language model,
-perhaps with one for sentence pairs, or one with labels."""
+perhaps with one for sentence pairs, one with labels, or nothing where it was trained to give vectors."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,16 +12,20 @@ from limba.network.encoders import classifier
 from limba.network.encoders.config import EncoderConfig
 from limba.network.encoders.encoder import MaskedLanguageModel
 from limba.network.encoders.sentence_pairs import MaskedLanguageModelWithPairs
+from limba.network.encoders.text_encoder import TextEncoder
 from limba.network.t5 import T5Config, Transformer
 
 # The endings of Hugging Face's classes.
 GENERATION = "ConditionalGeneration"
 MASKED_LM, PAIRS = "MaskedLM", "PreTraining"
 SEQUENCE, TOKENS = "SequenceClassification", "TokenClassification"
+# Vectors have no class of transformers.
+VECTORS = "Vectors"
 _WITHOUT_LABELS = {
     GENERATION: Transformer,
     MASKED_LM: MaskedLanguageModel,
     PAIRS: MaskedLanguageModelWithPairs,
+    VECTORS: TextEncoder,
 }
 _NETWORKS = {SEQUENCE: classifier.SequenceClassifier, TOKENS: classifier.TokenClassifier}
 
@@ -35,6 +39,7 @@ class Head:
       labels: of the logits, or the name of a number; a T5 and a masked language model have none.
       activation, use_norm, dense_bias, drop_inputs, pooling: of a head with labels; see
         `limba.network.encoders.classifier`.
+      pooling, normalize, max_length: of vectors; see `limba.network.encoders.text_encoder`.
     """
 
     kind: str = MASKED_LM
@@ -44,9 +49,13 @@ class Head:
     dense_bias: bool = True
     drop_inputs: bool = False
     pooling: str = "first"
+    normalize: bool = False
+    max_length: int = 512
 
     def network(self, config: EncoderConfig | T5Config) -> nn.Module:
         """The encoder with this head, or the T5."""
+        if self.kind == VECTORS:
+            return TextEncoder(config, **self.fields)
         if self.kind in _WITHOUT_LABELS:
             return _WITHOUT_LABELS[self.kind](config)  # type: ignore[arg-type]
         return _NETWORKS[self.kind](config, self.labels, **self.fields)
@@ -54,6 +63,8 @@ class Head:
     @property
     def fields(self) -> dict[str, Any]:
         """Those of the network that are the head's."""
+        if self.kind == VECTORS:
+            return {name: getattr(self, name) for name in ("pooling", "normalize", "max_length")}
         names = ("activation", "use_norm", "dense_bias", "drop_inputs", *(["pooling"] if self.kind == SEQUENCE else []))
         return {name: getattr(self, name) for name in names}
 
@@ -63,7 +74,7 @@ class Head:
         if self.kind in (GENERATION, MASKED_LM):
             return {}
         if not self.labels:
-            return {"head": {"class": self.class_name}}
+            return {"head": {"class": self.class_name} | (self.fields if self.kind == VECTORS else {})}
         return {"labels": list(self.labels), "head": {"class": self.class_name} | self.fields}
 
     def settings(self) -> dict[str, Any]:
@@ -108,9 +119,10 @@ def of_run(info: Mapping[str, Any], path: Any) -> Head:
     """
     record = dict(info.get("head") or {})
     found = record.pop("class", None)
-    if "labels" not in info:
+    if "labels" not in info and found != TextEncoder.__name__:
         return OF_PAIRS if found == OF_PAIRS.class_name else OF_MASKED_LM
-    kind = next((kind for kind, network in _NETWORKS.items() if network.__name__ == found), None)
+    known_kinds = _NETWORKS | {VECTORS: TextEncoder}
+    kind = next((kind for kind, network in known_kinds.items() if network.__name__ == found), None)
     if kind is None:
         known = " or ".join(network.__name__ for network in _NETWORKS.values())
         what = "does not describe its head" if found is None else f"says that it is a {shown(found)}"
@@ -119,19 +131,20 @@ def of_run(info: Mapping[str, Any], path: Any) -> Head:
             "this version. If it was one of an earlier version, train one more step."
         )
     try:
-        return Head(kind, tuple(map(str, info["labels"])), **record)
+        return Head(kind, tuple(map(str, info.get("labels", ()))), **record)
     except TypeError as error:
         raise ValueError(f"{path}/run/run.json does not describe a {found} of this version ({error}).") from error
 
 
 def on_t5(info: Mapping[str, Any], path: Any) -> Head:
-    """The head of a T5, or of a classifier on its encoder, which `run.json` describes.
+    """The head of a T5, or what is on its encoder, which `run.json` describes.
 
     Raises:
       ValueError: as `of_run`, and if no class of Hugging Face holds it.
     """
     if "labels" not in info:
-        return OF_T5
+        head = of_run(info, path)
+        return head if head.kind == VECTORS else OF_T5
     head = of_run(info, path)
     if head.kind == TOKENS and head.activation is None:
         return head

@@ -91,7 +91,7 @@ class T5Family(Family):
     def table(self, network: T5Config, head: Head, pad_id: int = 0) -> list[Tensor]:
         """Every tensor by T5's names of them; see `tensor_name`."""
         assert pad_id == 0, "a T5 has no other"
-        return table.table(self.shapes(network, head), _ROWS if head.kind == heads.GENERATION else _ROWS_OF_CLASSIFIER)
+        return table.table(self.shapes(network, head), _ROWS_OF_CLASSIFIER if head.labels else _ROWS)
 
     def fits(self, network: T5Config, vocabulary: Mapping[str, Any] | None) -> bool:
         """Whether a network with this vocabulary, as `run.json` records it, can be of the family."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from convert.families import heads
 from convert.families.config_keys import keys
 from convert.families.table import of_file, t5_families
 from convert.model_files import encoder_files, encoder_vocabularies, t5_files, t5_vocabularies
@@ -20,10 +21,13 @@ from limba.files import storage
 from limba.files.storage import AnyPath
 
 
-def open_model(path: str | AnyPath, hints: ModelHints = NO_HINTS, format_: str | None = None) -> Model:
+def open_model(
+    path: str | AnyPath, hints: ModelHints = NO_HINTS, format_: str | None = None, takes_vectors: bool = False
+) -> Model:
     """Opens a checkpoint, a run's directory for its newest one, or a Hugging Face folder.
 
     `format_` is that of a folder's weights, where there are several: "safetensors", "torch" or "flax".
+    `takes_vectors` opens a checkpoint that was trained to give vectors, too.
 
     Raises:
       FileNotFoundError: if there is none, or a file of it is missing.
@@ -32,14 +36,20 @@ def open_model(path: str | AnyPath, hints: ModelHints = NO_HINTS, format_: str |
     """
     path = storage.as_path(path)
     if not hf_folder.is_folder(path):
-        return open_checkpoint(path, hints)
+        return open_checkpoint(path, hints, takes_vectors)
     return _files(has_decoder(path)).open_folder(Path(path), hints, format_)
 
 
-def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS) -> Model:
+def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS, takes_vectors: bool = False) -> Model:
     """Opens a checkpoint of Limba or T5X; see `open_model`."""
     path = directories.find_checkpoint(path)
-    return _files(has_decoder(path)).open_checkpoint(path, hints)
+    model: Model = _files(has_decoder(path)).open_checkpoint(path, hints)
+    if model.head.kind == heads.VECTORS and not takes_vectors:
+        raise ValueError(
+            f"{path} was trained to give vectors of texts, and has neither a head nor a decoder: `limba convert "
+            "to-sentence-transformers` exports it. Other commands take the model that it began with."
+        )
+    return model
 
 
 def open_weights(file: Path, config_file: Path, hints: ModelHints = NO_HINTS) -> Model:

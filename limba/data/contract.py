@@ -14,6 +14,7 @@ Feature names of an encoder-decoder batch, all int32 `[batch, length]`:
   no `decoder_input_tokens`
 - with sentence pairs also `encoder_token_types`, and `pair_positions` and `pair_labels` `[batch, pairs]`: where the
   [CLS] of each pair stands, and 1 where its second segment follows the first, 2 where it does not, 0 for no pair
+- batches of pairs of texts have the second texts as `decoder_target_tokens`, and no `decoder_input_tokens`
 - batches of a mixture, unless they are packed, add `example_tasks` `[batch, tasks]`: 1 at the task of the example
 """
 

@@ -16,10 +16,13 @@ from convert.tensors import tensor_parts
 from convert.to_hf import to_hf
 from convert.to_sentence_transformers import to_sentence_transformers
 from limba.checkpoints import checkpointing
+from limba.checkpoints.parameters import load_model_params
 from limba.files import disk
 from limba.inference.embedding import Embedder
-from limba.models import EncoderDecoderModel, EncoderOnlyModel
+from limba.inference.text_batches import tokens_of
+from limba.models import ContrastiveModel, EncoderDecoderModel, EncoderOnlyModel
 from limba.network.t5 import Transformer
+from tasks.pipeline import converters
 from tasks.vocabularies import SentencePieceVocabulary, TokenizerVocabulary
 from tests.convert.conftest import FAMILIES
 from tests.convert.encoders.conftest import CLASSIFIERS, VARIANTS, new_encoder, tokenizer_file  # noqa: F401
@@ -84,6 +87,41 @@ def test_vectors_of_a_t5(library, new_run, spiece_model, sentences, tmp_path):
     vectors = found.encode(sentences[:8])
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
     np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=0, atol=1e-5)
+
+
+def test_a_run_that_was_trained_to_give_vectors(library, new_encoder, tokenizer_file, tmp_path):  # noqa: F811
+    """Pooling, normalization and length are the run's, for `limba embed` too, and the loss is the library's."""
+    head = heads.Head(heads.VECTORS, pooling="first", normalize=True, max_length=20)
+    run = new_encoder(tmp_path / "run", head, **VARIANTS["bert"])
+    report = to_sentence_transformers(run, tmp_path / "folder")
+    assert (report["pooling"], report["normalize"], report["max_seq_length"]) == ("first", True, 20)
+    assert "It was trained with Limba on pairs of texts" in (tmp_path / "folder/README.md").read_text()
+    found = library.SentenceTransformer(str(tmp_path / "folder"), device="cpu")
+    network = head.network(any_format.open_model(run, takes_vectors=True).config)
+    vocabulary = TokenizerVocabulary(str(tokenizer_file))
+    model = ContrastiveModel(network, vocabulary, optimizer_def=None)
+    texts = [" ".join(f"w{i}" for i in range(first, first + 4)) for first in range(5, 21)]
+    expected = _embedded(model, run, texts, None)
+    np.testing.assert_allclose(np.linalg.norm(expected, axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(found.encode(texts), expected, rtol=0, atol=1e-5)
+    assert found.max_seq_length == 20
+    other = to_sentence_transformers(run, tmp_path / "other", "mean", has_unit_length=False, max_length=30)
+    assert (other["pooling"], other["normalize"], other["max_seq_length"]) == ("mean", False, 30)
+    with pytest.raises(ValueError, match="was trained to give vectors of texts, and has neither a head nor a decoder"):
+        to_hf(run, tmp_path / "hf")
+
+    torch = pytest.importorskip("torch")
+    sides = [torch.tensor(x) for x in (expected[:8], expected[8:])]
+    tokens = np.array([tokens_of(vocabulary, text) for text in texts], np.int32)
+    batch = converters.CONVERTERS[model.FEATURE_CONVERTER_CLS]({"inputs": tokens[:8], "targets": tokens[8:]}, False)
+    restore = checkpointing.RestoreCheckpointConfig(path=str(run), mode="latest")
+    params, _ = load_model_params(model, small.partitioner(), restore)
+    for kind, symmetric in (("MultipleNegativesRankingLoss", False), ("MultipleNegativesSymmetricRankingLoss", True)):
+        theirs = getattr(library.losses, kind)(found).compute_loss_from_embeddings(sides, None).item()
+        ours = ContrastiveModel(network, vocabulary, optimizer_def=None, symmetric=symmetric).loss_fn(
+            params, batch, None
+        )
+        assert float(ours[0]) == pytest.approx(theirs, rel=1e-5)
 
 
 def test_the_files_alone(new_encoder, tmp_path, capsys):  # noqa: F811

@@ -119,7 +119,7 @@ def write(folder: Path, facts: Facts) -> None:
         *average_note.sentences(facts.average, facts.run, facts.gin),
         facts.description.use,
     ]
-    if results := list(_results(metrics, facts.description.accuracy)):
+    if results := list(results_of(metrics, facts.description.accuracy)):
         sections.append(f"## Results\n\n{table(results, ('data', 'metric', 'value', 'step'))}")
     if picture is not None:
         sections.append(f"![Nats per target token against steps]({PICTURE})")
@@ -269,7 +269,7 @@ def _measures(dataset: str, line: Line, accuracy: str) -> Iterator[tuple[str, st
     yield from ((name, title, type_) for name, title, type_ in shown if _is_number(line, name))
 
 
-def _results(metrics: Sequence[Line], accuracy: str) -> Iterator[tuple[str, str, str, str]]:
+def results_of(metrics: Sequence[Line], accuracy: str) -> Iterator[tuple[str, str, str, str]]:
     """The last validation loss with its baseline, and whatever else was measured on validation data."""
     for dataset, line in _last_evaluations(metrics).items():
         for name, title, _ in _measures(dataset, line, accuracy):

@@ -1,8 +1,10 @@
 """README.md of a folder of sentence-transformers."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from convert.exports.cards import markdown
+from convert.exports.cards import markdown, model_card
+from convert.families import heads
 from convert.model_files.model import Model
 from limba.files import json_text
 
@@ -30,7 +32,24 @@ def write(folder: Path, name: str, model: Model, pooling: str, has_unit_length: 
         f"A text becomes {model.config.emb_dim} numbers: {pooled} the vectors of its tokens{unit}. They are those of "
         f"the encoder of a {model.family.title}, step {model.step:,}, as `limba embed` gives them. Texts of more than "
         f"{max_length:,} tokens are cut.",
-        "Unless it was trained for that elsewhere, the encoder does not compare sentences well: train it on pairs of "
-        "sentences before you rely on distances. A pooler that transformers reports as new is not used.",
+        *_training(model),
+        "A pooler that transformers reports as new is not used.",
     ]
     (folder / "README.md").write_text("\n\n".join(parts) + "\n", "utf-8")
+
+
+def _training(model: Model) -> Iterator[str]:
+    """Whether it was trained to compare texts, and how well it does."""
+    if model.head.kind != heads.VECTORS:
+        yield (
+            "Unless it was trained for that elsewhere, the encoder does not compare sentences well: train it on pairs "
+            "of sentences before you rely on distances."
+        )
+        return
+    yield (
+        "It was trained with Limba on pairs of texts that belong together, with the other pairs of a batch as "
+        "negatives: compare vectors by their cosine."
+    )
+    metrics = [line for line in model_card.run_record(model.path)[1] if line["step"] <= model.step]
+    if rows := list(model_card.results_of(metrics, "accuracy among the pairs of a batch")):
+        yield markdown.table(rows, ("data", "metric", "value", "step"))

@@ -45,7 +45,7 @@ class ConfigFile(NamedTuple):
 
 def settings(family: EncoderFamily, network: EncoderConfig, head: Head, pad_id: int) -> dict[str, Any]:
     """What config.json says of a network and its head, without what all families have."""
-    return family.settings(network, pad_id) | family.heads[head.kind].settings(network, head)
+    return family.settings(network, pad_id) | family.head_class(head.kind).settings(network, head)
 
 
 def read(file: Path, ignored: Collection[str] = ()) -> ConfigFile:

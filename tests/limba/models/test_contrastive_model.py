@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from convert.to_sentence_transformers import to_sentence_transformers
 from limba import models
 from limba.checkpoints import checkpointing, train_state
 from limba.data.contract import DatasetConfig
@@ -265,5 +266,8 @@ def test_pairs_are_learned(tmp_path, names, kind):
     assert last["inference_eval/tp_colors"]["eval/accuracy_at_1"] == 100
     assert last["inference_eval/tp_colors"]["eval/num_pairs"] == 8
     assert last["inference_eval/tp_colors_scores"]["eval/spearman_corrcoef"] > 80
+    report = to_sentence_transformers(tmp_path / "run", tmp_path / "folder")
+    assert (report["pooling"], report["normalize"], report["max_seq_length"]) == ("mean", True, 12)
+    assert "| `tp_colors` | accuracy\\_at\\_1 | 100 | 30 |" in (tmp_path / "folder/README.md").read_text()
     record = json.loads((tmp_path / "run/checkpoint_30/run/run.json").read_text())
     assert record["head"] == {"class": "TextEncoder", "pooling": "mean", "normalize": True, "max_length": 12}
