@@ -250,17 +250,18 @@ def _write_encoder_gin(config_file: Path, out: Path, hints: ModelHints, overwrit
     encoder_files.check_hints(hints)
     network = new_network.read_network(config_file, hints.ignore_config_keys)
     say_notes(config_file, hints.ignore_config_keys)
-    tokenizer = encoder_vocabularies.of_new_network(config_file, hints)
+    tokenizer, pad_id = encoder_vocabularies.of_new_network(config_file, hints) or (None, 0)
     vocabulary = None if tokenizer is None else encoder_vocabularies.record(tokenizer)
     of = f"{config_file} ({network.name})"
     file = _write_gin(network.config, network.head, vocabulary, of, out, overwrite)
-    _write_settings(config_file.parent, out, hints)
+    _write_settings(config_file.parent, out, hints, pad_id)
     return file
 
 
-def _write_settings(folder: Path, out: Path, hints: ModelHints) -> None:
+def _write_settings(folder: Path, out: Path, hints: ModelHints, pad_id: int = 0) -> None:
     """Writes what the folder says of its tokenizer beside the copy of its vocabulary."""
-    if (content := tokenizer_settings.beside(folder, hints.vocab).content()) is not None:
+    settings = dataclasses.replace(tokenizer_settings.beside(folder, hints.vocab), pad_id=pad_id)
+    if (content := settings.content()) is not None:
         (out / run_folder.TOKENIZER_SETTINGS).write_bytes(content)
 
 

@@ -97,6 +97,11 @@ class StartingModel:
         assert self.opened is not None
         return dataclasses.replace(self, opened=dataclasses.replace(self.opened, step=step, step_from=str(self.path)))
 
+    def kept_in(self, folder: Path) -> "StartingModel":
+        """The model, whose files `folder` has too: `write` may write into the folder where it was."""
+        assert self.opened is not None
+        return dataclasses.replace(self, path=folder, opened=dataclasses.replace(self.opened, path=folder))
+
     @functools.cached_property
     def no_export(self) -> str:
         """Why no class of Hugging Face holds the network; "" if one does."""
@@ -235,11 +240,10 @@ def _with_rows_for_sentinels(
 def _new_encoder(file: Path, hints: ModelHints) -> StartingModel:
     network, head, _ = new_network.read_network(file, hints.ignore_config_keys)
     _check_head(file, head)
-    tokenizer = encoder_vocabularies.of_new_network(file, hints)
-    if tokenizer is None:
+    found = encoder_vocabularies.of_new_network(file, hints)
+    if found is None:
         raise _no_vocabulary(file)
-    hints = dataclasses.replace(hints, vocab=str(tokenizer))
-    return StartingModel(file, None, hints, tokenizer_folder.describe(tokenizer), network)
+    return StartingModel(file, None, hints, tokenizer_folder.describe(found[0]), network)
 
 
 def _check_head(path: Path, head: Head) -> None:

@@ -170,7 +170,7 @@ def _open(
         step_from=step[1],
         folder=Folder(read._replace(head=head).explicit, stored, format_, pad_id, is_headless, left_out),
         ignored_config_keys=hints.ignore_config_keys,
-        tokenizer_settings=tokenizer_settings.beside(path, hints.vocab),
+        tokenizer_settings=dataclasses.replace(tokenizer_settings.beside(path, hints.vocab), pad_id=pad_id),
     )
 
 

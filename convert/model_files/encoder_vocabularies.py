@@ -65,10 +65,10 @@ def of_folder(path: Path, pad_id: int, hints: ModelHints) -> Mapping[str, Any] |
     return record(file if is_ours else _with_padding_first(file, pad_id))
 
 
-def of_new_network(config_file: Path, hints: ModelHints) -> Path | None:
+def of_new_network(config_file: Path, hints: ModelHints) -> tuple[Path, int] | None:
     """The tokenizer.json for a config.json: the hints' `vocab`, or the one in its folder; None if there is none.
 
-    Padding gets the id 0, in exchange with the token that has it.
+    Padding gets the id 0, in exchange with the token that has it; the second value is the id that it had.
 
     Raises:
       FileNotFoundError: if the given one is not there.
@@ -88,7 +88,7 @@ def of_new_network(config_file: Path, hints: ModelHints) -> Path | None:
     pad_id = tokenizer_folder.special_ids(found).get("pad")
     if pad_id is None:
         raise ValueError(f"{found} has no token of padding, such as [PAD]; a network needs one.")
-    return _with_padding_first(found, pad_id)
+    return _with_padding_first(found, pad_id), pad_id
 
 
 def _with_padding_first(file: Path, pad_id: int) -> Path:

@@ -150,8 +150,10 @@ class Model(Generic[AFamily, ANetwork]):
 
     @property
     def pad_id(self) -> int:
-        """The padding in a folder of Hugging Face."""
-        return self.folder.pad_id if self.folder else self.family.stored_pad_id(self.config)
+        """The padding in a folder of Hugging Face: that of the class, or of the folder that the model came from."""
+        if self.folder is not None:
+            return self.folder.pad_id
+        return self.family.stored_pad_id(self.config) or self.tokenizer_settings.pad_id
 
     def stored(self, as_flax: bool = False) -> dict[str, SavedTensor]:
         """The tensors as the class of Hugging Face has them, in PyTorch or in Flax."""

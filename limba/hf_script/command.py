@@ -211,6 +211,7 @@ def _prepare(
     if arguments.do_train and not flags.write_gin:
         start.keep_files()
         start.moved = earlier_run.make_room(arguments, out, text)
+        model = model.kept_in(start.moved) if model.path == out and start.moved is not None else model
     if _warn_of_changes(gin_file, text) and not flags.write_gin:
         start.set_aside(out / _PREDICTIONS)
     keys = json_text.dumps(arguments.without_secrets(), indent=2, ensure_ascii=False)
@@ -332,9 +333,6 @@ def _check(arguments: RunArguments, out: Path) -> None:
         raise ValueError(f"output_dir is {out}, which is a file; name a folder.")
     earlier_run.check(arguments, out)
     earlier_run.resumed_step(arguments, out)
-    source = arguments.model_name_or_path or arguments.config_name
-    if arguments.do_train and source and local_path(source) in (out, out / "config.json"):
-        raise ValueError(f"output_dir is {out}, the model to begin with, which the trained one would replace.")
     is_kept = not arguments.do_train or arguments.overwrites
     is_kept = is_kept or trainer_checkpoints.to_go_on_from(arguments, out) is not None
     for name in ("config.json", "model.safetensors", "README.md", "trainer_state.json", "all_results.json"):

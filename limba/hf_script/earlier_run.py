@@ -9,6 +9,7 @@ import difflib
 import json
 import logging
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,13 @@ from limba.reports import run_lock
 logger = logging.getLogger(__name__)
 
 _OF_MODEL = ("model_name_or_path", "config_name", "tokenizer_name", "initialize_from_scratch")
-# What a run leaves in OUTPUT_DIR.
-_FILES = (
-    *("run", "initial", "eval", "predictions", "run.gin", "run.json", "*_results.json", "trainer_state.json"),
-    *("generated_predictions.txt", "predict_results.txt", "predictions.txt", "config.json", "generation_config.json"),
-    *("model*.safetensors*", "spiece.model", "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "merges.txt"),
-    *("README.md", "conversion_report.json", "loss.png"),
+# What a run leaves in OUTPUT_DIR: a model in these files, and the others.
+_WEIGHTS = ("model*.safetensors*",)
+_WITHOUT_WEIGHTS = (
+    *("config.json", "generation_config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json"),
+    *("vocab.txt", "merges.txt"),
 )
+_FILES = (*("run", "initial", "eval", "predictions"), *given_files.OF_RUNS, *_WEIGHTS, *_WITHOUT_WEIGHTS)
 # What the Trainer leaves there beside files of these names.
 _FILES_OF_TRAINER = ("checkpoint-*", "training_args.bin", "runs")
 # A checkpoint as Limba and as transformers name it.
@@ -40,7 +41,7 @@ def check(arguments: RunArguments, out: Path) -> None:
     """Raises ValueError if `out` holds a run with another model or order of the data, which is not to be replaced."""
     if not arguments.do_train:
         return
-    patterns = _patterns(out)
+    patterns = [pattern for pattern in _patterns(out) if pattern not in _of_source(arguments, out)]
     for name in (*_OF_MODEL, "train_file"):
         value = getattr(arguments, name)
         if arguments.overwrites and isinstance(value, str) and _is_moved(local_path(value), out, patterns):
@@ -79,6 +80,15 @@ def _patterns(out: Path) -> tuple[str, ...]:
     return _FILES + (_FILES_OF_TRAINER if trainer_checkpoints.newest_in(out) else ())
 
 
+def _of_source(arguments: RunArguments, out: Path) -> tuple[str, ...]:
+    """The patterns of the files in `out` that are the model to begin with, or its network and tokenizer."""
+    model, config, tokenizer = arguments.model_name_or_path, arguments.config_name, arguments.tokenizer_name
+    if model is not None and local_path(model) == out:
+        return _WITHOUT_WEIGHTS if arguments.initialize_from_scratch else _WITHOUT_WEIGHTS + _WEIGHTS
+    given = [local_path(name) for name in (config, tokenizer) if name is not None]
+    return _WITHOUT_WEIGHTS if any(path == out or path.parent == out for path in given) else ()
+
+
 def changes(gin_file: Path, text: str) -> list[str]:
     """The lines that differ from those of the gin file of an earlier run; none without one."""
     now = text.splitlines()
@@ -107,10 +117,12 @@ def make_room(arguments: RunArguments, out: Path, text: str) -> Path | None:
             logger.info("overwrite_output_dir: the run in %s has the same values and files, and is resumed.", out)
             return None
         paths = [path for pattern in _patterns(out) for path in out.glob(pattern)]
-        if not paths:
+        source = _of_source(arguments, out)
+        stay = [path for path in paths if any(path.match(pattern) for pattern in source)]
+        if set(paths) <= set(stay) and not set(_WEIGHTS) <= set(source):
             return None
         with run_lock.held(out / "run"):
-            folder = _move(out, paths, "before")
+            folder = _move(out, paths, "before", stay)
         logger.warning("overwrite_output_dir: a new run begins in %s; the old one is kept in %s.", out, folder)
         return folder
     if trainer_checkpoints.begins_again(arguments, out) or (of_trainer is not None and not has_run):
@@ -136,14 +148,17 @@ def make_room(arguments: RunArguments, out: Path, text: str) -> Path | None:
     return folder
 
 
-def _move(out: Path, paths: list[Path], name: str) -> Path:
-    """Moves files and folders into a new folder beside them."""
+def _move(out: Path, paths: Sequence[Path], name: str, stay: Sequence[Path] = ()) -> Path:
+    """Moves files and folders into a new folder beside them; of those that stay it gets copies."""
     number = 1
     while (folder := out / f"{name}_{number}").exists():
         number += 1
     folder.mkdir()
     for path in dict.fromkeys(paths):
-        path.rename(folder / path.name)
+        if path in stay:
+            shutil.copy2(path, folder / path.name)
+        else:
+            path.rename(folder / path.name)
     return folder
 
 

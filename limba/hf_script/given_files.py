@@ -9,7 +9,13 @@ from limba.gin_config.hf_keys.run_arguments import RunArguments
 
 _DATA = ("train_file", "validation_file", "test_file")
 _MODEL = ("model_name_or_path", "config_name", "tokenizer_name")
-_OF_MODEL = (".json", ".safetensors", ".bin", ".msgpack", ".model", ".txt", ".gin")
+_OF_NETWORK = (".json", ".model", ".txt", ".gin")
+_OF_MODEL = (*_OF_NETWORK, ".safetensors", ".bin", ".msgpack")
+# What a run leaves in OUTPUT_DIR beside the model, which may be where the model was.
+OF_RUNS = (
+    *("run.gin", "run.json", "*_results.json", "trainer_state.json", "generated_predictions.txt"),
+    *("predict_results.txt", "predictions.txt", "README.md", "conversion_report.json", "loss.png"),
+)
 _BEGINS = "# Held when the run began: "
 # A larger file is known by its size, its beginning and its end.
 _WHOLE, _PART = 1 << 26, 1 << 20
@@ -20,7 +26,8 @@ def comment(arguments: RunArguments) -> str:
     lines = []
     for name in (*_DATA, *_MODEL):
         value = getattr(arguments, name)
-        files = list(_files(value, name in _MODEL)) if isinstance(value, str) else []
+        kinds = _OF_MODEL if name == "model_name_or_path" else _OF_NETWORK
+        files = list(_files(value, kinds if name in _MODEL else ())) if isinstance(value, str) else []
         if files:
             size = sum(file.stat().st_size for file in files)
             lines.append(f"{_BEGINS}{name}, {size:,} bytes, sha256 {_digest(files)}\n")
@@ -31,16 +38,20 @@ def is_comment(line: str) -> bool:
     return line.startswith(_BEGINS)
 
 
-def _files(value: str, is_model: bool) -> Iterator[Path]:
+def _files(value: str, of_model: tuple[str, ...]) -> Iterator[Path]:
     path = local_path(value)
     if path.is_dir():
-        names = sorted(path.iterdir()) if is_model else sorted(path.rglob("*"))
-        yield from (x for x in names if x.is_file() and (not is_model or x.suffix in _OF_MODEL))
+        names = sorted(path.iterdir()) if of_model else sorted(path.rglob("*"))
+        yield from (x for x in names if x.is_file() and (not of_model or _is_of_model(x, of_model)))
     elif path.is_file():
         yield path
     elif "://" not in value:
         matching = Path(path.anchor).glob(str(path.relative_to(path.anchor)))
         yield from sorted(file for file in matching if file.is_file())
+
+
+def _is_of_model(path: Path, kinds: tuple[str, ...]) -> bool:
+    return path.suffix in kinds and not any(path.match(pattern) for pattern in OF_RUNS)
 
 
 def _digest(files: list[Path]) -> str:

@@ -78,13 +78,8 @@ def find(arguments: RunArguments) -> Corpus:
         ("test", "max_predict_samples"),
     ):
         most = getattr(arguments, key)
-        if most is None or split not in parts:
-            continue
-        if "[" in parts[split]:
-            raise ValueError(
-                f"{key} is {most}, and {split!r} is already a part, {parts[split]}: name a validation_file."
-            )
-        parts[split] = f"{parts[split]}[:{most}]"
+        if most is not None and split in parts:
+            parts[split] = f"{parts[split]}[:{most}]"
     changed = corpus.splits is not None or parts != {split: split for split in splits}
     return dataclasses.replace(
         corpus,

@@ -11,7 +11,7 @@ import tqdm
 
 from tasks.sources import arrow_tables
 
-_SLICE = re.compile(r"([^\[\]]+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?")
+_SLICE = re.compile(r"([^\[\]]+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?(?:\[:(\d+)\])?")
 _HASHES = 2**32
 EVERYTHING = (0.0, 1.0)
 # Footers of Parquet files are small, and their servers are far away.
@@ -26,6 +26,7 @@ class Part:
       split: of the source.
       start, stop: a slice, in the order of the files: documents, or percent of them such as "10%"; negative ones count
         from the end. None is the beginning, or the end.
+      most: documents, the first of the slice; None for all.
       share: the documents whose hash, a number in [0, 1), lies in `[share[0], share[1])`. The hash is that of the text
         (of the first column), so copies of a document are on the same side, and neither files nor readers matter.
     """
@@ -34,19 +35,24 @@ class Part:
     start: int | str | None = None
     stop: int | str | None = None
     share: tuple[float, float] = EVERYTHING
+    most: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> "Part":
-        """Of "train", "train[:1%]", "train[1000:2000]", as `datasets` and TensorFlow Datasets write them."""
+        """Of "train", "train[:1%]", "train[1000:2000]", as `datasets` and TensorFlow Datasets write them.
+
+        Behind a slice the first of its documents may be named: "train[5%:][:50]".
+        """
         match = _SLICE.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not a slice of a split; write 'train', 'train[:1%]' or 'train[1000:2000]'.")
-        start, stop = (bound if bound is None or bound.endswith("%") else int(bound) for bound in match.groups()[1:])
-        return cls(match[1], start, stop)
+        start, stop = (bound if bound is None or bound.endswith("%") else int(bound) for bound in match.groups()[1:3])
+        return cls(match[1], start, stop, most=None if match[4] is None else int(match[4]))
 
     def __str__(self) -> str:
         start, stop = ("" if bound is None else bound for bound in (self.start, self.stop))
         text = f"{self.split}[{start}:{stop}]" if (self.start, self.stop) != (None, None) else self.split
+        text += "" if self.most is None else f"[:{self.most}]"
         return text if self.share == EVERYTHING else f"{text} with hashes in [{self.share[0]}, {self.share[1]})"
 
     @property
@@ -110,6 +116,13 @@ def rows_of(part: Part, tables: arrow_tables.Tables) -> list[ShardRows]:
 
 
 def _bounds(part: Part, tables: arrow_tables.Tables) -> tuple[int, int | None]:
+    start, stop = _bounds_of_slice(part, tables)
+    if part.most is None:
+        return start, stop
+    return start, start + part.most if stop is None else min(stop, start + part.most)
+
+
+def _bounds_of_slice(part: Part, tables: arrow_tables.Tables) -> tuple[int, int | None]:
     bounds = (part.start, part.stop)
     if all(bound is None or (isinstance(bound, int) and bound >= 0) for bound in bounds):
         return part.start or 0, part.stop  # type: ignore[return-value]

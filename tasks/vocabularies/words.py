@@ -28,11 +28,14 @@ def first_by_number(count: int, word_ids: Sequence[int | None]) -> list[int]:
 
 
 def first_by_offset(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
-    """The places of words by the characters that each piece stands for; a piece of two words is that of the first."""
+    """The places of words by the characters that each piece stands for; a piece of two words is that of the first.
+
+    A piece that is the blank before a word alone is the word's, as in transformers' `word_ids`.
+    """
     places, place, begin = [], 0, 0
     for word in words:
         end = begin + len(word)
-        while place < len(offsets) and offsets[place][1] <= begin:
+        while place < len(offsets) and offsets[place][1] < max(begin, 1):
             place += 1
         has_piece = place < len(offsets) and offsets[place][0] < end
         places.append(place if has_piece else -1)

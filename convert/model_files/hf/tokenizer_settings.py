@@ -34,10 +34,12 @@ class Settings:
     Attributes:
       config: keys of tokenizer_config.json, and of special_tokens_map.json what the former lacks.
       files: texts of further files by name.
+      pad_id: of an encoder's folder, where padding is exchanged with Limba's 0; an export has it again.
     """
 
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    pad_id: int = 0
 
     @property
     def tokenizer_class(self) -> str | None:
@@ -62,7 +64,7 @@ class Settings:
 
     def content(self) -> bytes | None:
         """Of the file; None if there is nothing to keep."""
-        if not self.config and not self.files:
+        if self == NONE:
             return None
         return json_text.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False).encode()
 
@@ -92,10 +94,12 @@ def of_checkpoint(checkpoint: AnyPath) -> Settings:
     if not storage.is_file(file):
         return NONE
     found = untrusted_json.parse_object(storage.read_bytes(file), str(file))
-    config, files = found.get("config"), found.get("files")
+    config, files, pad_id = found.get("config"), found.get("files"), found.get("pad_id", 0)
     if not isinstance(config, dict) or not isinstance(files, dict) or not {*files} <= {*FILES}:
         raise ValueError(f"{file} is damaged: it has no `config` and `files` of a tokenizer. Remove it.")
-    return Settings(config, {name: str(text) for name, text in files.items()})
+    if not isinstance(pad_id, int):
+        raise ValueError(f"{file} is damaged: its pad_id is {pad_id!r}, and no id. Remove it.")
+    return Settings(config, {name: str(text) for name, text in files.items()}, pad_id)
 
 
 def write(folder: Path, config: Mapping[str, Any], named: Mapping[str, Any], settings: Settings) -> None:

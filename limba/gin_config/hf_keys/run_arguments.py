@@ -144,7 +144,9 @@ class RunArguments:
     )
     save_strategy: str = _key("steps, epoch, no: one checkpoint, at the end; or best: where metric_… improves", "steps")
     save_steps: float = _key("steps between checkpoints", 500)
-    eval_strategy: str | None = _key("steps, epoch, or no: one evaluation, at the end; of do_eval, steps")
+    eval_strategy: str | None = _key(
+        "steps or epoch, which set do_eval, or no: one evaluation, at the end; of do_eval, steps"
+    )
     eval_steps: float | None = _key("steps between evaluations; save_steps if it is not given")
     eval_delay: float = _key("no evaluation before this step, or this epoch of eval_strategy epoch", 0.0)
     save_total_limit: int | None = _key("newest checkpoints that are kept; all if it is not given")

@@ -155,6 +155,8 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     notes += _complete_summaries(values, used)
     if not {"do_train", "do_eval", "do_predict"} & used.keys():
         used |= {"do_train": True, "do_eval": True}
+    if used.get("eval_strategy") not in (None, "no"):
+        used["do_eval"] = True  # as in TrainingArguments.__post_init__
     if used.get("benchmark") and not used.get("model_name_or_path") and not used.get("config_name"):
         used["model_name_or_path"] = BENCHMARK_MODEL
         notes.append(f"model_name_or_path is not given; {BENCHMARK_MODEL} is trained.")

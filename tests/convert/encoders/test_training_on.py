@@ -82,5 +82,8 @@ def test_training_on(tmp_path):
 
     report = to_hf(tmp_path / "mine", tmp_path / "export")
     assert report["step"] == 9 and "fill-mask" in (tmp_path / "export/README.md").read_text()
+    theirs, ours = (json.loads((tmp_path / name / "tokenizer.json").read_text()) for name in ("theirs", "export"))
+    assert theirs["model"]["vocab"] == ours["model"]["vocab"] and ours["model"]["vocab"]["[PAD]"] == 1
+    assert json.loads((tmp_path / "export/config.json").read_text())["pad_token_id"] == 1
     found = transformers.pipeline("fill-mask", model=str(tmp_path / "export"), device="cpu")("w7 w7 [MASK] w7 w7")
     assert len(found) == 5 and found[0]["score"] > 1 / 64

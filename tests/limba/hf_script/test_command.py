@@ -236,7 +236,7 @@ def test_nothing_that_is_there_is_replaced_and_no_upload_is_left_to_fail(here, t
     begin = ["--config_name", "None", "--tokenizer_name", "None", "--model_name_or_path", str(tmp_path / "model")]
     for changes, words in (
         (["--output_dir", str(tmp_path / "file")], "which is a file"),
-        (["--output_dir", str(tmp_path / "model"), *begin], "the model to begin with"),
+        (["--output_dir", str(tmp_path / "model"), *begin], "or write overwrite_output_dir, which moves such files"),
         (["--output_dir", str(tmp_path / "model")], "holds the file config.json, which no `limba run` has written"),
         (["--output_dir", str(tmp_path / "new"), "--push_to_hub", "--hub_model_id", "a/b/c"], "hub_model_id .*'a/b/c'"),
     ):

@@ -51,6 +51,32 @@ def test_another_run_is_refused_by_the_names_of_keys(out, keys, words):
         earlier_run.check(_arguments(out, **keys), out)
 
 
+@pytest.mark.parametrize(
+    ("keys", "left", "kept"),
+    [
+        ({"model_name_or_path": "{}"}, ["config.json", "mine.txt", "model.safetensors"], {"model.safetensors": "3"}),
+        # The weights that are there are no part of what begins.
+        ({"config_name": "{}", "model_name_or_path": None}, ["config.json", "mine.txt"], {"model.safetensors": "3"}),
+    ],
+)
+def test_a_model_may_be_trained_in_its_own_folder(out, keys, left, kept):
+    (out / "model.safetensors").write_text("3")
+    given = {name: value and value.replace("{}", str(out)) for name, value in keys.items()}
+    arguments = _arguments(out, overwrite_output_dir=True, **given)
+    earlier_run.check(arguments, out)
+    before = given_files.comment(arguments)
+    assert "bytes, sha256" in before
+    earlier_run.make_room(arguments, out, GIN.replace("42", "7"))
+    assert sorted(path.name for path in out.iterdir() if path.is_file()) == left
+    assert {name: (out / "before_1" / name).read_text() for name in kept} == kept
+    (out / "run.json").write_text("{}")  # The comment does not speak of what a run writes there.
+    assert given_files.comment(arguments) == before
+    # A folder with a network and a tokenizer alone has nothing to be kept.
+    (out / "run.json").unlink()
+    (out / "model.safetensors").unlink(missing_ok=True)
+    assert (earlier_run.make_room(arguments, out, GIN) is None) == ("model.safetensors" not in left)
+
+
 def test_overwriting_keeps_the_old_run_in_a_folder(out, caplog):
     arguments = _arguments(out, overwrite_output_dir=True, seed=7, model_name_or_path="n")
     earlier_run.check(arguments, out)

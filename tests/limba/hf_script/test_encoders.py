@@ -91,8 +91,9 @@ def test_what_limba_does_not_have_is_refused_by_its_key(tmp_path, changes, words
 
 def test_the_padding_of_a_new_network_becomes_0(tmp_path):
     other = write_tokenizer(tmp_path / "tokenizer.json", [*SPECIAL_TOKENS[1:], SPECIAL_TOKENS[0]])
-    found = encoder_vocabularies.of_new_network(tmp_path / "config.json", ModelHints())
+    found, was = encoder_vocabularies.of_new_network(tmp_path / "config.json", ModelHints())
     assert tokenizer_folder.special_ids(other) == {"unk": 0, "cls": 1, "sep": 2, "mask": 3, "pad": 4}
+    assert was == 4
     assert tokenizer_folder.special_ids(found) == {"unk": 4, "cls": 1, "sep": 2, "mask": 3, "pad": 0}
     with pytest.raises(FileNotFoundError, match="limba vocab build --kind wordpiece"):
         encoder_vocabularies.of_new_network(tmp_path / "config.json", ModelHints(vocab=str(tmp_path / "none")))

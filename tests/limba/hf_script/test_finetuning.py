@@ -217,7 +217,6 @@ def test_data_that_are_not_enough_are_refused_before_any_work(here, tmp_path):
         ([*best, "rouge3"], "'rouge3', and the evaluations have loss, rouge1, rouge2, rougeL, rougeLsum, gen_len:"),
         (["--test_file", "None"], "do_predict answers the split 'test', and .* has 'train', 'validation'"),
         (["--do_train", "false", "--validation_file", "None"], "no split 'validation' to evaluate"),
-        (["--validation_file", "None", "--max_train_samples", "9"], "already a part, train.5%:.: name a valid"),
         (["--labels", '["long"]'], "give at least two"),
     ):
         with pytest.raises((ValueError, OSError), match=words):

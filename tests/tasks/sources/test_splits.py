@@ -29,13 +29,14 @@ def read(source, split, readers=1, shuffle=False):
 
 
 @pytest.mark.parametrize(
-    "text", ["train", "train[:1%]", "train[1000:2000]", "train[-5:]", "train[10%:-10%]", "a.b[3:]"]
+    "text",
+    ["train", "train[:1%]", "train[1000:2000]", "train[-5:]", "train[10%:-10%]", "a.b[3:]", "train[5%:][:50]"],
 )
 def test_slices_are_written_as_they_are_read(text):
     assert str(splits.Part.parse(text)) == text
 
 
-@pytest.mark.parametrize("text", ["train[", "train[1]", "train[1:2:3]", "train[a:]", ""])
+@pytest.mark.parametrize("text", ["train[", "train[1]", "train[1:2:3]", "train[a:]", "train[5%:][5:]", ""])
 def test_what_is_no_slice(text):
     with pytest.raises(ValueError, match="is not a slice of a split"):
         splits.Part.parse(text)
@@ -56,6 +57,9 @@ def test_what_is_no_slice(text):
         ("all[-7:]", 193, 200),
         ("all[30:-30]", 30, 170),
         ("all[150:1000]", 150, 200),
+        ("all[10%:][:30]", 20, 50),
+        ("all[:10%][:30]", 0, 20),
+        ("all[-30:][:7]", 170, 177),
     ],
 )
 def test_slices(data_files, places, text, start, stop, readers):

@@ -20,6 +20,7 @@ from tasks.vocabularies import (
     T5TokenizerVocabulary,
     TokenizerVocabulary,
 )
+from tasks.vocabularies import words as of_words
 from tests.convert import vocabularies as spiece_models
 
 LABELS = ["O", "B-PER", "I-PER"]
@@ -165,6 +166,9 @@ def test_words_of_a_t5_s_vocabularies(tmp_path):
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     of_json = T5TokenizerVocabulary(str(tmp_path / "tokenizer.json"))
+    # Of a tokenizer with blanks of their own, as run_ner.py's `word_ids` say it: "a", blank, ",", blank and "b" as one.
+    assert of_words.first_by_offset(["a", ",", "b"], [(0, 1), (1, 2), (2, 3), (3, 5)]) == [0, 1, 3]
+    assert of_words.first_by_offset(["a", ",", "b"], [(0, 1), (2, 2), (2, 3), (4, 5)]) == [0, 1, 3]  # trimmed
     assert of_json.encode_words([["ab", "b"]])[0] == ([4, 5, 3, 5], [0, 2]) and of_json.encode("ab b") == [4, 5, 3, 5]
 
 

@@ -380,6 +380,13 @@ def test_summaries_are_measured_by_rouge_as_their_script_does():
     assert script_keys.from_values(keys | own)[0].metrics == ("bleu",)
 
 
+@pytest.mark.parametrize("strategy", ["steps", "epoch", "no"])
+def test_a_strategy_of_evaluation_asks_for_evaluation(strategy):
+    keys = {"output_dir": "o", "model_name_or_path": "m", "train_file": "t.txt", "do_train": True}
+    assert from_values(keys | {"eval_strategy": strategy})[0].do_eval == (strategy != "no")
+    assert from_values(keys | {"evaluation_strategy": strategy, "do_eval": False})[0].do_eval == (strategy != "no")
+
+
 def test_a_dump_of_all_keys_gets_one_line_for_those_without_effect():
     few, many = (dict.fromkeys(list(other_keys.WITHOUT_EFFECT)[:count], "x") for count in (10, 12))
     assert "more keys" not in str(from_values(EXAMPLE | few)[1])
