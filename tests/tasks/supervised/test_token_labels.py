@@ -131,9 +131,10 @@ def test_a_cut_row_keeps_the_labels_of_whole_places(task, caplog):
 def test_words_of_byte_level_pieces(tmp_path):
     vocabulary = _bytes(tmp_path / "tokenizer.json")
     ids, places = vocabulary.encode_words([["ab", "so", "É", "x"]])[0]
-    # a b, a space and s in one piece, o, a space and two bytes, a space and x: places are those of letters.
+    # a b, a space and s in one piece, o, a space and two bytes, a space and x: a space is the next word's, as in
+    # transformers' `word_ids`.
     tokens = [vocabulary.tokenizer.id_to_token(id_) for id_ in ids]
-    assert tokens == ["a", "b", "Ġs", "o", "Ġ", "Ã", "ī", "Ġ", "x"] and places == [0, 2, 5, 8]
+    assert tokens == ["a", "b", "Ġs", "o", "Ġ", "Ã", "ī", "Ġ", "x"] and places == [0, 2, 4, 7]
 
 
 def test_words_of_a_t5_s_vocabularies(tmp_path):
