@@ -33,6 +33,17 @@ def unit_length(x: Array) -> Array:
     return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(x), axis=-1, keepdims=True), 1e-24))
 
 
+def configured(config_cls: Callable[[], EncoderConfig]) -> EncoderConfig:
+    """The configuration that a model file binds; raises ValueError where none has bound the sizes of an encoder."""
+    try:
+        return config_cls()
+    except TypeError as error:
+        raise ValueError(
+            "No gin file has the sizes of an encoder. Include its model file before gin/runs/contrastive.gin, and for "
+            "the encoder of a T5 gin/models/t5_encoder.gin behind it; decoder-only models have no encoder."
+        ) from error
+
+
 class TextEncoder(nn.Module):
     """The encoder of a BERT or of a T5, without a head.
 

@@ -18,6 +18,7 @@ from limba.network import t5
 from limba.network.encoders import encoder, text_encoder
 from limba.optimizers import definitions
 from limba.training import configured_trainer
+from tasks.examples import python_docs
 from tasks.metrics import text_pair_metrics
 from tasks.metrics.text_pair_metrics import TextPair
 from tasks.pipeline import converters, predictions
@@ -132,6 +133,9 @@ def test_what_cannot_be():
         converters.CONVERTERS[model.FEATURE_CONVERTER_CLS]({}, True)
     with pytest.raises(ValueError, match="gives vectors of texts and no answers: `limba embed RUN`"):
         text_batches.for_model(model, 4)
+    assert text_encoder.configured(lambda: ENCODER) is ENCODER
+    with pytest.raises(ValueError, match=r"No gin file has the sizes of an encoder\. .*decoder-only models have no enc"):
+        text_encoder.configured(encoder.EncoderConfig)
     shapes = configured_trainer.batch_shapes(
         DatasetConfig("nobody", {"inputs": 8, "targets": 5}, "train", 6), model.FEATURE_CONVERTER_CLS
     )
@@ -227,6 +231,17 @@ def test_the_metrics_by_hand():
     found = text_pair_metrics.cosine_correlations(scored, ([0.1, 0.2, 0.9], {}))
     assert found["spearman_corrcoef"] == pytest.approx(100)
     assert found["pearson_corrcoef"] == pytest.approx(100 * np.corrcoef([1, 2, 4], [0.1, 0.2, 0.9])[0, 1])
+
+
+def test_pairs_of_the_embedded_corpus(tmp_path):
+    """The first two paragraphs of a document, where the second one is long enough."""
+    for split in ("train", "validation"):
+        texts = ['A, b c.\nOne "two" three four.\nFive.', "Alone", "First.\nToo short"]
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+        (tmp_path / f"{split}-00000-of-00001.jsonl").write_text(lines)
+    assert python_docs.write_pairs(tmp_path, tmp_path / "pairs") == {"train": 1, "validation": 1}
+    with (tmp_path / "pairs/train.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [["anchor", "positive"], ["A, b c.", 'One "two" three four.']]
 
 
 # ------------------------------------------------------ training -----------------------------------------------------
