@@ -134,7 +134,7 @@ def test_what_cannot_be():
     with pytest.raises(ValueError, match="gives vectors of texts and no answers: `limba embed RUN`"):
         text_batches.for_model(model, 4)
     assert text_encoder.configured(lambda: ENCODER) is ENCODER
-    with pytest.raises(ValueError, match=r"No gin file has the sizes of an encoder\. .*decoder-only models have no enc"):
+    with pytest.raises(ValueError, match=r"No gin file has the sizes of an encoder\. .*decoder-only models have no"):
         text_encoder.configured(encoder.EncoderConfig)
     shapes = configured_trainer.batch_shapes(
         DatasetConfig("nobody", {"inputs": 8, "targets": 5}, "train", 6), model.FEATURE_CONVERTER_CLS
