@@ -5,7 +5,7 @@ from pathlib import Path
 
 from convert.compare.comparison import TEXT
 from convert.compare.comparison_rows import Comparison
-from convert.engines import ct2_encoder, ct2_encoder_check, ct2_export, ct2_tokens
+from convert.engines import ct2_encoder, ct2_encoder_check, ct2_export, ct2_tokens, engine_export
 from convert.engines.ct2_export import Ct2Export
 from convert.families.encoder_family import EncoderFamily
 from convert.model_files import any_format
@@ -16,9 +16,12 @@ from limba.network.encoders.config import EncoderConfig
 
 
 class EncoderExport(Ct2Export[EncoderFamily, EncoderConfig]):
-    """See `Ct2Export`; the errors are those of `convert.engines.ct2_t5_export.T5Export`."""
+    """See `EngineExport`; the errors are those of `convert.engines.ct2_t5_export.T5Export`."""
 
-    notes = ("The vector of a text is the mean of the hidden states of its tokens, without those of padding.",)
+    notes = (
+        *Ct2Export.notes,
+        "The vector of a text is the mean of the hidden states of its tokens, without those of padding.",
+    )
 
     def __init__(self, model: EncoderModel, quantization: str):
         super().__init__(model, quantization)
@@ -64,7 +67,7 @@ class EncoderExport(Ct2Export[EncoderFamily, EncoderConfig]):
                 "",
                 'folder = "."  # the folder of this file',
                 f'encoder = ctranslate2.Encoder(folder, device="cpu", compute_type="{self.compute_type}")',
-                *ct2_export.opened(folder),
+                *engine_export.opened(folder),
                 "",
                 'texts = ["The first text.", "The second one."]',
                 "rows = [tokenizer.encode(text).tokens for text in texts]",

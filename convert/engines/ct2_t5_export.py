@@ -3,24 +3,23 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from convert.compare import t5_outputs
 from convert.compare.comparison import TEXT
 from convert.compare.comparison_rows import Comparison
-from convert.engines import ct2_export, ct2_t5, ct2_t5_check, ct2_tokens
-from convert.engines.ct2_export import TOKENIZER, Ct2Export, is_fast
+from convert.engines import ct2_export, ct2_t5, ct2_t5_check, ct2_tokens, engine_export
+from convert.engines.ct2_export import Ct2Export
+from convert.engines.engine_export import END, END_ID, is_fast
 from convert.families.t5_family import T5Family
 from convert.model_files import any_format
 from convert.model_files.hf import hf_tokenizer
 from convert.model_files.model import T5Model
 from limba.network.t5 import T5Config
 
-_END, _END_ID, _UNKNOWN = "</s>", 1, 2
+_UNKNOWN = 2
 
 
 class T5Export(Ct2Export[T5Family, T5Config]):
-    """See `Ct2Export`.
+    """See `EngineExport`.
 
     Raises:
       FileNotFoundError: if nothing tells the vocabulary.
@@ -28,7 +27,8 @@ class T5Export(Ct2Export[T5Family, T5Config]):
     """
 
     notes = (
-        f"An input ends with `{_END}`, which CTranslate2 does not add.",
+        *Ct2Export.notes,
+        f"An input ends with `{END}`, which CTranslate2 does not add.",
         "It cuts inputs after 1,024 tokens; `max_input_length=0` keeps them whole.",
     )
 
@@ -54,14 +54,14 @@ class T5Export(Ct2Export[T5Family, T5Config]):
         of_tokens = []
         if is_fast(folder):
             text = t5_outputs.text_tokens(self.model, TEXT)
-            ends = [_END_ID] if self._appends_end(folder) else []
+            ends = [END_ID] if engine_export.appends_end(folder) else []
             expected = None if text is None else [*text, *ends]
             size = self._tokenizer.vocab_size
             of_tokens = ct2_export.compare_tokens(folder, ct2_t5.VOCABULARY, size, _UNKNOWN, expected)
         return [*of_tokens, *ct2_t5_check.compare(self.model, folder, self._tokens, self.quantization)]
 
     def packages(self, folder: Path) -> Sequence[str]:
-        return () if self.vocabulary_file is None else ("tokenizers",) if is_fast(folder) else ("sentencepiece",)
+        return engine_export.t5_packages(folder, self.vocabulary_file)
 
     def program(self, folder: Path) -> str:
         imports, opened, encoded, decoded = self._of_tokenizer(folder)
@@ -87,14 +87,14 @@ class T5Export(Ct2Export[T5Family, T5Config]):
         """Of the program: imports, what opens the tokenizer, the tokens of a text, the text of tokens."""
         if self.vocabulary_file is None:
             decoded = "answer = bytes(ord(token) for token in result.hypotheses[0] if len(token) == 1)"
-            tokens = f'[*map(chr, text.encode()), "{_END}"]'
+            tokens = f'[*map(chr, text.encode()), "{END}"]'
             return (), (), tokens, (decoded, 'print(answer.decode(errors="ignore"))')
         if is_fast(folder):
             tokens = "tokenizer.encode(text).tokens"
             return (
                 ("from tokenizers import Tokenizer",),
-                ct2_export.opened(folder),
-                tokens if self._appends_end(folder) else f'[*{tokens}, "{_END}"]',
+                engine_export.opened(folder),
+                tokens if engine_export.appends_end(folder) else f'[*{tokens}, "{END}"]',
                 (
                     "ids = map(tokenizer.token_to_id, result.hypotheses[0])",
                     "print(tokenizer.decode([i for i in ids if i is not None], skip_special_tokens=False))",
@@ -102,11 +102,7 @@ class T5Export(Ct2Export[T5Family, T5Config]):
             )
         return (
             ("import sentencepiece",),
-            (f'pieces = sentencepiece.SentencePieceProcessor(f"{{folder}}/{hf_tokenizer.SPIECE}")',),
-            f'[*pieces.encode(text, out_type=str), "{_END}"]',
+            (engine_export.opened_pieces(),),
+            f'[*pieces.encode(text, out_type=str), "{END}"]',
             ("print(pieces.decode(result.hypotheses[0]))",),
         )
-
-    def _appends_end(self, folder: Path) -> bool:
-        """Whether tokenizer.json sets the end behind a text."""
-        return Tokenizer.from_file(str(folder / TOKENIZER)).encode("a").tokens[-1:] == [_END]

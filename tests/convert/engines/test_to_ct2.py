@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from convert.__main__ import main
-from convert.engines import ct2_library, ct2_t5, ct2_t5_check, ct2_tokens
+from convert.engines import ct2_library, ct2_t5, ct2_tokens, t5_check
 from convert.to_ct2 import to_ct2
 from convert.to_hf import to_hf
 from limba.files import disk
@@ -230,7 +230,7 @@ def test_a_missing_or_old_package_has_one_message(runs, tmp_path, capsys, monkey
 
 
 def test_rows_of_the_check_have_several_lengths_and_the_text():
-    inputs, targets = ct2_t5_check.check_rows(1000, [5, 6, 7])
+    inputs, targets = t5_check.check_rows(1000, [5, 6, 7])
     assert [np.count_nonzero(row) for row in inputs] == [48, 24, 7, 2]
     assert len({np.count_nonzero(row) for row in targets}) == 4
     np.testing.assert_array_equal(inputs[1, :4], [5, 6, 7, 5])

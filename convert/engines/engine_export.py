@@ -1,0 +1,115 @@
+"""A model on its way into the folder of an engine: what is written, the proof, and a README that says how to load it."""
+
+import abc
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic
+
+from tokenizers import Tokenizer
+
+from convert.compare import comparison_rows
+from convert.compare.comparison_rows import Comparison
+from convert.families.family import Family
+from convert.families.networks import Network
+from convert.model_files.hf import hf_tokenizer
+from convert.model_files.model import AFamily, ANetwork, Model
+
+TOKENIZER = "tokenizer.json"
+END, END_ID = "</s>", 1
+
+
+class EngineExport(abc.ABC, Generic[AFamily, ANetwork]):
+    """An export.
+
+    Attributes:
+      engine, link, package: of the engine: its name, its page, and what pip calls it.
+      model, quantization: what is written, and how its weights are.
+      vocabulary_file: None for bytes.
+      warnings: what a user of the folder should know, in whole sentences.
+      notes: sentences of the README about the use.
+    """
+
+    engine: ClassVar[str]
+    link: ClassVar[str]
+    package: ClassVar[str]
+    vocabulary_file: Path | None
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def __init__(self, model: Model[AFamily, ANetwork], quantization: str):
+        self.model, self.quantization = model, quantization
+
+    @property
+    @abc.abstractmethod
+    def num_bytes(self) -> int:
+        """Room on the disk for the model's files, about."""
+
+    @abc.abstractmethod
+    def write(self, folder: Path) -> None:
+        """Writes the model and the tokenizer's files."""
+
+    @abc.abstractmethod
+    def compare(self, folder: Path) -> list[Comparison]:
+        """Compares the folder with the model, in the engine."""
+
+    def remove_unneeded(self, folder: Path) -> None:
+        """Removes what only the comparison needs."""
+
+    @abc.abstractmethod
+    def packages(self, folder: Path) -> Sequence[str]:
+        """What the program of the README needs beside the engine."""
+
+    @abc.abstractmethod
+    def program(self, folder: Path) -> str:
+        """The program of the README."""
+
+    def readme(self, folder: Path, name: str, report: Mapping[str, Any], rows: list[Comparison]) -> str:
+        """The text of README.md."""
+        average = "the average of the parameters at " if report["average"] else ""
+        checked = "It was not checked (`--no-check`)."
+        if rows:
+            checked = f"In {self.engine} {report[f'{self.package}_version']}:\n\n"
+            checked += textwrap.indent(comparison_rows.table(rows), "    ")
+        parts = (
+            f"# {name}",
+            f"A {self.model.family.title} for [{self.engine}]({self.link}), made by Limba from "
+            f"{average}`{report['checkpoint']}` (step {report['step']:,}, {report['parameters']:,} parameters). Its "
+            f"weights are {self.quantization}.",
+            "## Use",
+            f"    pip install {' '.join([self.package, *self.packages(folder)])}",
+            f"```python\n{self.program(folder)}\n```",
+            "\n".join(f"- {note}" for note in self.notes),
+            "## Check",
+            checked,
+        )
+        return "\n\n".join(parts) + "\n"
+
+
+AnyExport = EngineExport[Family, Network]
+
+
+def is_fast(folder: Path) -> bool:
+    """Whether the library tokenizers reads the folder's tokenizer."""
+    return (folder / TOKENIZER).is_file()
+
+
+def appends_end(folder: Path) -> bool:
+    """Whether a T5's tokenizer.json sets the end behind a text."""
+    return Tokenizer.from_file(str(folder / TOKENIZER)).encode("a").tokens[-1:] == [END]
+
+
+def t5_packages(folder: Path, vocabulary_file: Path | None) -> Sequence[str]:
+    """What a program needs for a T5's tokenizer."""
+    return () if vocabulary_file is None else ("tokenizers",) if is_fast(folder) else ("sentencepiece",)
+
+
+def opened(folder: Path) -> list[str]:
+    """The lines of a program that open tokenizer.json; an engine would take padding for tokens of a text."""
+    pads = Tokenizer.from_file(str(folder / TOKENIZER)).padding is not None
+    return [f'tokenizer = Tokenizer.from_file(f"{{folder}}/{TOKENIZER}")', *["tokenizer.no_padding()"] * pads]
+
+
+def opened_pieces() -> str:
+    """The line of a program that opens spiece.model."""
+    return f'pieces = sentencepiece.SentencePieceProcessor(f"{{folder}}/{hf_tokenizer.SPIECE}")'
