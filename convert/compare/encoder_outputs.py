@@ -137,13 +137,13 @@ _compiled_apply = jax.jit(_apply, static_argnums=(0, 1))
 def measures(model: EncoderModel, batch: Batch) -> Measures:
     """The logits of a folder in float64, in Limba's order and shape."""
     assert model.folder is not None
-    stored, content, order = model.folder.stored, model.folder.content, _order(model)
+    stored, content, order = model.folder.stored, model.folder.content, order_of(model)
     functions = {"logits": numpy_encoders.logits}
     if model.head.kind == heads.PAIRS:
         functions["pair logits"] = numpy_encoders.pair_logits
 
     def run(what: str, tokens: np.ndarray, types: np.ndarray, rounding: float64.Rounding) -> np.ndarray:
-        return _in_order(what, functions[what](stored, content, order[tokens], types, rounding), model)
+        return in_order(what, functions[what](stored, content, order[tokens], types, rounding), model)
 
     # A row has one place, or those of its tokens.
     by_token = model.head.kind != heads.SEQUENCE
@@ -161,18 +161,18 @@ def in_transformers(model: EncoderModel, batch: Batch) -> Output:
     assert model.folder is not None
     if reason := _impossible(model):
         return Output(reason=reason)
-    order = _order(model)
+    order = order_of(model)
     inputs = {"input_ids": order[batch["tokens"]], "attention_mask": batch["tokens"] != model.config.pad_id}
     types = {"token_type_ids": batch["token_types"]} if "type_vocab_size" in model.folder.content else {}
     found = transformers_process.run_encoder(Path(model.path), model.dtype, inputs | types, {"head": model.head.kind})
-    return Output({what: _in_order(what, logits, model) for what, logits in found.items()})
+    return Output({what: in_order(what, logits, model) for what, logits in found.items()})
 
 
-def _in_order(what: str, logits: np.ndarray, model: EncoderModel) -> np.ndarray:
+def in_order(what: str, logits: np.ndarray, model: EncoderModel) -> np.ndarray:
     """Logits of the folder in Limba's order and shape."""
     # Hugging Face's logits of rows have no dim for places.
     placed = logits[:, None] if logits.ndim == 2 else logits
-    return placed if model.head.labels or what != "logits" else placed[..., _order(model)]
+    return placed if model.head.labels or what != "logits" else placed[..., order_of(model)]
 
 
 def _impossible(model: EncoderModel) -> str | None:
@@ -192,6 +192,6 @@ def _impossible(model: EncoderModel) -> str | None:
     return None
 
 
-def _order(model: EncoderModel) -> np.ndarray:
+def order_of(model: EncoderModel) -> np.ndarray:
     """The folder's ids of Limba's, and Limba's of the folder's: two may be exchanged."""
     return table.exchanged(model.config.vocab_size, model.config.pad_id, model.pad_id)

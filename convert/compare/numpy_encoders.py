@@ -67,18 +67,13 @@ def logits(
     `[batch, length]`, and `pad_token_id` is padding.
     """
     weights = Weights(tensors, rounding)
-    is_token = input_ids != config["pad_token_id"]
-    visible = is_token[:, None, None, :]
-    if config["model_type"] == _MODERNBERT:
-        x, embedding = _modernbert(weights, config, input_ids, visible)
-    else:
-        x, embedding = _bert(weights, config, input_ids, token_type_ids, visible)
+    x, embedding = _states(weights, config, input_ids, token_type_ids)
     name = (config.get("architectures") or [""])[0]
     if name.endswith("ForTokenClassification"):
         x = _head_of_modernbert(weights, config, x) if config["model_type"] == _MODERNBERT else x
         return weights.product("classifier", x)
     if name.endswith("ForSequenceClassification"):
-        return _logits_of_rows(weights, config, x, is_token)
+        return _logits_of_rows(weights, config, x, input_ids != config["pad_token_id"])
     if config["model_type"] == _MODERNBERT:
         return weights.attend(embedding, _head_of_modernbert(weights, config, x)) + weights.bias("decoder")
     if config["model_type"] in _AFTER_PADDING:
@@ -95,17 +90,23 @@ def pair_logits(
 ) -> Array:
     """Float64 logits `[batch, 2]` of BERT's next sentence: it follows, or it does not. For the ids see `logits`."""
     weights = Weights(tensors, rounding)
-    x, _ = _bert(weights, config, input_ids, token_type_ids, (input_ids != config["pad_token_id"])[:, None, None, :])
+    x, _ = _states(weights, config, input_ids, token_type_ids)
     return weights.product("cls.seq_relationship", np.tanh(weights.product("bert.pooler.dense", x[:, 0])))
 
 
 def hidden_states(
     tensors: Mapping[str, SavedTensor], config: Config, input_ids: Array, token_type_ids: Array, rounding: Rounding
 ) -> Array:
-    """Float64 outputs `[batch, length, embed]` of the encoder of BERT or a relative of it; for the ids see `logits`."""
-    weights = Weights(tensors, rounding)
+    """Float64 outputs `[batch, length, embed]` of the encoder; for the ids see `logits`."""
+    return _states(Weights(tensors, rounding), config, input_ids, token_type_ids)[0]
+
+
+def _states(weights: Weights, config: Config, input_ids: Array, token_type_ids: Array) -> tuple[Array, str]:
+    """The encoder's outputs, and the name of the embedding."""
     visible = (input_ids != config["pad_token_id"])[:, None, None, :]
-    return _bert(weights, config, input_ids, token_type_ids, visible)[0]
+    if config["model_type"] == _MODERNBERT:
+        return _modernbert(weights, config, input_ids, visible)
+    return _bert(weights, config, input_ids, token_type_ids, visible)
 
 
 def _head_of_modernbert(weights: Weights, config: Config, x: Array) -> Array:

@@ -71,6 +71,13 @@ def logits(
     return product(decoded, weights.kernel("lm_head"))
 
 
+def encoder_outputs(weights: TorchWeights, config: Config, input_ids: Array, rounding: Rounding) -> Array:
+    """Float64 outputs `[batch, length, embed]` of the encoder; see `logits`."""
+    visible = (input_ids != config["pad_token_id"])[:, None, None, :]
+    embedded = rows_of(weights.embedding("shared"), input_ids)
+    return _Network(weights, config, rounding).stack("encoder", embedded, visible, None)
+
+
 def token_logits(weights: TorchWeights, config: Config, input_ids: Array, rounding: Rounding) -> Array:
     """Float64 logits `[batch, length, labels]` of a classifier of tokens on the encoder; see `logits`."""
     visible = (input_ids != config["pad_token_id"])[:, None, None, :]

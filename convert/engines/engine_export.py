@@ -1,4 +1,4 @@
-"""A model on its way into the folder of an engine: what is written, the proof, and a README that says how to load it."""
+"""A model on its way into the folder of an engine: its files, the proof, and a README that says how to load it."""
 
 import abc
 import textwrap

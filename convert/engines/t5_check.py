@@ -18,7 +18,7 @@ from convert.compare.float64 import Measure, largest_difference
 from convert.compare.outputs import Batch
 from convert.model_files.model import T5Model
 
-PAD, _EOS = forward.PAD_ID, forward.EOS_ID
+PAD, EOS = forward.PAD_ID, forward.EOS_ID
 # Tokens of each row, without the end.
 _INPUTS, _TARGETS = (47, 23, 6, 1), (23, 11, 4, 1)
 GREEDY_TOKENS = 16
@@ -52,7 +52,7 @@ def compare(model: T5Model, engine: T5Engine, text_from: T5Model) -> list[Compar
     Raises:
       NotFiniteError: if the model's logits are not finite.
     """
-    inputs, targets = _rows(text_from)
+    inputs, targets = rows_of(text_from)
     batch = _batch(model, inputs, targets, engine.greedy(inputs))
     measures = t5_outputs.measures(model, batch)
     assert not isinstance(measures, str), "an activation that the engine has and NumPy's T5 does not"
@@ -83,7 +83,7 @@ def compare_quantized(model: T5Model, engine: T5Engine, quantization: str, dtype
       model: with its own weights.
       engine: has the quantized ones, and computes in `dtype`.
     """
-    inputs, targets = _rows(model)
+    inputs, targets = rows_of(model)
     batch = _batch(model, inputs, targets, engine.greedy(inputs))
     logits = t5_outputs.in_limba(model.cast(np.dtype(np.float32)), batch)["logits"]
     count = len(targets)
@@ -96,7 +96,7 @@ def compare_quantized(model: T5Model, engine: T5Engine, quantization: str, dtype
     yield Comparison(f"greedy tokens, {quantization}", None, 0, note)
 
 
-def _rows(model: T5Model) -> tuple[np.ndarray, np.ndarray]:
+def rows_of(model: T5Model) -> tuple[np.ndarray, np.ndarray]:
     return check_rows(model.config.vocab_size, t5_outputs.text_tokens(model, TEXT) or ())
 
 
@@ -111,7 +111,7 @@ def check_rows(vocab_size: int, text: Sequence[int]) -> tuple[np.ndarray, np.nda
         features = np.zeros((len(lengths), max(lengths) + 1), np.int32)
         for row, length in zip(features, lengths, strict=True):
             row[:length] = rng.integers(min(3, vocab_size - 1), vocab_size, length)
-            row[length] = _EOS
+            row[length] = EOS
         if len(text):
             features[1, : lengths[1]] = np.resize(np.minimum(text, vocab_size - 1), lengths[1])
         found.append(features)
