@@ -36,6 +36,9 @@ _NAMES = [
 _IN_FOLDERS = ("1_Pooling/config.json",)
 _GB, _MB = 10**9, 10**6
 
+# Folders for engines, by the format of their reports.
+_ENGINES = {"ctranslate2": "CTranslate2", "onnx": "ONNX Runtime"}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", help="the folder that to-hf wrote")
@@ -116,9 +119,9 @@ def _verified(folder: Path, check: bool) -> dict[str, Any]:
         raise FileNotFoundError(f"{missing} --no-check uploads it as it is.")
     else:
         report = {}
-    if report.get("format") == "ctranslate2":
+    if engine := _ENGINES.get(report.get("format")):
         raise ValueError(
-            f"{folder} is for CTranslate2, and push uploads folders for transformers. This uploads it: "
+            f"{folder} is for {engine}, and push uploads folders for transformers. This uploads it: "
             f"hf upload ORG/NAME {folder}"
         )
     if check and report.get("checked") is not True:

@@ -169,7 +169,7 @@ def test_the_program_of_the_readme_runs(family, written, monkeypatch):
 
 def test_the_example_of_the_page_runs(runs, tmp_path, monkeypatch):
     page = (ROOT / "docs/serving.md").read_text("utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "ctranslate2" in block]
     assert "limba convert to-ct2 runs/mine exports/mine_ct2" in page
     assert main(["to-ct2", str(runs("t5")), str(tmp_path / "exports/mine_ct2"), "--no-check"]) == 0
     assert re.fullmatch(r"-?\d+\.\d+", _printed(code, tmp_path, monkeypatch).splitlines()[-1])
