@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,12 +112,21 @@ def limba_outputs(model: EncoderModel, batch: Batch, anew: bool = False) -> dict
     Args:
       anew: trace the network, even if that was done before.
     """
+    apply = jax.jit(functools.partial(_apply), static_argnums=(0, 1)) if anew else _compiled_apply
+    return _outputs(apply, model, batch)
+
+
+def untraced_logits(model: EncoderModel, batch: Batch) -> np.ndarray:
+    """`limba_logits`, computed layer by layer outside of `jax.jit`: an interceptor of Flax sees the numbers."""
+    return _outputs(_apply, model, batch)["logits"]
+
+
+def _outputs(apply: Callable[..., dict[str, jax.Array]], model: EncoderModel, batch: Batch) -> dict[str, np.ndarray]:
     params = traverse_util.unflatten_dict(
         {name: np.asarray(t).astype(np.float32) for name, t in model.tensors.items()}, sep="/"
     )
     types = batch["token_types"] if model.config.num_token_types else None
     with jax.default_matmul_precision("highest"):
-        apply = jax.jit(functools.partial(_apply), static_argnums=(0, 1)) if anew else _compiled_apply
         found = apply(networks.plain(model.config), model.head, params, batch["tokens"], types)
     return {name: np.asarray(logits) for name, logits in found.items()}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from convert.families.config_files import encoder_config
-from convert.model_files.hf import hf_tokenizer, tokenizer_folder
+from convert.model_files.hf import hf_tokenizer, older_tokenizers, tokenizer_folder
 from convert.model_files.model import Model, ModelHints
 from limba.checkpoint_files import run_folder
 from limba.files import json_text, storage, untrusted_json
@@ -59,7 +59,7 @@ def of_folder(path: Path, pad_id: int, hints: ModelHints) -> Mapping[str, Any] |
     file = _in(place)
     if hints.vocab is None and not file.is_file():
         return None
-    if place.is_dir():
+    if file.parent == place:
         tokenizer_folder.check_settings(place, hints.ignore_config_keys)
     is_ours = tokenizer_folder.special_ids(file).get("pad") == encoder_config.PAD_ID
     return record(file if is_ours else _with_padding_first(file, pad_id))
@@ -83,7 +83,7 @@ def of_new_network(config_file: Path, hints: ModelHints) -> tuple[Path, int] | N
             f"{place} has no {tokenizer_folder.FILE}. `limba vocab build --kind wordpiece` makes one of your texts; "
             "transformers writes one for an older tokenizer: AutoTokenizer.from_pretrained(IN).save_pretrained(OUT)."
         )
-    if place.is_dir():
+    if found.parent == place:
         tokenizer_folder.check_settings(place, hints.ignore_config_keys)
     pad_id = tokenizer_folder.special_ids(found).get("pad")
     if pad_id is None:
@@ -101,7 +101,12 @@ def _with_padding_first(file: Path, pad_id: int) -> Path:
 
 
 def _in(place: Path) -> Path:
-    return place / tokenizer_folder.FILE if place.is_dir() else place
+    if not place.is_dir():
+        return place
+    file = place / tokenizer_folder.FILE
+    if not file.is_file() and older_tokenizers.has_files(place):
+        return tokenizer_folder.temporary_file(older_tokenizers.content(place))
+    return file
 
 
 def record(file: Path) -> dict[str, Any]:

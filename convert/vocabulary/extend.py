@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from convert import from_hf
+from convert import from_hf, written_model
 from convert.model_files.hf import hf_tokenizer
 from convert.vocabulary import changed_model, replace
 
@@ -32,7 +32,7 @@ def extend(
     if pieces < 1:
         raise ValueError(f"--pieces is {pieces}; it is at least 1.")
     path = from_hf.find(source, with_runs=True)
-    folder = changed_model.choose_empty(out, path)
+    folder = written_model.choose_empty(out, path)
     model, old = changed_model.open_model(path)
     changed_model.check_is_unigram(path, old)
     assert old.model is not None

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from convert import from_hf
+from convert import from_hf, written_model
 from convert.compare import trimmed_logits
 from convert.model_files import trimmed_model
 from convert.model_files.hf import hf_folder, hf_tokenizer
@@ -45,7 +45,7 @@ def replace(
       ValueError: if a vocabulary cannot be used, OUT is in use, or the disk is too small.
     """
     path = from_hf.find(source, with_runs=True)
-    folder = changed_model.choose_empty(out, path)
+    folder = written_model.choose_empty(out, path)
     model, old = changed_model.open_model(path)
     new = hf_tokenizer.from_file(vocab, None)
     if not new.own_sentinels:  # as many behind its pieces as the old one has
@@ -83,8 +83,7 @@ def write(
     found = replaced_pieces.origins(before, after, (old.sentinels, new.sentinels), new.vocab_size)
     num_rows = training_text.round_up(new.vocab_size)
     changed = trimmed_model.replaced(model, found.ids, num_rows, new.vocabulary)
-    is_folder = hf_folder.is_folder(path)
-    bytes_each = model.dtype.itemsize if is_folder else 4
+    bytes_each = model.dtype.itemsize if hf_folder.is_folder(path) else 4
     disk.require(folder, changed.num_parameters * bytes_each)
     rows = np.pad(found.shared, (0, num_rows - new.vocab_size), constant_values=-1)
     worst = trimmed_logits.difference(model, changed, rows, _texts(rows))
@@ -106,8 +105,7 @@ def write(
         "before": dataclasses.asdict(sizes[0]),
         "after": dataclasses.asdict(sizes[1]),
     }
-    write = changed_model.write_folder if is_folder else changed_model.write_run
-    written = write(changed, folder, name, record, verify)
+    written = written_model.write(changed, path, folder, name, record, verify)
     print(f"{path} is written to {written} with another vocabulary.\n{changed_model.report(*sizes)}")
     print(
         f"Of {new.vocab_size:,} ids {kept:,} are in both vocabularies: their rows are kept, and their logits differ "

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from convert import from_hf
+from convert import from_hf, written_model
 from convert.compare import trimmed_logits
 from convert.model_files import trimmed_model
 from convert.model_files.hf import hf_folder, hf_tokenizer
@@ -54,7 +54,7 @@ def trim(
     # ------------------------------------------------------ request --------------------------------------------------
     _check_numbers(size, min_count)
     path = from_hf.find(source, with_runs=True)
-    folder = changed_model.choose_empty(out, path)
+    folder = written_model.choose_empty(out, path)
     model, tokenizer = changed_model.open_model(path)
     changed_model.check_is_unigram(path, tokenizer)
     of_lines = functools.partial(changed_model.lines, corpus, text_column)
@@ -76,8 +76,7 @@ def trim(
     file = hf_tokenizer.temporary_file(after.model)
     rows = np.concatenate([kept, len(before) + np.arange(extra_ids)])  # T5's padding of rows is left out
     new = trimmed_model.trimmed(model, rows, hf_tokenizer.describe(file, extra_ids))
-    is_folder = hf_folder.is_folder(path)
-    bytes_each = model.dtype.itemsize if is_folder else 4
+    bytes_each = model.dtype.itemsize if hf_folder.is_folder(path) else 4
     disk.require(folder, new.num_parameters * bytes_each)
     worst = trimmed_logits.difference(model, new, rows, same.first)
     if not worst == 0:
@@ -98,9 +97,7 @@ def trim(
         "after": dataclasses.asdict(sizes[1]),
         "kept": kept.tolist(),
     }
-    written = (changed_model.write_folder if is_folder else changed_model.write_run)(
-        *(new, folder, RECORD, record, verify)
-    )
+    written = written_model.write(new, path, folder, RECORD, record, verify)
     print(f"{path} is trimmed to {written}.\n{changed_model.report(*sizes)}")
     print(
         f"{same.compared:,} of {used.lines:,} lines have only pieces that are kept, and the same tokens as before; the "

@@ -64,7 +64,7 @@ def find(arguments: RunArguments) -> Corpus:
         )
     parts = dict(corpus.splits or {split: split for split in splits})
     if "validation" not in splits and arguments.do_eval:
-        if not arguments.do_train:
+        if "train" not in splits or (not arguments.do_train and arguments.is_finetuning):
             raise ValueError(
                 f"{corpus.name!r} has no split 'validation' to evaluate; it has {_listed(splits)}: give "
                 "--validation_file."

@@ -13,7 +13,7 @@ ALIASES: Mapping[str, str] = {
     "per_gpu_train_batch_size": "per_device_train_batch_size",
     "per_gpu_eval_batch_size": "per_device_eval_batch_size",
     "training_accumulation_steps": "gradient_accumulation_steps",
-    "iters": "max_steps",
+    **dict.fromkeys(("iters", "max_train_steps"), "max_steps"),
     "lr": "learning_rate",
     "lr_scheduler": "lr_scheduler_type",
     "num_warmup_steps": "warmup_steps",
@@ -122,6 +122,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
         ("n_best_size", "null_score_diff_threshold"),
         "they choose among spans, and a T5 writes its answer: run_seq2seq_qa.py reads neither",
     ),
+    "with_tracking": "report_to names the trackers",
     "working_dir": "paths begin where the command runs",
     "show_valid_examples": "`limba preview` shows examples",
 }

@@ -33,13 +33,20 @@ _HARMLESS = {"cooldown": (0,), "eps": (1e-8,), "verbose": (False, True)}
 _SHAPES = {"warmup_type": ("linear", "cosine", "1-sqrt"), "decay_type": ("linear", "cosine", "1-sqrt")}
 
 
-def complete_plateau(used: dict[str, Any]) -> list[str]:
+# Schedules that transformers' get_scheduler makes without looking at the numbers.
+_WITHOUT_NUMBERS = ("constant", "constant_with_warmup", "inverse_sqrt")
+
+
+def complete(used: dict[str, Any]) -> list[str]:
     """Turns `reduce_lr_on_plateau` into the keys of a drop of the rate, in the arguments `used`; returns notes.
 
     Raises:
       ValueError: for a number that a plateau does not have here.
     """
-    if used.get("lr_scheduler_type") != PLATEAU:
+    kind = used.get("lr_scheduler_type")
+    if kind in _WITHOUT_NUMBERS and (ignored := used.pop("lr_scheduler_kwargs", None)):
+        return [f"Without effect: lr_scheduler_kwargs {ignored!r} ({kind} reads none, in transformers either)."]
+    if kind != PLATEAU:
         return []
     given = used.pop("lr_scheduler_kwargs", None) or {}
     drops: dict[str, Any] = {"use_lr_drop": True}
@@ -68,8 +75,9 @@ def check(kind: str, given: Any, learning_rate: float) -> None:
     for name, value in given.items() if isinstance(given, Mapping) else [(given, None)]:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if name not in known or not (value in _SHAPES[name] if name in _SHAPES else is_number):
-            numbers = f"has the numbers {', '.join(known)}" if known else "has no numbers"
-            raise ValueError(f"lr_scheduler_kwargs is {given!r}; {kind} {numbers}, as {{NAME: NUMBER}}.")
+            numbers = f"has the numbers {', '.join(known)}, as {{NAME: NUMBER}}"
+            numbers = numbers if known else "has no numbers: leave it out"
+            raise ValueError(f"lr_scheduler_kwargs is {given!r}; {kind} {numbers}.")
     if "min_lr" in known and ("min_lr" in given) == ("min_lr_rate" in given):
         raise ValueError(
             f"lr_scheduler_kwargs is {given!r}; {kind} needs one of min_lr, the least rate, and min_lr_rate, its share "

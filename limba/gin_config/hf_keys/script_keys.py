@@ -25,7 +25,7 @@ FIELDS = {field.name: field for field in dataclasses.fields(RunArguments)}
 _TYPES = typing.get_type_hints(RunArguments)
 
 # Keys that are read in a way of their own.
-_OF_OWN_FORM = ("optimize_mode", "optimizer_parameters", "data_n_epochs")
+_OF_OWN_FORM = ("optimize_mode", "optimizer_parameters", "data_n_epochs", "checkpointing_steps")
 # Keys whose values are lists or objects, and those that take several words of the command line.
 _JSON = ("labels", "lr_scheduler_kwargs")
 _LISTS = ("report_to", "metric_names", "ignore_config_keys", "include_for_metrics", "label_names")
@@ -149,7 +149,7 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
         if used["task_name"] not in WORD_TASKS:
             used |= {"benchmark": "glue", "dataset_name": used["task_name"]}
     notes += t5_experiments.complete(values, used)
-    notes += schedule_keys.complete_plateau(used)
+    notes += schedule_keys.complete(used)
     notes += script_names.complete(values, used)
     notes += _complete_questions(used)
     notes += _complete_summaries(values, used)
@@ -160,6 +160,8 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     if used.get("benchmark") and not used.get("model_name_or_path") and not used.get("config_name"):
         used["model_name_or_path"] = BENCHMARK_MODEL
         notes.append(f"model_name_or_path is not given; {BENCHMARK_MODEL} is trained.")
+    if (period := values.get("checkpointing_steps")) is not None:
+        used |= {"save_strategy": "epoch"} if period == "epoch" else {"save_steps": _typed("save_steps", period)}
     if "optimize_mode" in values:
         used["greater_is_better"] = _is_max(values["optimize_mode"])
     if "optim" in used:

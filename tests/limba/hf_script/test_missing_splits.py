@@ -24,3 +24,12 @@ def test_the_key_is_named(tmp_path, given, does, says):
     arguments = from_values(keys | files | dict.fromkeys(does, True))[0]
     with pytest.raises(ValueError, match=says):
         script_data.find(arguments)
+
+
+def test_an_evaluation_alone_of_documents_has_the_part_that_a_training_holds_out(tmp_path):
+    """As run_mlm.py does; the scripts of rows with answers want a validation file."""
+    (tmp_path / "corpus.txt").write_text("a\nb\n")
+    keys = {"model_name_or_path": "m", "output_dir": "o", "train_file": str(tmp_path / "corpus.txt"), "do_eval": True}
+    assert script_data.find(from_values(keys)[0]).splits == {"train": "train[5%:]", "validation": "train[:5%]"}
+    with pytest.raises(ValueError, match="no split 'validation' to evaluate"):
+        script_data.find(from_values(keys | {"label_column_name": "label"})[0])

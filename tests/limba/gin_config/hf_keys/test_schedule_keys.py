@@ -35,6 +35,15 @@ def test_numbers_that_a_schedule_does_not_have(kind, numbers, words):
         from_values(BASE | {"lr_scheduler_type": kind, "lr_scheduler_kwargs": numbers})
 
 
+def test_numbers_that_transformers_does_not_read():
+    numbers = {"lr_scheduler_kwargs": {"timescale": 9}}
+    arguments, notes = from_values(BASE | numbers | {"lr_scheduler_type": "inverse_sqrt"})
+    assert arguments.lr_scheduler_kwargs is None
+    assert [note for note in notes if "lr_scheduler_kwargs {'timescale': 9} (inverse_sqrt reads none" in note]
+    with pytest.raises(ValueError, match="linear has no numbers: leave it out"):
+        from_values(BASE | numbers | {"lr_scheduler_type": "linear"})
+
+
 def test_a_plateau_that_contradicts_the_best_metric():
     keys = {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"mode": "min"}}
     with pytest.raises(ValueError, match="has mode 'min', and greater_is_better is True"):

@@ -380,6 +380,15 @@ def test_summaries_are_measured_by_rouge_as_their_script_does():
     assert script_keys.from_values(keys | own)[0].metrics == ("bleu",)
 
 
+@pytest.mark.parametrize(("period", "expected"), [("epoch", ("epoch", 500)), ("20", ("steps", 20))])
+def test_keys_of_the_scripts_without_a_trainer(period, expected):
+    keys = {"output_dir": "o", "model_name_or_path": "m", "train_file": "t.txt", "script": "run_mlm_no_trainer.py"}
+    given = {"max_train_steps": "20", "num_warmup_steps": 10, "checkpointing_steps": period, "with_tracking": True}
+    arguments, _ = from_values(keys | given)
+    assert (arguments.max_steps, arguments.warmup_steps) == (20, 10)
+    assert (arguments.save_strategy, arguments.save_steps) == expected
+
+
 @pytest.mark.parametrize("strategy", ["steps", "epoch", "no"])
 def test_a_strategy_of_evaluation_asks_for_evaluation(strategy):
     keys = {"output_dir": "o", "model_name_or_path": "m", "train_file": "t.txt", "do_train": True}

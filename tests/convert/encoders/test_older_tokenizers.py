@@ -1,0 +1,52 @@
+"""Folders with vocab.txt, or with vocab.json and merges.txt, give the tokens that transformers makes of them."""
+
+import json
+
+import pytest
+import transformers
+from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
+
+from convert.model_files import encoder_vocabularies
+from convert.model_files.hf import tokenizer_folder
+from convert.model_files.model import ModelHints
+
+TEXTS = [
+    "Élan vital, THE end.",
+    "狐は犬を跳び越える ß",
+    "a [MASK] b<mask> c",
+    "  two  blanks\n",
+    "Übung – „Äpfel“ 12.5%",
+]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"do_lower_case": False}, {"strip_accents": False}, {"add_prefix_space": True}]
+)
+@pytest.mark.parametrize("kind", ["wordpiece", "bytes"])
+def test_tokens_are_those_of_transformers(kind, settings, tmp_path):
+    trained = BertWordPieceTokenizer(lowercase=settings.get("do_lower_case", True))
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    if kind == "bytes":
+        trained, special = ByteLevelBPETokenizer(), ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    trained.train_from_iterator(TEXTS * 9, vocab_size=420, special_tokens=special)
+    trained.save_model(str(tmp_path))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    theirs = transformers.BertTokenizerFast if kind == "wordpiece" else transformers.RobertaTokenizerFast
+    theirs = theirs.from_pretrained(str(tmp_path))
+    file, pad = encoder_vocabularies.of_new_network(tmp_path / "config.json", ModelHints())
+    assert pad == theirs.pad_token_id and tokenizer_folder.special_ids(file)["pad"] == 0
+    ours, other = Tokenizer.from_file(str(file)), {0: pad, pad: 0}
+    for text in TEXTS:
+        assert [other.get(i, i) for i in ours.encode(text).ids] == theirs(text)["input_ids"], text
+
+
+def test_a_vocabulary_without_its_special_tokens_is_named(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\na\n##b\n")
+    with pytest.raises(ValueError, match=r"vocab.txt has no token \[UNK\], \[SEP\], \[CLS\], \[MASK\]"):
+        encoder_vocabularies.of_new_network(tmp_path / "config.json", ModelHints())
+    (tmp_path / "vocab.txt").unlink()
+    ids = {token: i for i, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", "<mask>", "a", "b"])}
+    (tmp_path / "vocab.json").write_text(json.dumps(ids))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b c\n")
+    with pytest.raises(ValueError, match=r"merges.txt is damaged: 'a b c' is no pair"):
+        encoder_vocabularies.of_new_network(tmp_path / "config.json", ModelHints())
