@@ -238,6 +238,7 @@ def _read(file: str) -> _Opened:
         ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    _check_added_tokens(tokenizer, file)
     ids = tokenizer.get_vocab(with_added_tokens=True)
     if not ids:
         raise ValueError(f"{file} has no tokens. Download it again, or build one with `limba vocab build`.")
@@ -253,6 +254,18 @@ def _read(file: str) -> _Opened:
         special_tokens,
         tuple(sorted(flagged | set(special_tokens.values()))),
     )
+
+
+def _check_added_tokens(tokenizer: Any, file: str) -> None:
+    """Raises ValueError for an added token with which the library fails on every text."""
+    for id_, token in tokenizer.get_added_tokens_decoder().items():
+        if token.normalized and tokenizer.normalizer and not tokenizer.normalizer.normalize_str(token.content):
+            raise ValueError(
+                f"{file}: nothing is left of the added token {token.content!r} (id {id_}) after the file's normalizer, "
+                "and transformers fails on every text with such a tokenizer. Add it as it is, with "
+                f"tokenizer.add_tokens(AddedToken({token.content!r}, normalized=False)), and save the tokenizer again; "
+                'or set "normalized" of that token to false in the file.'
+            )
 
 
 def _read_bytes(file: str) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
-from convert.model_files.hf import hf_tokenizer, tokenizer_json
+from convert.model_files.hf import hf_tokenizer, tokenizer_json, tokenizer_settings
 from convert.model_files.hf.hf_tokenizer import NUM_BYTE_IDS, SPIECE, Tokenizer, read_json
 from limba.data.sentinels import NAME, counts_down
 from limba.files import json_text
@@ -128,10 +128,17 @@ def _json_alone(files: _Files, error: _OtherIds | None = None) -> Tokenizer:
 
 
 def _new_json(files: _Files, model_file: Path, error: _OtherIds) -> Tokenizer:
-    """A tokenizer.json of a SentencePiece model and tokens with any ids, for as long as the process lives."""
+    """A tokenizer.json of a SentencePiece model and tokens with any ids, for as long as the process lives.
+
+    Added tokens that are not special, such as "{", are found in a text before it is normalized, as T5's class without a
+    tokenizer.json does. If there are any, each stretch between them begins with a space, as in that class.
+    """
     model = sentencepiece_pb2.ModelProto.FromString(model_file.read_bytes())
     num_pieces = len(model.pieces)
     behind = {id_: token for token, id_ in files.added.items() if id_ >= num_pieces}
+    if not any(map(NAME.fullmatch, files.added)):  # Version 3 wrote the number of sentinels alone.
+        count = files.config.get("extra_ids", hf_tokenizer.open_model(model_file, None).extra_ids)
+        behind = {num_pieces + count - 1 - i: f"<extra_id_{i}>" for i in range(count)} | behind
     pieces = {piece.piece: id_ for id_, piece in enumerate(model.pieces)}
     elsewhere = {token: id_ for token, id_ in files.added.items() if id_ < num_pieces and pieces.get(token) != id_}
     if model.trainer_spec.model_type != sentencepiece_pb2.TrainerSpec.UNIGRAM:
@@ -142,9 +149,18 @@ def _new_json(files: _Files, model_file: Path, error: _OtherIds) -> Tokenizer:
     special |= {id_: token for token, id_ in files.added.items() if NAME.fullmatch(token)}
     content = tokenizer_json.from_model(model, len(behind), special)
     flags = {token["content"]: token for token in files.config.get("added_tokens_decoder", {}).values()}
+    are_special = {*hf_tokenizer.SPECIAL_TOKENS, *tokenizer_settings.of_folder(files.folder).special_tokens}
+    plain = []
     for token in content["added_tokens"]:
-        given = flags.get(token["content"], {})
-        token.update({name: given[name] for name in tokenizer_json.FLAGS if name in given})
+        name = token["content"]
+        given = flags.get(name, {"special": name in are_special or NAME.fullmatch(name) is not None})
+        token.update({key: given[key] for key in tokenizer_json.FLAGS if key in given})
+        if not token["special"]:
+            token["normalized"] = False
+            plain.append(name)
+    sentinels = [id_ for id_, token in special.items() if NAME.fullmatch(token)]
+    if plain and files.config.get("legacy") is not False and tokenizer_json.is_as_t5s(model, sentinels):
+        content["pre_tokenizer"] = tokenizer_json.WORDS
     text = json_text.dumps(content, ensure_ascii=False)
     return hf_tokenizer.from_json(hf_tokenizer.temporary_file(text.encode(), "tokenizer.json"))
 

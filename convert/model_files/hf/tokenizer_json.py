@@ -31,6 +31,14 @@ _SPACES_AT_END = {"type": "Replace", "pattern": {"Regex": r" +\z"}, "content": "
 # The library's Precompiled does not compose a letter and accents of more than 5 bytes, as Japanese ones have.
 _COMPOSE = {"type": "NFC"}
 _REPEATED_SPACES = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": _SPACE}
+# What T5's class does: each word begins with a space, also behind a token that was added.
+WORDS = {
+    "type": "Sequence",
+    "pretokenizers": [
+        {"type": "WhitespaceSplit"},
+        {"type": "Metaspace", "replacement": _SPACE, "prepend_scheme": "always", "split": True},
+    ],
+}
 
 
 def from_model(
