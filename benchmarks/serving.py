@@ -1,10 +1,12 @@
-"""`limba serve`: many clients at once against one after another, and what bad requests do to the server.
+"""`limba serve`: many clients at once against one after another, memory, and what bad requests do to the server.
 
-    python -m benchmarks.serving runs/mine
+    limba convert to-ct2 runs/mine exports/mine_ct2
+    python -m benchmarks.serving runs/mine exports/mine_ct2
 
-It starts a server on this machine, and prints requests a second and the median and 95th percentile of their times, for
-each number of clients. Each client sends its next request when it has its answer. Then it sends 1,000 requests that are
-wrong in several ways, and prints their statuses, and the server's memory before and after.
+For each model it starts a server on this machine, and prints requests a second and the median and 95th percentile of
+their times, for each number of clients. Each client sends its next request when it has its answer, which is compared
+with the answer that the text got alone. --many prints the memory after 1,000 requests and after that many. Then
+it sends 1,000 requests that are wrong in several ways, and ends the server with SIGTERM while all clients wait.
 """
 
 import argparse
@@ -27,6 +29,7 @@ _TEXTS = (
     "A class that ___ the value of each key.",
     "See the ___ for more information.",
 )
+_NUM_TEXTS = 40  # different ones
 _WRONG = (
     b"no json",
     b"[]",
@@ -41,27 +44,25 @@ _WRONG = (
 )
 
 
-def post(port: int, body: bytes) -> int:
-    """The status of a completion."""
+def post(port: int, body: bytes) -> tuple[int, bytes]:
+    """The status and the content of a completion."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     try:
         connection.request("POST", "/v1/completions", body)
         reply = connection.getresponse()
-        reply.read()
-        return reply.status
+        return reply.status, reply.read()
     except (BrokenPipeError, ConnectionResetError):  # The server has answered before it has read all.
-        return connection.getresponse().status
+        return connection.getresponse().status, b""
     finally:
         connection.close()
 
 
-def measure(ask: Callable[[int], int], clients: int, requests: int) -> dict[str, float]:
+def measure(ask: Callable[[int], str], clients: int, requests: int) -> dict[str, float]:
     """Sends requests, by their numbers, from a number of clients."""
 
     def timed(number: int) -> float:
         begun = time.perf_counter()
-        status = ask(number)
-        assert status == 200, f"request {number} got {status}"
+        ask(number)
         return time.perf_counter() - begun
 
     begun = time.perf_counter()
@@ -82,37 +83,69 @@ def resident_mb(process: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
+def shown(row: dict[str, float]) -> str:
+    return "  ".join(f"{name} {value:.1f}" for name, value in row.items())
+
+
+def asker(port: int, max_tokens: int) -> Callable[[int], str]:
+    """The answer to a request by its number: an error if it is another than the first to the same text."""
+    first: dict[str, str] = {}
+
+    def ask(number: int) -> str:
+        text = f"{number % _NUM_TEXTS} {_TEXTS[number % len(_TEXTS)]}"
+        status, content = post(port, json.dumps({"prompt": text, "max_tokens": max_tokens}).encode())
+        assert status == 200, f"request {number} got {status}"
+        answer = json.loads(content)["choices"][0]["text"]
+        assert first.setdefault(text, answer) == answer, f"request {number}: {answer!r}, and first {first[text]!r}"
+        return answer
+
+    return ask
+
+
+def bench(port: int, server: subprocess.Popen, flags: argparse.Namespace) -> None:
+    """All measurements of one server, which is ended."""
+    ask = asker(port, flags.max_tokens)
+    for number in range(_NUM_TEXTS):  # the answers of texts alone
+        ask(number)
+    measure(ask, max(flags.clients), 2 * max(flags.clients))  # so that all is compiled
+    for clients in flags.clients:
+        print(shown(measure(ask, clients, flags.requests)), flush=True)
+    if flags.many:
+        measure(ask, 8, 1000)
+        before = resident_mb(server.pid)
+        print(shown(measure(ask, 8, flags.many - 1000)))
+        print(f"memory after 1,000 requests {before:.1f} MB, after {flags.many:,} {resident_mb(server.pid):.1f} MB")
+    before = resident_mb(server.pid)
+    statuses = collections.Counter(post(port, _WRONG[number % len(_WRONG)])[0] for number in range(1000))
+    print("1,000 bad requests:", ", ".join(f"{status}: {count}" for status, count in sorted(statuses.items())))
+    print(f"memory before {before:.1f} MB, after {resident_mb(server.pid):.1f} MB")
+    with ThreadPoolExecutor(max(flags.clients)) as pool:
+        waiting = [pool.submit(ask, number) for number in range(max(flags.clients))]
+        time.sleep(0.1)  # All are sent; few are answered.
+        server.send_signal(signal.SIGTERM)
+        print(f"answers to {len(waiting)} requests that wait at SIGTERM:", sum(bool(x.result()) for x in waiting))
+    print("exit code after SIGTERM:", server.wait(60))
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", help="a run's directory or one checkpoint")
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("models", nargs="+", help="runs, checkpoints, and folders of `limba convert to-ct2`")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 50])
     parser.add_argument("--requests", type=int, default=320, help="for each number of clients")
+    parser.add_argument("--many", type=int, default=0, help="requests after which memory is printed (0: it is not)")
     parser.add_argument("--max_tokens", type=int, default=32)
     parser.add_argument("--serve_flags", default="", help="of `limba serve`, such as '--max_batch 1'")
     flags = parser.parse_args(argv)
-    command = [sys.executable, "-m", "limba.cli", "serve", flags.run, "--port", "0", *flags.serve_flags.split()]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as server:
-        try:
-            assert server.stdout is not None
-            port = int(server.stdout.readline().partition("http://")[2].partition("/")[0].rpartition(":")[2])
-
-            def ask(number: int) -> int:
-                body = {"prompt": f"{number} {_TEXTS[number % len(_TEXTS)]}", "max_tokens": flags.max_tokens}
-                return post(port, json.dumps(body).encode())
-
-            measure(ask, max(flags.clients), 2 * max(flags.clients))  # so that all is compiled
-            for clients in flags.clients:
-                row = measure(ask, clients, flags.requests)
-                print("  ".join(f"{name} {value:.1f}" for name, value in row.items()), flush=True)
-            before = resident_mb(server.pid)
-            statuses = collections.Counter(post(port, _WRONG[number % len(_WRONG)]) for number in range(1000))
-            print("1,000 bad requests:", ", ".join(f"{status}: {count}" for status, count in sorted(statuses.items())))
-            print(f"memory before {before:.0f} MB, after {resident_mb(server.pid):.0f} MB")
-            assert ask(0) == 200
-            server.send_signal(signal.SIGTERM)
-            print("exit code after SIGTERM:", server.wait(60))
-        finally:
-            server.kill()
+    for model in flags.models:
+        print(f"== {model}", flush=True)
+        command = [sys.executable, "-m", "limba.cli", "serve", model, "--port", "0", *flags.serve_flags.split()]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as server:
+            try:
+                assert server.stdout is not None
+                port = int(server.stdout.readline().partition("http://")[2].partition("/")[0].rpartition(":")[2])
+                bench(port, server, flags)
+            finally:
+                server.kill()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ What `to-ct2` and `to-onnx` have in common.
 import argparse
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from convert.model_files import any_format
 from convert.model_files.hf import hf_folder
 from convert.model_files.model import NO_HINTS, Model, ModelHints
 from convert.to_hf import write_json
+from limba.checkpoint_files import run_folder
 from limba.files import disk
 from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
 from limba.files.version import VERSION
@@ -121,6 +122,10 @@ def convert(
             f"{export.package}_version": version,
             "step": model.step,
             "parameters": model.num_parameters,
+            # What `limba serve` reads.
+            "vocabulary": _in_folder(any_format.known_vocabulary(model)),
+            "has_blanks": model.info.get("has_blanks", True),
+            "longest_row": getattr(model.config, "longest_row", None),
             "comparison": comparison_rows.as_json(rows),
         }
         (folder / "README.md").write_text(export.readme(folder, out.name, report, rows), "utf-8")
@@ -144,3 +149,10 @@ def _open(source: str | Path, hints: ModelHints) -> Model:
         if not from_hf.has_weights(path):
             raise FileNotFoundError(f"{path} has no weights, such as model.safetensors: it is not a whole export.")
     return any_format.open_model(path, hints)
+
+
+def _in_folder(vocabulary: Mapping[str, Any]) -> dict[str, Any]:
+    """What `run.json` says of a vocabulary, whose file is in the folder now."""
+    if run_folder.is_bytes(vocabulary):
+        return dict(vocabulary)
+    return run_folder.with_vocabulary_file(vocabulary, run_folder.vocabulary_name(vocabulary))

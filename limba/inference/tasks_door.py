@@ -142,6 +142,13 @@ def get_vocabulary(cfg: contract.DatasetConfig) -> tuple[Any, Any]:
     return task_vocabularies.task_vocabularies(cfg)
 
 
+def open_vocabulary(record: Mapping[str, Any]) -> Any:
+    """The vocabulary that `run.json` describes."""
+    from tasks.pretraining import masked_text
+
+    return masked_text.open_vocabulary(record)
+
+
 def resumable(batches: Any, cfg: contract.DatasetConfig, shard_id: int, num_shards: int) -> contract.BatchIterator:
     """A user's `tf.data.Dataset` of this host's rows as a stream whose position can be saved."""
     from tasks.pipeline.seqio import foreign_readers

@@ -62,23 +62,24 @@ def for_model(model: BaseTransformerModel, max_decode_length: int) -> TextBatche
         return _LabelsOfWords(model) if model.labels_tokens else _Labels(model)
     if isinstance(model, EncoderOnlyModel):
         return _Masks(model)
-    return _Sequences(model, max_decode_length)
+    return Sequences(model.input_vocabulary, model.output_vocabulary, max_decode_length)
 
 
-class _Sequences:
-    def __init__(self, model: BaseTransformerModel, max_decode_length: int):
-        self._model, self._max_decode_length = model, max_decode_length
+class Sequences:
+    """Of a model that decodes; see `for_model`."""
+
+    def __init__(self, input_vocabulary: Any, output_vocabulary: Any, max_decode_length: int):
+        self._input, self._output, self._max_decode_length = input_vocabulary, output_vocabulary, max_decode_length
 
     def encode(self, line: str) -> list[int]:
-        vocabulary = self._model.input_vocabulary
-        return tokens_of(vocabulary, blanks.set_apart(line) if hasattr(vocabulary, "sp_model") else line)
+        return tokens_of(self._input, blanks.set_apart(line) if hasattr(self._input, "sp_model") else line)
 
     def features(self, tokens: np.ndarray) -> Batch:
         answers = np.zeros((len(tokens), self._max_decode_length), np.int32)  # its length limits the answers
         return {"encoder_input_tokens": tokens, "decoder_input_tokens": answers}
 
     def answer(self, line: str, row: np.ndarray) -> tuple[str, str]:
-        text = blanks.decode_row(self._model.output_vocabulary, row)
+        text = blanks.decode_row(self._output, row)
         return text, blanks.fill_blanks(line, text)
 
 

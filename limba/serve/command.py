@@ -1,6 +1,6 @@
 """`limba serve`: answers, filled blanks and vectors of one model over HTTP, for a team.
 
-    limba serve runs/mine
+    limba serve runs/mine               # or a folder of `limba convert to-ct2`: faster on a CPU
     curl localhost:8000/v1/completions -d '{"prompt": "The ___ of the house."}'
 
 The endpoints are OpenAI's /v1/completions, /v1/embeddings and /v1/models, and /health, /metrics for Prometheus and a
@@ -23,21 +23,21 @@ from limba.checkpoints import checkpointing, run_configuration
 from limba.devices import native_logs
 from limba.files import storage
 from limba.gin_config import gin_files
-from limba.serve.engine import Engine
+from limba.serve import ct2_engine
+from limba.serve.base_engine import BaseEngine
 from limba.serve.request_fields import Limits
 
 logger = logging.getLogger(__name__)
 
 _TOKEN = "LIMBA_SERVE_TOKEN"
 _COUNTS = ("max_batch", "max_queue", "max_input_tokens", "max_new_tokens")
-_CT2_VOCABULARIES = ("shared_vocabulary.json", "vocabulary.json")
 # Where only the page and clients of this machine are expected, a browser may ask for these.
 _POSTS = ("/v1/completions", "/v1/embeddings")
 
 
 def serve(
     *,
-    engine_cls: Callable[..., Engine],
+    engine_cls: Callable[..., BaseEngine],
     restore_checkpoint_cfg: checkpointing.RestoreCheckpointConfig,
     options: argparse.Namespace,
     name: str,
@@ -53,8 +53,6 @@ def serve(
       has_blanks: whether `___` is a blank.
       listening_at: a socket.
     """
-    from limba.serve import app, listening
-
     engine = engine_cls(
         restore_checkpoint_cfg=restore_checkpoint_cfg,
         max_batch=options.max_batch,
@@ -62,9 +60,16 @@ def serve(
         max_new_tokens=options.max_new_tokens,
         has_blanks=has_blanks,
     )
+    serve_engine(engine, options, name, listening_at)
+
+
+def serve_engine(engine: BaseEngine, options: argparse.Namespace, name: str, listening_at: socket.socket) -> None:
+    """Serves a model until a signal ends it; see `serve`."""
+    from limba.serve import app, listening
+
     begun = time.monotonic()
     engine.warm_up()
-    logger.info("Compiled the first batches in %.0f s.", time.monotonic() - begun)
+    logger.info("Ready for the first texts in %.0f s.", time.monotonic() - begun)
     limits = Limits(name, options.max_new_tokens, options.max_queue)
     service = app.Service(engine, limits, options.max_batch, options.max_wait_ms, options.timeout_s, options.token)
     application: Any = app.make_app(service)
@@ -84,7 +89,9 @@ def main(argv: Sequence[str]) -> int:
     if not flags.run_dir:
         parser.error("give RUN, a run's directory or one checkpoint")
     _check(flags)
-    _refuse_other_engines(flags.run_dir)
+    name = flags.name or Path(flags.run_dir).absolute().name
+    if "://" not in flags.run_dir and ct2_engine.is_folder(Path(flags.run_dir)):
+        return _serve_ct2(flags, name)
     checkpoint = run_configuration.newest_checkpoint(flags.run_dir)
     bindings: dict[str, Any] = {"CHECKPOINT_PATH": checkpoint}
     if flags.average:
@@ -100,11 +107,22 @@ def main(argv: Sequence[str]) -> int:
         command_line.start(
             configured,
             flags,
-            name=flags.name or Path(flags.run_dir).absolute().name,
+            name=name,
             has_blanks=run_folder.has_blanks(storage.as_path(checkpoint)),
             listening_at=listening_at,
             options=flags,
         )
+    return 0
+
+
+def _serve_ct2(flags: argparse.Namespace, name: str) -> int:
+    """Serves a folder of `limba convert to-ct2`. Raises ValueError for flags that only a run has."""
+    if flags.average or flags.gin_file or flags.gin_bindings:
+        raise ValueError(f"{flags.run_dir} is a folder for CTranslate2: leave out --average, --gin_file and --gin.")
+    engine = ct2_engine.Ct2Engine(Path(flags.run_dir), flags.max_input_tokens)
+    if not flags.dry_run:
+        with _listen(flags) as listening_at:
+            serve_engine(engine, flags, name, listening_at)
     return 0
 
 
@@ -144,16 +162,6 @@ def _check(flags: argparse.Namespace) -> None:
     flags.token = os.environ.get(_TOKEN, "") if flags.token is None else flags.token
     if where in ("--token", *os.environ) and not (flags.token.isascii() and flags.token.isprintable() and flags.token):
         raise ValueError(f"{where} is empty or has characters other than letters, digits and signs of ASCII.")
-
-
-def _refuse_other_engines(folder: str) -> None:
-    """Raises ValueError for what `limba convert to-ct2` writes, which looks like a folder of Hugging Face."""
-    path = storage.as_path(folder)
-    if (path / "model.bin").is_file() and any((path / name).is_file() for name in _CT2_VOCABULARIES):
-        raise ValueError(
-            f"{folder} is a folder for CTranslate2, which a program of yours loads (docs/serving.md); give the run or "
-            "checkpoint that it was made of."
-        )
 
 
 def _hosts(flags: argparse.Namespace) -> list[str]:

@@ -4,7 +4,7 @@ import dataclasses
 import time
 
 from limba.serve import app, listening
-from limba.serve.engine import Reply
+from limba.serve.base_engine import Reply
 from limba.serve.request_fields import Limits, RequestError
 
 

@@ -11,6 +11,7 @@ from limba.network.encoders import encoder
 from limba.network.finite_numbers.layers import NotFiniteError
 from limba.optimizers import definitions
 from limba.serve import engine as serving
+from limba.serve.base_engine import sizes
 from limba.serve.request_fields import RequestError
 from tasks.vocabularies import TokenizerVocabulary
 from tests.convert import vocabularies
@@ -49,8 +50,8 @@ def _run(engine, texts):
 
 
 def test_shapes():
-    assert serving.sizes(32, 512) == [32, 128, 512] and serving.sizes(32, 20) == [20] and serving.sizes(1, 1) == [1]
-    assert serving.sizes(1, 16) == [1, 4, 16] and serving.sizes(1, 10) == [1, 4, 10]
+    assert sizes(32, 512) == [32, 128, 512] and sizes(32, 20) == [20] and sizes(1, 1) == [1]
+    assert sizes(1, 16) == [1, 4, 16] and sizes(1, 10) == [1, 4, 10]
 
 
 def test_greedy_answers_are_those_of_infer(t5):
