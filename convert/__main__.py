@@ -6,6 +6,7 @@ python -m convert to-t5x CHECKPOINT_OR_RUN_DIR OUT --format classic
 python -m convert from-t5x CHECKPOINT_OR_MODEL_DIR OUT --vocab FILE
 python -m convert to-ct2 RUN_OR_FOLDER OUT --quantization int8
 python -m convert to-onnx RUN_OR_FOLDER OUT --quantization int8
+python -m convert to-gguf RUN_OR_FOLDER OUT --quantization q8_0
 python -m convert all RUN_DIR OUT --watch
 python -m convert check A B
 python -m convert push OUT ORG/NAME
@@ -32,6 +33,7 @@ _COMMANDS = {
     "from-t5x": ("convert.from_t5x", "write a Limba checkpoint from one of T5X"),
     "to-ct2": ("convert.to_ct2", "write a folder for CTranslate2 from a run or a Hugging Face folder"),
     "to-onnx": ("convert.to_onnx", "write ONNX files for ONNX Runtime and Optimum from a run or a Hugging Face folder"),
+    "to-gguf": ("convert.to_gguf", "write a GGUF file for llama.cpp from a T5"),
     "all": ("convert.all_checkpoints", "write a Hugging Face folder of every checkpoint of a run"),
     "check": ("convert.check", "compare two models: parameters, logits, loss and greedy output"),
     "to-peft": ("convert.to_peft", "write an adapter that PEFT loads from a checkpoint of a LoRA"),

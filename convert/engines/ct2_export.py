@@ -10,12 +10,12 @@ from convert.compare import comparison_rows
 from convert.compare.comparison import TEXT
 from convert.compare.comparison_rows import Comparison
 from convert.engines import ct2_weights
-from convert.engines.engine_export import TOKENIZER, EngineExport
+from convert.engines.engine_export import TOKENIZER, PythonExport
 from convert.model_files.model import AFamily, ANetwork
 
 
-class Ct2Export(EngineExport[AFamily, ANetwork]):
-    """See `EngineExport`."""
+class Ct2Export(PythonExport[AFamily, ANetwork]):
+    """See `PythonExport`."""
 
     engine, link, package = "CTranslate2", "https://opennmt.net/CTranslate2/", "ctranslate2"
     notes: tuple[str, ...] = ('Say the `compute_type`: `"auto"` may compute in int8 with weights of another type.',)

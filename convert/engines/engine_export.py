@@ -57,12 +57,8 @@ class EngineExport(abc.ABC, Generic[AFamily, ANetwork]):
         """Removes what only the comparison needs."""
 
     @abc.abstractmethod
-    def packages(self, folder: Path) -> Sequence[str]:
-        """What the program of the README needs beside the engine."""
-
-    @abc.abstractmethod
-    def program(self, folder: Path) -> str:
-        """The program of the README."""
+    def use(self, folder: Path) -> Sequence[str]:
+        """Paragraphs of the README that show how the folder is loaded."""
 
     def readme(self, folder: Path, name: str, report: Mapping[str, Any], rows: list[Comparison]) -> str:
         """The text of README.md."""
@@ -77,13 +73,31 @@ class EngineExport(abc.ABC, Generic[AFamily, ANetwork]):
             f"{average}`{report['checkpoint']}` (step {report['step']:,}, {report['parameters']:,} parameters). Its "
             f"weights are {self.quantization}.",
             "## Use",
-            f"    pip install {' '.join([self.package, *self.packages(folder)])}",
-            f"```python\n{self.program(folder)}\n```",
+            *self.use(folder),
             "\n".join(f"- {note}" for note in self.notes),
             "## Check",
             checked,
         )
         return "\n\n".join(parts) + "\n"
+
+
+class PythonExport(EngineExport[AFamily, ANetwork]):
+    """An export for a package of Python."""
+
+    @abc.abstractmethod
+    def packages(self, folder: Path) -> Sequence[str]:
+        """What the program of the README needs beside the engine."""
+
+    @abc.abstractmethod
+    def program(self, folder: Path) -> str:
+        """The program of the README."""
+
+    def use(self, folder: Path) -> Sequence[str]:
+        """Paragraphs of the README that show how the folder is loaded."""
+        return (
+            f"    pip install {' '.join([self.package, *self.packages(folder)])}",
+            f"```python\n{self.program(folder)}\n```",
+        )
 
 
 AnyExport = EngineExport[Family, Network]

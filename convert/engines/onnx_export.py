@@ -14,7 +14,7 @@ from convert.compare import auto_tokenizer, comparison_rows, encoder_outputs, t5
 from convert.compare.comparison import TEXT
 from convert.compare.comparison_rows import Comparison
 from convert.engines import engine_export, onnx_encoder_check, onnx_graphs, onnx_library, onnx_t5_check, t5_check
-from convert.engines.engine_export import END, TOKENIZER, EngineExport, is_fast
+from convert.engines.engine_export import END, TOKENIZER, PythonExport, is_fast
 from convert.families import heads
 from convert.families.config_files import t5_config
 from convert.model_files.hf import tokenizer_folder
@@ -45,8 +45,8 @@ class HfFiles(Protocol):
     def stored(self, format_: str, dtype: str) -> dict[str, SavedTensor]: ...
 
 
-class OnnxExport(EngineExport[AFamily, ANetwork]):
-    """See `EngineExport`.
+class OnnxExport(PythonExport[AFamily, ANetwork]):
+    """See `PythonExport`.
 
     Attributes:
       copies: of the weights, in float32.

@@ -13,7 +13,7 @@ EXTRA = "pip install 'limba[onnx]'"
 # torch 2.9 is the first that exports so by default; the others are of its time. The check proves what newer ones write.
 _LEAST = {"onnx": (1, 18), "onnxscript": (0, 5), "onnxruntime": (1, 22), "torch": (2, 9), "transformers": (4, 57)}
 # A plain request for torch brings gigabytes of CUDA on Linux.
-_TORCH = "pip install torch --index-url https://download.pytorch.org/whl/cpu && pip install transformers"
+_TORCH = "pip install torch transformers (pytorch.org says how to get torch for a CPU alone, which is enough)"
 _REMEDIES = {"torch": _TORCH, "transformers": _TORCH}
 
 

@@ -270,7 +270,7 @@ def test_what_cannot_be_written_leaves_nothing(runs, written, tmp_path, capsys, 
 
 
 @pytest.mark.parametrize(
-    "package, remedy", [("onnxscript", "pip install 'limba[onnx]'"), ("torch", "pip install torch --index-url")]
+    "package, remedy", [("onnxscript", "pip install 'limba[onnx]'"), ("torch", "pip install torch transformers")]
 )
 def test_a_missing_package_has_one_message(package, remedy, runs, tmp_path, capsys, monkeypatch):
     version = importlib.metadata.version
