@@ -4,10 +4,10 @@ import asyncio
 import base64
 import hmac
 import logging
-import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 import fastapi
@@ -21,6 +21,7 @@ from limba.serve import page, request_fields
 from limba.serve.batcher import Batcher, QueueFullError
 from limba.serve.request_fields import Limits, RequestError
 from limba.serve.server_metrics import CONTENT_TYPE, ServerMetrics
+from limba.serve.streams import Streams
 
 logger = logging.getLogger(__name__)
 
@@ -31,11 +32,13 @@ _PATHS = (*_OPEN, "/metrics", "/v1/models", "/v1/completions", "/v1/embeddings")
 
 
 class Engine(Protocol):
-    """What the server needs of `limba.serve.engine.Engine`."""
+    """What the server needs of `limba.serve.base_engine.BaseEngine`."""
 
     def read(self, text: str, max_tokens: int = 0, temperature: float = 0.0) -> Any: ...
 
     def run(self, texts: Sequence[Any]) -> Sequence[Any]: ...
+
+    def partial(self, text: Any, ids: list[int]) -> str: ...
 
 
 class Service:
@@ -70,23 +73,42 @@ class Service:
           RequestError: 413 or 422 for a text that cannot be read, 500 for one without a finite answer, 503 if the queue
             is full, 504 if it takes too long.
         """
-        texts = await run_in_threadpool(lambda: [self.engine.read(line, *settings) for line in lines])
-        try:
-            waiting = self.batcher.submit([(text.kind, text) for text in texts])
-        except QueueFullError:
-            raise RequestError(
-                503, f"The queue is full: {len(self.batcher)} texts wait. Try again.", headers={"Retry-After": "1"}
-            ) from None
+        texts = await self._read(lines, *settings)
+        waiting = self._submit(texts)
         try:
             together = asyncio.gather(*map(asyncio.wrap_future, waiting))
             found = await asyncio.wait_for(together, self.timeout_s)
         except TimeoutError:
-            raise RequestError(504, f"There was no answer within {self.timeout_s:g} seconds.") from None
-        for reply in found:
-            if isinstance(reply, Exception):
-                logger.error("%s", reply)
-                raise RequestError(500, f"The model gives no finite answer: {reply}")
-        return found, sum(len(text.ids) for text in texts)
+            raise self.too_late() from None
+        return [_finite(reply) for reply in found], sum(len(text.ids) for text in texts)
+
+    async def stream(self, lines: Sequence[str], *settings: Any) -> Streams:
+        """The answers as they come. Raises RequestError as `replies`, for what is wrong before the first token."""
+        streams = Streams(self.engine.partial, await self._read(lines, *settings), self.timeout_s)
+        streams.expect(self._submit(streams.texts))
+        return streams
+
+    def too_late(self) -> RequestError:
+        return RequestError(504, f"There was no answer within {self.timeout_s:g} seconds.")
+
+    async def _read(self, lines: Sequence[str], *settings: Any) -> list[Any]:
+        return await run_in_threadpool(lambda: [self.engine.read(line, *settings) for line in lines])
+
+    def _submit(self, texts: Sequence[Any]) -> list[Future]:
+        try:
+            return self.batcher.submit([(text.kind, text) for text in texts])
+        except QueueFullError:
+            raise RequestError(
+                503, f"The queue is full: {len(self.batcher)} texts wait. Try again.", headers={"Retry-After": "1"}
+            ) from None
+
+
+def _finite(reply: Any) -> Any:
+    """The reply. Raises RequestError if it is an error."""
+    if isinstance(reply, Exception):
+        logger.error("%s", reply)
+        raise RequestError(500, f"The model gives no finite answer: {reply}")
+    return reply
 
 
 def make_app(service: Service) -> fastapi.FastAPI:
@@ -146,13 +168,14 @@ def make_app(service: Service) -> fastapi.FastAPI:
     @app.post("/v1/completions")
     async def completions(request: fastapi.Request) -> Response:
         asked = request_fields.completion(request_fields.parse(await _body(request)), limits)
-        found, of_texts = await service.replies(asked.prompts, asked.max_tokens, asked.temperature)
+        head = _head(limits.name)
+        settings = (asked.max_tokens, asked.temperature)
+        if asked.stream:
+            streams = await service.stream(asked.prompts, *settings)
+            return StreamingResponse(_events(head, service, streams), media_type="text/event-stream")
+        found, of_texts = await service.replies(asked.prompts, *settings)
         of_answers = sum(reply.num_tokens for reply in found)
         service.metrics.add_tokens(of_texts, of_answers)
-        head = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "created": int(time.time())}
-        head["model"] = limits.name
-        if asked.stream:
-            return StreamingResponse(_events(head, found), media_type="text/event-stream")
         choices = [_choice(index, reply.text, reply.finish_reason) for index, reply in enumerate(found)]
         return JSONResponse({**head, "choices": choices, "usage": _usage(of_texts, of_answers)})
 
@@ -194,9 +217,18 @@ async def _body(request: fastapi.Request) -> bytes:
 
 
 def _error(error: RequestError) -> Response:
+    return JSONResponse(_described(error), error.status, error.headers)
+
+
+def _described(error: RequestError) -> dict[str, Any]:
     kind = "invalid_request_error" if error.status < 500 else "server_error"
-    content = {"message": error.message, "type": kind, "param": error.field, "code": error.status}
-    return JSONResponse({"error": content}, error.status, error.headers)
+    return {"error": {"message": error.message, "type": kind, "param": error.field, "code": error.status}}
+
+
+def _head(model: str) -> dict[str, Any]:
+    """What all events of an answer have."""
+    created = int(time.time())
+    return {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "created": created, "model": model}
 
 
 def _usage(of_texts: int, of_answers: int) -> dict[str, int]:
@@ -211,13 +243,23 @@ def _vector(vector: Any, in_base64: bool) -> list[float] | str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode() if in_base64 else vector.tolist()
 
 
-def _events(head: dict[str, Any], found: Sequence[Any]) -> Iterator[str]:
-    """Server-sent events with the words of each answer, the reason of its end, and `[DONE]`."""
-    for index, reply in enumerate(found):
-        for word in re.findall(r"\s*\S+\s*?|\s+", reply.text):
-            yield _event({**head, "choices": [_choice(index, word, None)]})
-        yield _event({**head, "choices": [_choice(index, "", reply.finish_reason)]})
-    yield "data: [DONE]\n\n"
+async def _events(head: dict[str, Any], service: Service, streams: Streams) -> AsyncIterator[str]:
+    """Server-sent events with the pieces of the answers, the reasons of their ends, and `[DONE]`; or with an error."""
+    try:
+        async for index, piece, reply in streams.pieces():
+            if piece:
+                yield _event({**head, "choices": [_choice(index, piece, None)]})
+            if reply is not None:
+                reason = _finite(reply).finish_reason
+                yield _event({**head, "choices": [_choice(index, "", reason)]})
+                service.metrics.add_tokens(len(streams.texts[index].ids), reply.num_tokens)
+        yield "data: [DONE]\n\n"
+    except TimeoutError:
+        yield _event(_described(service.too_late()))
+    except RequestError as error:
+        yield _event(_described(error))
+    finally:  # Also if the client has gone.
+        streams.leave()
 
 
 def _event(value: dict[str, Any]) -> str:

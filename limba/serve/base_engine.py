@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ class Text:
       length: to which they are padded.
       max_tokens: of the answer; 0 asks for a vector.
       kind: texts of one kind can go into one batch.
+      listener: is given the tokens of the answer, from the thread of `run`; its text is ended if it returns True.
     """
 
     line: str
@@ -32,6 +33,7 @@ class Text:
     max_tokens: int = 0
     temperature: float = 0.0
     kind: Hashable = None
+    listener: Callable[[int], bool] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +116,10 @@ class BaseEngine(abc.ABC):
         ends = (0, self.output_vocabulary.eos_id or 1)
         count = sum(1 for _ in itertools.takewhile(lambda token: token not in ends, row.tolist()))
         return Reply(filled, count, "length" if count >= text.max_tokens else "stop")
+
+    def partial(self, text: Text, ids: list[int]) -> str:
+        """The answer so far; "" for a text with blanks, of which a later token may fill the first once more."""
+        return "" if blanks.has_blanks(text.line) else self.reply(text, np.array(ids, np.int32)).text
 
 
 def sizes(first: int, last: int) -> list[int]:

@@ -5,7 +5,7 @@ gives no vectors. An encoder gives vectors, and no answers: its head is left out
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +81,20 @@ class Ct2Engine(BaseEngine):
         sampling: dict[str, Any] = {}
         if texts[0].temperature > _MIN_TEMPERATURE:
             sampling = {"sampling_topk": 0, "sampling_temperature": texts[0].temperature}
-        # An error in a callback brings the engine down: it does nothing that can fail.
-        ends: Callable[[Any], bool] = lambda step: step.step + 1 >= most[step.batch_id]  # noqa: E731
+
+        def ends(step: Any) -> bool:
+            """Does nothing that can fail: an error in a callback brings the engine down."""
+            text = texts[step.batch_id]
+            is_left = text.listener is not None and text.listener(step.token_id)
+            return is_left or step.step + 1 >= text.max_tokens
+
         found = self._model.translate_batch(
             rows,
             beam_size=1,
             max_input_length=0,
             max_decoding_length=max(most),
             min_decoding_length=0,
-            callback=ends if len({*most}) > 1 else None,
+            callback=ends if len({*most}) > 1 or any(text.listener for text in texts) else None,
             **sampling,
         )
         return [np.array([self._ids[token] for token in result.hypotheses[0]], np.int32) for result in found]

@@ -3,6 +3,7 @@
 Answers are those of `limba try --greedy` and `limba infer --greedy`, vectors those of `limba embed`.
 """
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import io_callback
 
 from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
@@ -63,7 +65,12 @@ class Engine(BaseEngine):
         self._params, _ = load_model_params(model, partitioner, restore_checkpoint_cfg)
         shards = partitioner.num_data_shards
         self._rows = sorted({-(-rows // shards) * shards for rows in sizes(1, max_batch)})
-        self._predict = {rows: batch_inference.make_infer_fn(self._step, rows, partitioner) for rows in self._rows}
+        infer = functools.partial(batch_inference.make_infer_fn, partitioner=partitioner)
+        self._predict = {rows: infer(self._step, rows) for rows in self._rows}
+        # The same with a call to the host after each step. On several devices answers come as a whole.
+        listening = functools.partial(self._step, listens=partitioner.mesh.size == 1)
+        self._predict_listening = {rows: infer(listening, rows) for rows in self._rows}
+        self._listeners: list[Callable[[int], bool] | None] = []
         embedder = functools.partial(
             Embedder,
             model=model,
@@ -88,7 +95,8 @@ class Engine(BaseEngine):
         except NotFiniteError as error:
             if len(texts) == 1:
                 return [error]
-            return [reply for text in texts for reply in self.run([text])]
+            alone = [dataclasses.replace(text, listener=None) for text in texts]  # It has heard the tokens.
+            return [reply for text in alone for reply in self.run([text])]
 
     def _embed(self, texts: Sequence[Text]) -> list[Reply]:
         embedder = self._embedders[self._bucket(len(texts))]
@@ -108,16 +116,33 @@ class Engine(BaseEngine):
             features["temperature"] = np.array([text.temperature for text in texts], np.float32)
             features["max_decode_steps"] = np.array([text.max_tokens for text in texts], np.int32)
         self._rng, rng = jax.random.split(self._rng)
-        predict = self._predict[self._bucket(len(texts))]
+        self._listeners = [text.listener for text in texts]
+        predict = (self._predict_listening if any(self._listeners) else self._predict)[self._bucket(len(texts))]
         rows, _ = predict(self._params, iter([(np.arange(len(texts)), features)]), rng, _unnamed)
         return np.asarray(rows)
 
-    def _step(self, params: Any, batch: Batch, rng: Any = None) -> tuple[Any, Mapping[str, Any]]:
+    def _step(self, params: Any, batch: Batch, rng: Any = None, listens: bool = False) -> tuple[Any, Mapping[str, Any]]:
         if not self.decodes:
             return self._model.predict_batch_with_aux(params, batch)
         features = {name: x for name, x in batch.items() if name not in _SETTINGS}
-        settings = {name: batch[name] for name in _SETTINGS}
+        settings: dict[str, Any] = {name: batch[name] for name in _SETTINGS}
+        if listens:
+            settings["state_callback_fn"] = self._ask_listeners
         return self._model.predict_batch_with_aux(params, features, rng=rng, decoder_params=settings)
+
+    def _ask_listeners(self, state: decoding.SamplingLoopState) -> decoding.SamplingLoopState:
+        """Gives them the tokens of the step before; ends the rows of those that have left."""
+        tokens = state.cur_token[:, 0]
+        is_left = io_callback(self._are_left, jax.ShapeDtypeStruct(tokens.shape, bool), tokens)
+        return dataclasses.replace(state, ended=state.ended | is_left[:, None])
+
+    def _are_left(self, tokens: np.ndarray) -> np.ndarray:
+        """Rows behind those of the texts are padding: they end with the others."""
+        left = np.ones(len(tokens), bool)
+        for row, (token, listener) in enumerate(zip(np.asarray(tokens).tolist(), self._listeners, strict=False)):
+            # 0 is before the first token and behind the last.
+            left[row] = listener is not None and token != 0 and listener(token)
+        return left
 
     def _bucket(self, rows: int) -> int:
         return next(x for x in self._rows if x >= rows)

@@ -1,7 +1,9 @@
 """A service without a model, for tests of what is around it. `python small_service.py` serves it until SIGTERM."""
 
 import dataclasses
+import re
 import time
+from collections.abc import Callable
 
 from limba.serve import app, listening
 from limba.serve.base_engine import Reply
@@ -14,6 +16,7 @@ class Line:
     ids: list
     max_tokens: int
     kind: str = "text"
+    listener: Callable[[int], bool] | None = None
 
 
 class UpperCase:
@@ -33,6 +36,9 @@ class UpperCase:
         time.sleep(self.seconds)
         self.batches.append(len(texts))
         return [self._reply(text) for text in texts]
+
+    def partial(self, text, ids):
+        return "".join(re.findall(r"\s*\S+\s*?|\s+", text.line)[: len(ids)]).upper()
 
     def _reply(self, text):
         if text.line == "broken":

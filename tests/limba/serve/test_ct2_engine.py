@@ -1,8 +1,11 @@
 """CTranslate2 behind the server: the answers and vectors of `limba serve` on the run that the folder was made of."""
 
+import asyncio
+import dataclasses
 import json
 import shutil
 import sys
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from limba.network.t5 import T5Config, Transformer
 from limba.serve import command, ct2_engine
 from limba.serve import engine as serving
 from limba.serve.request_fields import RequestError
+from limba.serve.streams import Streams
 from tasks.pretraining import masked_text
 from tests.convert.conftest import UNTIED, new_run, spiece_model  # noqa: F401, fixtures
 from tests.convert.encoders.conftest import VARIANTS, new_encoder, tokenizer_file  # noqa: F401, fixtures
@@ -133,3 +137,47 @@ def test_folders_that_cannot_be_served(t5, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'limba\[serve,ct2\]'"):
         ct2_engine.Ct2Engine(folder)
+
+
+@pytest.mark.parametrize("which", [1, 2], ids=["run", "folder"])
+def test_pieces_of_a_stream_are_the_answer(t5, which):
+    engine = t5[which]
+    texts = [engine.read(line, 8) for line in LINES]
+    expected = engine.run(texts)
+
+    async def streamed():
+        found = [[] for _ in LINES]
+        streams = Streams(engine.partial, texts, 60)
+        results = [Future() for _ in LINES]
+        streams.expect(results)
+
+        def work():
+            for result, reply in zip(results, engine.run(streams.texts), strict=True):
+                result.set_result(reply)
+
+        running = asyncio.get_running_loop().run_in_executor(None, work)
+        async for number, piece, reply in streams.pieces():
+            found[number].append(piece)
+            assert reply in (None, expected[number])
+        await running
+        return found
+
+    found = asyncio.run(streamed())
+    assert ["".join(pieces) for pieces in found] == [reply.text for reply in expected]
+    # A blank may be filled once more by a later token: these answers come as a whole.
+    assert [len(pieces) > 3 for pieces in found] == ["___" not in line for line in LINES]
+
+
+@pytest.mark.parametrize("which", [1, 2], ids=["run", "folder"])
+def test_a_row_whose_listener_has_left_ends_and_others_do_not(t5, which):
+    engine = t5[which]
+    texts = [engine.read(line, 8) for line in LINES]
+    expected = engine.run(texts)
+    heard = [[] for _ in LINES]
+
+    def listener(number):
+        return lambda token: heard[number].append(token) or (number == 1 and len(heard[1]) == 3)
+
+    replies = engine.run([dataclasses.replace(text, listener=listener(i)) for i, text in enumerate(texts)])
+    assert [len(tokens) for tokens in heard] == [8, 3, 8, 8, 8] and replies[1].num_tokens == 3
+    assert replies[:1] + replies[2:] == expected[:1] + expected[2:]
