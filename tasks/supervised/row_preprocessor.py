@@ -111,6 +111,11 @@ class Supervise(Step):
                 first += self._of_row(examples)
         return _about_rows(self.task, split, counts, places, spaced), first
 
+    @property
+    def length_setting(self) -> str | None:
+        """What gin sets the length of texts by, where nothing is generated; None where it is TASK_FEATURE_LENGTHS."""
+        return getattr(self.format, "length_setting", None)
+
     def _cut_texts(
         self,
         examples: Sequence[Example],
@@ -118,13 +123,13 @@ class Supervise(Step):
         features: Mapping[str, Feature],
         lengths: Mapping[str, int] | None,
     ) -> list[Finding]:
-        encoder = _Cutter(self.task, features, None)
+        encoder = _Cutter(self.task, features, None, self.length_setting)
         examples = few_shots.fit(examples, (lengths or {}).get("inputs"), encoder.count_inputs)
         found = []
         for name, most in (lengths or {}).items():
             if name in ("inputs", "targets") and examples:
                 tokens = encoder.encode(name, [getattr(example, name) for example in examples])
-                found += cut_texts(self.task, split, name, tokens.lengths, most)
+                found += cut_texts(self.task, split, name, tokens.lengths, most, self.length_setting)
         return found
 
     def _of_row(self, examples: Sequence[Example]) -> list[Example]:
@@ -175,7 +180,7 @@ class Supervise(Step):
 
     def rows_function(self) -> Callable[[Rows, int], Rows]:
         assert self.output_features is not None
-        cutter = _Cutter(self.task, self.output_features, self.sequence_length)
+        cutter = _Cutter(self.task, self.output_features, self.sequence_length, self.length_setting)
 
         def make_rows(rows: Rows, seed: int) -> Rows:
             del seed
@@ -252,6 +257,9 @@ def check_task(task: Any, split: str, lengths: Mapping[str, int] | None) -> None
 
 def check_generated(task: Any, split: str, lengths: Mapping[str, int] | None) -> None:
     """`check_task` of rows whose answers are generated: the length of the targets ends these, and no reference."""
+    if any(getattr(step, "length_setting", None) for step in task.preprocessors):
+        check_task(task, split, lengths)
+        return
     is_told = (task.name, "targets", (lengths or {}).get("targets")) in _told_of_cut
     for finding in find_in_rows(task, split, lengths):
         if not finding.what.endswith(_CUT) or " have inputs longer " in finding.what:
@@ -295,8 +303,10 @@ def _plain(value: Any) -> Any:
 class _Cutter:
     """Tokenizes texts, and warns of those that are longer than the model reads."""
 
-    def __init__(self, task: str, features: Mapping[str, Feature], lengths: Mapping[str, int] | None):
-        self._features = features
+    def __init__(
+        self, task: str, features: Mapping[str, Feature], lengths: Mapping[str, int] | None, length_setting: str | None
+    ):
+        self._features, self._length_setting = features, length_setting
         self._lengths = lengths or {}
         self._task = task
 
@@ -319,7 +329,7 @@ class _Cutter:
             lengths = lengths + 1
         if most is not None:
             tokens = [x[:most] for x in tokens]
-            warn_of_cut(self._task, name, lengths, most)
+            warn_of_cut(self._task, name, lengths, most, self._length_setting)
         return Tokens.of(tokens)
 
 
@@ -328,13 +338,17 @@ _CUT = " and are cut."
 _told_of_cut: set[tuple[str, str, int]] = set()
 
 
-def _where(name: str) -> str:
+def _where(name: str, setting: str | None) -> str:
     """What says the length of a feature: of gin, and of `limba run`."""
+    if setting is not None:
+        return setting
     keys = {"inputs": "max_seq_length or max_source_length", "targets": "max_target_length or val_max_target_length"}
     return "TASK_FEATURE_LENGTHS" + (f" (of `limba run` {keys[name]})" if name in keys else "")
 
 
-def cut_texts(task: str, split: str, name: str, lengths: np.ndarray, most: int) -> list[Finding]:
+def cut_texts(
+    task: str, split: str, name: str, lengths: np.ndarray, most: int, setting: str | None = None
+) -> list[Finding]:
     """The finding that some of the first texts of a feature have more than the `most` tokens that are read."""
     cut = int(np.count_nonzero(lengths > most))
     if not cut:
@@ -344,11 +358,11 @@ def cut_texts(task: str, split: str, name: str, lengths: np.ndarray, most: int) 
         f"{task}: {cut:,} of the first {len(lengths):,} examples of split {split!r} have {name} longer than {most} "
         f"tokens (the longest: {int(lengths.max())}){_CUT}"
     )
-    remedy = f"Raise {_where(name)}, or shorten them."
+    remedy = f"Raise {_where(name, setting)}, or shorten them."
     return [Finding("cut_texts", "warning", problem, f"the model does not see the ends of these {name}", remedy)]
 
 
-def warn_of_cut(task: str, name: str, lengths: np.ndarray, most: int) -> None:
+def warn_of_cut(task: str, name: str, lengths: np.ndarray, most: int, setting: str | None = None) -> None:
     """Warns of texts that are cut where the first ones were not: once, not once a reader or a process of readers."""
     cut = int(np.count_nonzero(lengths > most))
     if not cut or (task, name, most) in _told_of_cut or multiprocessing.parent_process() is not None:
@@ -357,7 +371,7 @@ def warn_of_cut(task: str, name: str, lengths: np.ndarray, most: int) -> None:
     logger.warning(
         "%s: some examples, not among the first, have %s longer than %d tokens, one %d, and are cut. Raise "
         "%s, or shorten them.",
-        *(task, name, most, int(lengths.max()), _where(name)),
+        *(task, name, most, int(lengths.max()), _where(name, setting)),
     )
 
 

@@ -49,6 +49,8 @@ class PairColumns:
     first: str = "anchor"
     second: str = "positive"
     score: str | None = None
+    # Of gin/runs/contrastive.gin. Nothing is generated.
+    length_setting: ClassVar[str] = "MAX_LENGTH"
     nested_columns: ClassVar[tuple[str, ...]] = ()
     num_choices: ClassVar[int | None] = None
 
@@ -94,7 +96,8 @@ def find_columns(data_files: Mapping[str, corpora.DataFiles] | Any, columns: Seq
     if (known := found_columns.known_pair(names, _KNOWN)) is None:
         raise ValueError(
             f"{found_columns.without_known(file, names, _KNOWN)} Name the columns of the two texts: "
-            "columns=('FIRST', 'SECOND'), in gin text_pairs.task.columns."
+            "columns=('FIRST', 'SECOND'), in gin PAIR_COLUMNS. A file with scores has one of these pairs of names and "
+            f"a column {' or '.join(_SCORES)}."
         )
     return PairColumns(*known, next((name for name in _SCORES if name in names), None))
 

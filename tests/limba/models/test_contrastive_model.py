@@ -23,7 +23,7 @@ from tasks.metrics import text_pair_metrics
 from tasks.metrics.text_pair_metrics import TextPair
 from tasks.pipeline import converters, predictions
 from tasks.registry import MixtureRegistry, TaskRegistry
-from tasks.supervised import text_pairs
+from tasks.supervised import row_preprocessor, text_pairs
 from tasks.vocabularies import ByteVocabulary, TokenizerVocabulary
 from tests.convert import vocabularies
 from tests.limba import small
@@ -286,3 +286,17 @@ def test_pairs_are_learned(tmp_path, names, kind):
     assert "| `tp_colors` | accuracy\\_at\\_1 | 100 | 30 |" in (tmp_path / "folder/README.md").read_text()
     record = json.loads((tmp_path / "run/checkpoint_30/run/run.json").read_text())
     assert record["head"] == {"class": "TextEncoder", "pooling": "mean", "normalize": True, "max_length": 12}
+
+
+def test_long_texts_name_the_setting_of_their_length(tmp_path, caplog):
+    """The recipe derives TASK_FEATURE_LENGTHS from it; and nothing is generated that an evaluation could cut."""
+    (tmp_path / "pairs.csv").write_text("anchor,positive\nshort,a text that is much longer\n")
+    task = text_pairs.register_text_pairs(
+        "test_long_pairs", data_files={"validation": str(tmp_path / "pairs.csv")}, vocabulary=ByteVocabulary(0)
+    )
+    try:
+        row_preprocessor.check_generated(task, "validation", {"inputs": 8, "targets": 8})
+    finally:
+        TaskRegistry.remove(task.name)
+    assert "1 examples of split 'validation' have targets longer than 8 tokens" in caplog.text
+    assert "Raise MAX_LENGTH, or shorten them." in caplog.text and "generated" not in caplog.text
