@@ -168,8 +168,7 @@ def make_app(service: Service) -> fastapi.FastAPI:
     @app.post("/v1/completions")
     async def completions(request: fastapi.Request) -> Response:
         asked = request_fields.completion(request_fields.parse(await _body(request)), limits)
-        head = _head(limits.name)
-        settings = (asked.max_tokens, asked.temperature)
+        head, settings = _head(limits.name), (asked.max_tokens, asked.temperature)
         if asked.stream:
             streams = await service.stream(asked.prompts, *settings)
             return StreamingResponse(_events(head, service, streams), media_type="text/event-stream")

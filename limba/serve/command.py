@@ -5,7 +5,7 @@
 
 The endpoints are OpenAI's /v1/completions, /v1/embeddings and /v1/models, and /health, /metrics for Prometheus and a
 page at /. Requests that come at about the same time are decoded together. It listens on this machine only, unless
---host says otherwise; give it a token then, in LIMBA_SERVE_TOKEN. It needs `pip install 'limba[serve]'`.
+--host says otherwise; it needs a token then, in LIMBA_SERVE_TOKEN. It needs `pip install 'limba[serve]'`.
 """
 
 import argparse
@@ -162,12 +162,15 @@ def _check(flags: argparse.Namespace) -> None:
     flags.token = os.environ.get(_TOKEN, "") if flags.token is None else flags.token
     if where in ("--token", *os.environ) and not (flags.token.isascii() and flags.token.isprintable() and flags.token):
         raise ValueError(f"{where} is empty or has characters other than letters, digits and signs of ASCII.")
+    if not flags.token and not web_guard.is_loopback(flags.host):
+        raise ValueError(
+            f"--host {flags.host} without a token: whoever reaches this machine could use the model. Set {_TOKEN}."
+        )
 
 
 def _hosts(flags: argparse.Namespace) -> list[str]:
     """Names under which a server without a token may be asked, besides those of this machine."""
-    listens = [] if flags.host in ("", "0.0.0.0", "::") else [flags.host]
-    return listens + [name for name in map(str.strip, flags.allowed_hosts.split(",")) if name]
+    return [flags.host, *filter(None, map(str.strip, flags.allowed_hosts.split(",")))]
 
 
 def _listen(flags: argparse.Namespace) -> socket.socket:
@@ -178,8 +181,4 @@ def _listen(flags: argparse.Namespace) -> socket.socket:
         raise ModuleNotFoundError(
             f"The server needs {error.name}: pip install 'limba[serve]'.", name=error.name
         ) from error
-    if not flags.token and not web_guard.is_loopback(flags.host):
-        logger.warning(
-            "--host %s without a token: whoever reaches this machine may use the model. Set %s.", flags.host, _TOKEN
-        )
     return listening.bind(flags.host, flags.port)

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -51,19 +50,17 @@ def test_without_a_run(capsys):
     assert "give RUN, a run's directory or one checkpoint" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("host", "token", "warns"), [("0.0.0.0", "", 1), ("0.0.0.0", "s3cret", 0), ("127.0.0.1", "", 0)]
-)
-def test_others_may_reach_a_server_without_a_token(host, token, warns, caplog):
-    caplog.set_level(logging.WARNING)
-    command._listen(argparse.Namespace(host=host, port=0, token=token)).close()
-    assert caplog.text.count("without a token: whoever reaches this machine may use the model") == warns
-    assert "s3cret" not in caplog.text
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "box.lan", "10.0.0.7"])
+def test_others_do_not_reach_a_server_without_a_token(host):
+    with pytest.raises(ValueError, match=f"--host {host} without a token: whoever .* Set LIMBA_SERVE_TOKEN"):
+        command.main(["/absent", "--host", host])
+    with pytest.raises(FileNotFoundError):
+        command.main(["/absent", "--host", host, "--token", "s3cret"])
 
 
 def test_names_by_which_it_may_be_asked():
-    hosts = lambda host, more: command._hosts(argparse.Namespace(host=host, allowed_hosts=more))  # noqa: E731
-    assert hosts("0.0.0.0", "box.lan, other.lan") == ["box.lan", "other.lan"] and hosts("10.0.0.7", "") == ["10.0.0.7"]
+    named = argparse.Namespace(host="127.0.0.2", allowed_hosts="box.lan, other.lan")
+    assert command._hosts(named) == ["127.0.0.2", "box.lan", "other.lan"]
 
 
 @pytest.mark.slow
