@@ -191,7 +191,7 @@ def test_pairs_of_a_file(tmp_path, names):
         (
             ["text"],
             ["a"],
-            r"has the columns 'text', and none of the known .*query and answer.*text_pairs\.task\.columns",
+            r"has the columns 'text', and none of the known .*query and answer.*PAIR_COLUMNS",
         ),
         (["anchor", "positive"], ["a", " "], r"row 0 .* of .*x\.csv: column 'positive' is empty, and a pair has two"),
         (["anchor", "positive", "score"], ["a", "b", "x"], r"row 0 .* of .*x\.csv: column 'score' has 'x' where a num"),
