@@ -24,7 +24,7 @@ from convert.exports.encoder_export import EncoderExport
 from convert.exports.export import Export
 from convert.exports.t5_export import T5Export
 from convert.model_files import any_format
-from convert.model_files.model import NO_HINTS, ModelHints
+from convert.model_files.model import NO_HINTS, Model, ModelHints
 from convert.tensors import flax_files, safetensors_files
 from limba.checkpoints.best import best_checkpoint
 from limba.files import json_text
@@ -169,6 +169,11 @@ def _open(checkpoint: str | Path, hints: ModelHints) -> Export:
     if hints.without_lora:  # What the run says of its training is not the base's.
         info = {name: model.info[name] for name in _OF_BASE if name in model.info}
         model = dataclasses.replace(model, info=info, step=model.info.get("initial_step", 0))
+    return export_of(model)
+
+
+def export_of(model: Model[Any, Any]) -> Export:
+    """The export of a model of its kind."""
     return T5Export(model) if model.family.has_decoder else EncoderExport(model)
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from convert import to_hf
-from convert.exports.t5_export import T5Export
 from convert.model_files.hf import hf_folder
-from convert.model_files.model import T5Model
+from convert.model_files.model import Model
 from convert.t5x import limba_run
 from limba.checkpoint_files import saved_tensors
 from limba.checkpoint_files.saved_tensors import SavedTensor
@@ -24,7 +23,7 @@ def choose_empty(out: str, source: Path) -> Path:
     return folder
 
 
-def write(model: T5Model, source: Path, out: Path, name: str, record: dict[str, Any], verify: bool) -> Path:
+def write(model: Model, source: Path, out: Path, name: str, record: dict[str, Any], verify: bool) -> Path:
     """Writes what SOURCE is, with the record of that name beside it, and returns the folder or the checkpoint.
 
     Raises:
@@ -33,9 +32,9 @@ def write(model: T5Model, source: Path, out: Path, name: str, record: dict[str, 
     return (_write_folder if hf_folder.is_folder(source) else _write_run)(model, out, name, record, verify)
 
 
-def _write_folder(model: T5Model, out: Path, name: str, record: dict[str, Any], verify: bool) -> Path:
+def _write_folder(model: Model, out: Path, name: str, record: dict[str, Any], verify: bool) -> Path:
     """A Hugging Face folder, with weights of the dtype that they have."""
-    export = T5Export(model)
+    export = to_hf.export_of(model)
     for warning in export.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     with complete_or_absent(out, record) as folder:
@@ -46,7 +45,7 @@ def _write_folder(model: T5Model, out: Path, name: str, record: dict[str, Any], 
     return out
 
 
-def _write_run(model: T5Model, out: Path, name: str, record: dict[str, Any], verify: bool) -> Path:
+def _write_run(model: Model, out: Path, name: str, record: dict[str, Any], verify: bool) -> Path:
     """A run with a checkpoint of the same step. Optimizers begin again: their state is of another loss and network."""
     tensors: dict[str, SavedTensor] = {f"target/{name}": tensor for name, tensor in model.tensors.items()}
     tensors["state/step"] = saved_tensors.from_array(np.int32(model.step))

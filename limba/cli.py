@@ -48,7 +48,7 @@ COMMANDS = {
     "vocab check": ("convert.check_vocabulary", "prove that all tokenizers of a model give the same ids"),
     "vocab trim": (
         "convert.vocabulary.trim",
-        "leave out the pieces that a corpus does not use, of a T5 and its tokenizer",
+        "leave out the pieces that a corpus does not use, of a T5 or an encoder and its tokenizer",
     ),
     "vocab replace": ("convert.vocabulary.replace", "give a trained T5 another SentencePiece model"),
     "vocab extend": ("convert.vocabulary.extend", "add pieces of a corpus to the vocabulary of a trained T5"),

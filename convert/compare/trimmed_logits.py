@@ -1,17 +1,21 @@
 """Do the pieces that are kept have the logits that they had?
 
-Matrix products of another size round in another order. So the outputs of the decoder, which do not depend on the size
-of the vocabulary, are compared first; each logit is then a sum over their products, always in the same order.
+Matrix products of another size round in another order. So what is multiplied with the embedding or the output, which
+does not depend on the size of the vocabulary, is compared first. Each logit is then a sum over its products, always in
+the same order.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
+import jax
 import numpy as np
 
-from convert.compare import forward
+from convert.compare import encoder_outputs, forward
 from convert.model_files import trimmed_model
-from convert.model_files.model import T5Model
+from convert.model_files.model import EncoderModel, T5Model
 from convert.tensors import tensor_parts
+from limba.network.finite_numbers import interceptors
 
 _INPUTS_LENGTH, _TARGETS_LENGTH = 48, 8
 _BLOCK_BYTES = 2**22
@@ -41,6 +45,46 @@ def difference(before: T5Model, after: T5Model, rows: np.ndarray, texts: Sequenc
         for x, y in zip(old_outputs, new_outputs, strict=True):
             worst = max(worst, float(np.abs(_logits(x, kept) - _logits(y, written)).max()))
     return worst
+
+
+def encoder_difference(
+    before: EncoderModel, after: EncoderModel, rows: np.ndarray, texts: Sequence[np.ndarray]
+) -> float:
+    """As `difference`, for an encoder. A classifier has logits of labels, which are compared as they are."""
+    numbers = np.full(before.config.vocab_size, -1)
+    numbers[rows] = np.arange(len(rows))
+    tokens = _padded(texts, _INPUTS_LENGTH)
+    outputs = [_seen_by_logits(m, ids) for m, ids in ((before, tokens), (after, numbers[tokens].astype(np.int32)))]
+    worst = float(np.abs(outputs[0] - outputs[1]).max())
+    if before.head.labels:
+        return worst
+    tables = [np.asarray(m.tensors[trimmed_model.EMBEDDING]).astype(np.float32) for m in (before, after)]
+    biases = [
+        np.asarray(m.tensors[trimmed_model.BIAS]).astype(np.float32)
+        for m in (before, after)
+        if trimmed_model.BIAS in m.tensors
+    ]
+    biases = biases or [np.zeros(len(table), np.float32) for table in tables]
+    for x, y in zip(*outputs, strict=True):
+        old, new = _logits(x, tables[0][rows]) + biases[0][rows], _logits(y, tables[1]) + biases[1]
+        worst = max(worst, float(np.abs(old - new).max()))
+    return worst
+
+
+def _seen_by_logits(model: EncoderModel, tokens: np.ndarray) -> np.ndarray:
+    """What the head multiplies with the embedding, float32 `[positions, embed]`; of a classifier its logits."""
+    seen: list[np.ndarray] = []
+
+    def watch(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        if context.method_name == "attend":
+            seen.append(np.asarray(args[0]))
+        return call(*args, **kwargs)
+
+    batch = {"tokens": tokens, "token_types": np.zeros_like(tokens)}
+    with interceptors.intercept(watch), jax.disable_jit():
+        logits = encoder_outputs.limba_outputs(model, batch, anew=True)["logits"]
+    output = logits if model.head.labels else seen[0]
+    return output.reshape(-1, output.shape[-1])
 
 
 def _outputs(model: T5Model, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:

@@ -1,17 +1,20 @@
-"""A T5 with other pieces: of its embedding and output some rows, read when they are asked for, or means of rows."""
+"""A model with other pieces: of its embedding and output some rows, read when they are asked for, or means of rows."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from convert.model_files.model import T5Model
+from convert.model_files.model import Model, T5Model
 from convert.tensors import table, tensor_parts
 from limba.checkpoint_files import saved_tensors
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
 
 EMBEDDING, OUTPUT = "token_embedder/embedding", "decoder/logits_dense/kernel"
+# Of an encoder that fills in masks.
+BIAS = "mlm_head/bias"
+AModel = TypeVar("AModel", bound=Model)
 
 
 def output_rows(model: T5Model) -> SavedTensor:
@@ -20,7 +23,7 @@ def output_rows(model: T5Model) -> SavedTensor:
     return tensors[EMBEDDING] if model.config.logits_via_embedding else tensor_parts.transposed(tensors[OUTPUT])
 
 
-def trimmed(model: T5Model, rows: np.ndarray, vocabulary: Mapping[str, Any]) -> T5Model:
+def trimmed(model: AModel, rows: np.ndarray, vocabulary: Mapping[str, Any]) -> AModel:
     """The model with these rows of its vocabulary, in their order.
 
     Args:
@@ -56,11 +59,11 @@ def replaced(model: T5Model, origins: Sequence[Sequence[int]], num_rows: int, vo
 
 
 def _with_rows(
-    model: T5Model, change: Callable[[SavedTensor], SavedTensor], num_rows: int, vocabulary: Mapping[str, Any]
-) -> T5Model:
-    """The model with changed tables `[vocab, embed]`."""
+    model: AModel, change: Callable[[SavedTensor], SavedTensor], num_rows: int, vocabulary: Mapping[str, Any]
+) -> AModel:
+    """The model with changed tables `[vocab, embed]` and `[vocab]`."""
     tensors = dict(model.tensors)
-    tensors[EMBEDDING] = change(tensors[EMBEDDING])
+    tensors |= {name: change(tensors[name]) for name in (EMBEDDING, BIAS) if name in tensors}
     if OUTPUT in tensors:
         tensors[OUTPUT] = tensor_parts.transposed(change(tensor_parts.transposed(tensors[OUTPUT])))
     config = dataclasses.replace(model.config, vocab_size=num_rows)

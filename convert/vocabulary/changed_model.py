@@ -12,7 +12,7 @@ from convert.families import heads
 from convert.model_files import any_format
 from convert.model_files.hf import hf_tokenizer
 from convert.model_files.hf.hf_tokenizer import Tokenizer
-from convert.model_files.model import T5Model
+from convert.model_files.model import Model, T5Model
 from convert.tensors import tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.network.flops import forward_flops
@@ -38,8 +38,8 @@ def open_model(path: Path) -> tuple[T5Model, Tokenizer]:
     """The model and its SentencePiece model. Raises ValueError if it has none."""
     if not any_format.has_decoder(path):
         raise ValueError(
-            f"{path} is an encoder, whose vocabulary is WordPiece or byte-level BPE; only T5s with a SentencePiece "
-            "model (T5, mT5, umT5) can get another one."
+            f"{path} is an encoder; only T5s with a SentencePiece model (T5, mT5, umT5) can get more pieces or another "
+            "vocabulary. `limba vocab trim` takes encoders."
         )
     try:
         model: Any = any_format.open_model(path)
@@ -92,10 +92,13 @@ def lines(corpus: Sequence[str], text_column: str, what: str) -> Iterator[str]:
 # -------------------------------------------------------- report ------------------------------------------------------
 
 
-def sizes(model: T5Model, usage: Any, num_pieces: int, bytes_each: int) -> Sizes:
+def sizes(model: Model[Any, Any], usage: Any, num_pieces: int, bytes_each: int) -> Sizes:
     """Of a model, and of the lines of a corpus that are `trimmed_pieces.Usage`."""
     lengths = {"inputs": 512, "targets": 114} | dict(model.info.get("feature_lengths") or {})
     inputs, targets, fields = lengths["inputs"], lengths["targets"], vars(model.config)
+    if not model.family.has_decoder:  # Each position has logits.
+        targets = 0 if model.head.labels else inputs
+        fields = fields | {"num_encoder_layers": model.config.num_layers, "num_decoder_layers": 0}
     flops = forward_flops(fields, inputs, targets)
     logits = flops - forward_flops({**fields, "vocab_size": 0}, inputs, targets)
     return Sizes(

@@ -1,4 +1,4 @@
-"""`limba vocab trim`: leaves out the pieces of a T5's vocabulary that a corpus does not use.
+"""`limba vocab trim`: leaves out the pieces of the vocabulary of a T5 or an encoder that a corpus does not use.
 
     limba vocab trim google/mt5-small exports/mt5-small-ro --corpus 'corpus/train-*.jsonl'
     limba vocab trim runs/mine runs/mine_trimmed --corpus corpus.txt --size 16384
@@ -14,13 +14,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from convert import from_hf, written_model
-from convert.compare import trimmed_logits
-from convert.model_files import trimmed_model
-from convert.model_files.hf import hf_folder, hf_tokenizer
-from convert.vocabulary import changed_model
+from convert.model_files.hf import hf_folder
+from convert.vocabulary import changed_model, trimmable
 from limba.files import disk
 from limba.files.output_folder import fingerprint
 
@@ -55,30 +51,25 @@ def trim(
     _check_numbers(size, min_count)
     path = from_hf.find(source, with_runs=True)
     folder = written_model.choose_empty(out, path)
-    model, tokenizer = changed_model.open_model(path)
-    changed_model.check_is_unigram(path, tokenizer)
+    opened = trimmable.open_trimmable(path)
     of_lines = functools.partial(changed_model.lines, corpus, text_column)
     lines = of_lines("counting pieces")  # raises before anything is read, if there is no corpus
 
     # ------------------------------------------------------- pieces --------------------------------------------------
-    assert tokenizer.model is not None
-    before = trimmed_pieces.Pieces(tokenizer.model)
+    before, model = opened.before, opened.model
     used = before.usage(map(before.encode, trimmed_pieces.batches(lines)))
     if not used.lines:
         raise ValueError(f"The corpus {' '.join(corpus)} has no text in the column {text_column!r}: nothing to count.")
-    extra_ids = tokenizer.extra_ids
-    kept = trimmed_pieces.choose(before, used.counts, tokenizer.own_sentinels, extra_ids, min_count, size)
-    after = trimmed_pieces.trimmed(before, kept)
+    kept = opened.choose(used.counts, min_count, size)
+    after = opened.trimmed(kept)
     same = trimmed_pieces.SameTokens(before, after, kept)
     used_after = same.usage(of_lines("comparing tokens"))
 
     # ------------------------------------------------------- model ---------------------------------------------------
-    file = hf_tokenizer.temporary_file(after.model)
-    rows = np.concatenate([kept, len(before) + np.arange(extra_ids)])  # T5's padding of rows is left out
-    new = trimmed_model.trimmed(model, rows, hf_tokenizer.describe(file, extra_ids))
+    new, rows = opened.with_vocabulary(after, kept)
     bytes_each = model.dtype.itemsize if hf_folder.is_folder(path) else 4
     disk.require(folder, new.num_parameters * bytes_each)
-    worst = trimmed_logits.difference(model, new, rows, same.first)
+    worst = opened.difference(new, rows, same.first)
     if not worst == 0:
         raise ValueError(
             f"Logits of pieces that are kept differ by {worst:g} from those of {path}; nothing is written."

@@ -1,5 +1,6 @@
 """Fewer pieces for a SentencePiece model: those that a corpus uses, and those without which texts cannot be written."""
 
+import abc
 import dataclasses
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -8,7 +9,7 @@ import numpy as np
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
-from tasks.vocabularies.training_text import MULTIPLE
+from tasks.vocabularies.training_text import MULTIPLE, round_up
 
 _BATCH = 1024
 _SHOWN = 200
@@ -36,20 +37,23 @@ class Usage:
         return int(self.counts.sum())
 
 
-class Pieces:
-    """A SentencePiece model, opened, with what its pieces are."""
+class Encoder(abc.ABC):
+    """A vocabulary of which tokens are counted.
 
-    def __init__(self, model: bytes):
-        self.model = model
-        self.proto = sentencepiece_pb2.ModelProto.FromString(model)
-        self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        self.types = np.array([piece.type for piece in self.proto.pieces])
+    Args:
+      num_ids: the highest id plus 1.
+      unk_id: -1 if there is none.
+      in_bytes: ids of tokens that are one byte of a character without a piece.
+    """
+
+    def __init__(self, num_ids: int, unk_id: int, in_bytes: Sequence[int]):
+        self.num_ids, self.unk_id, self.in_bytes = num_ids, unk_id, in_bytes
 
     def __len__(self) -> int:
-        return len(self.types)
+        return self.num_ids
 
-    def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        return self.processor.encode(list(lines))
+    @abc.abstractmethod
+    def encode(self, lines: Sequence[str]) -> list[list[int]]: ...
 
     def usage(self, batches: Iterable[Sequence[Sequence[int]]]) -> Usage:
         """What tokens of lines, a batch at a time, use."""
@@ -58,9 +62,23 @@ class Pieces:
             ids = np.fromiter(itertools.chain.from_iterable(batch), np.int64)
             usage.counts += np.bincount(ids, minlength=len(self))
             usage.lines += len(batch)
-        usage.unknown = int(usage.counts[self.processor.unk_id()])
-        usage.in_bytes = int(usage.counts[self.types == _Piece.BYTE].sum())
+        usage.unknown = int(usage.counts[self.unk_id]) if self.unk_id >= 0 else 0
+        usage.in_bytes = int(usage.counts[list(self.in_bytes)].sum())
         return usage
+
+
+class Pieces(Encoder):
+    """A SentencePiece model, opened, with what its pieces are."""
+
+    def __init__(self, model: bytes):
+        self.model = model
+        self.proto = sentencepiece_pb2.ModelProto.FromString(model)
+        self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.types = np.array([piece.type for piece in self.proto.pieces])
+        super().__init__(len(self.types), self.processor.unk_id(), np.flatnonzero(self.types == _Piece.BYTE).tolist())
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        return self.processor.encode(list(lines))
 
 
 def batches(lines: Iterator[str]) -> Iterator[list[str]]:
@@ -95,8 +113,8 @@ def choose(
     names = [piece.piece for piece in pieces.proto.pieces]
     needed = set(itertools.chain.from_iterable(names[i] for i in np.flatnonzero(used)))
     always[[i for i, name in enumerate(names) if name in needed and pieces.types[i] == _LEARNED]] = True
-    wanted = _round_up(int((used | always).sum()) + extra_ids)
-    least = _round_up(int(always.sum()) + extra_ids)
+    wanted = round_up(int((used | always).sum()) + extra_ids)
+    least = round_up(int(always.sum()) + extra_ids)
     if size is not None and size < least:
         raise ValueError(
             f"--size is {size}, and {int(always.sum()) + extra_ids:,} ids are always kept (special pieces, sentinels, "
@@ -113,10 +131,6 @@ def choose(
     others = np.flatnonzero(~always & (pieces.types == _LEARNED))
     order = others[np.lexsort((-scores[others], -counts[others]))]
     return np.sort(np.concatenate([np.flatnonzero(always), order[: num - int(always.sum())]]))
-
-
-def _round_up(number: int) -> int:
-    return -(-number // MULTIPLE) * MULTIPLE
 
 
 def trimmed(pieces: Pieces, kept: np.ndarray) -> Pieces:
@@ -141,14 +155,14 @@ class SameTokens:
     """Compares tokens of lines before and after, and counts them.
 
     Attributes:
-      before, after: the pieces.
+      before, after: the vocabularies.
       kept: the old ids of those after.
       compared: lines whose pieces are all kept; their tokens are the same.
       first: the old ids of the first lines, those that are kept.
     """
 
-    before: Pieces
-    after: Pieces
+    before: Encoder
+    after: Encoder
     kept: np.ndarray
     compared: int = 0
     first: list[np.ndarray] = dataclasses.field(default_factory=list)
@@ -163,7 +177,7 @@ class SameTokens:
 
     def _compare(self, batch: Sequence[str], num_first: int) -> list[list[int]]:
         numbers = numbers_after(self.kept, len(self.before))
-        unknown, encoded = self.before.processor.unk_id(), self.after.encode(batch)
+        unknown, encoded = self.before.unk_id, self.after.encode(batch)
         for line, old, new in zip(batch, self.before.encode(batch), encoded, strict=True):
             ids = np.array(old, int)
             mapped = numbers[ids]

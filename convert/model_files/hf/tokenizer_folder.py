@@ -5,7 +5,7 @@ import copy
 import json
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,20 +143,25 @@ def with_exchanged_ids(content: Mapping[str, Any], a: int, b: int, where: str) -
         # Tokens that were added to the vocabulary get a place in it, so that none depends on the order of the others.
         ids = {token["content"]: token["id"] for token in result.get("added_tokens") or ()}
         model["vocab"] = {token: other.get(id_, id_) for token, id_ in {**model["vocab"], **ids}.items()}
-    for token in result.get("added_tokens") or ():
-        token["id"] = other.get(token["id"], token["id"])
-    result["added_tokens"] = sorted(result.get("added_tokens") or (), key=lambda token: token["id"])
-    if result.get("padding"):
-        result["padding"]["pad_id"] = other.get(result["padding"]["pad_id"], result["padding"]["pad_id"])
-    for processor in _processors(result.get("post_processor")):
-        for name in ("cls", "sep"):
-            if isinstance(processor.get(name), list):
-                processor[name][1] = other.get(processor[name][1], processor[name][1])
-        tokens = processor.get("special_tokens")
-        for token in tokens.values() if isinstance(tokens, dict) else ():
-            token["ids"] = [other.get(id_, id_) for id_ in token["ids"]]
+    renumber(result, lambda id_: other.get(id_, id_))
     _check_exchanged(content, result, other, where)
     return result
+
+
+def renumber(content: dict[str, Any], number: Callable[[int], int]) -> None:
+    """Changes the ids in a tokenizer.json outside of its model: of added tokens, padding, and the frame of a text."""
+    for token in content.get("added_tokens") or ():
+        token["id"] = int(number(token["id"]))
+    content["added_tokens"] = sorted(content.get("added_tokens") or (), key=lambda token: token["id"])
+    if content.get("padding"):
+        content["padding"]["pad_id"] = int(number(content["padding"]["pad_id"]))
+    for processor in _processors(content.get("post_processor")):
+        for name in ("cls", "sep"):
+            if isinstance(processor.get(name), list):
+                processor[name][1] = int(number(processor[name][1]))
+        tokens = processor.get("special_tokens")
+        for token in tokens.values() if isinstance(tokens, dict) else ():
+            token["ids"] = [int(number(id_)) for id_ in token["ids"]]
 
 
 def _processors(processor: Any) -> Iterator[dict[str, Any]]:

@@ -157,3 +157,15 @@ def test_bad_requests_write_nothing(sources, files, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="GB are free there"):
         replacing.replace(run, out, str(files / "new.model"))
     assert [x.name for x in tmp_path.iterdir()] == ["bpe.model"]
+
+
+def test_an_encoder_is_refused_by_name(tmp_path):
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert/config.json").write_text(json.dumps({"model_type": "bert"}))
+    (tmp_path / "corpus.txt").write_text("ba")
+    for call in (
+        lambda: replacing.replace(str(tmp_path / "bert"), str(tmp_path / "out"), "new.model"),
+        lambda: extending.extend(str(tmp_path / "bert"), str(tmp_path / "out"), [str(tmp_path / "corpus.txt")], 8),
+    ):
+        with pytest.raises(ValueError, match=r"bert is an encoder; only T5s .* `limba vocab trim` takes encoders"):
+            call()

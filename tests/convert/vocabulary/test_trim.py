@@ -276,9 +276,7 @@ def test_bad_requests(folders, corpus, tmp_path, words, message):
 
 
 def test_sources_that_cannot_be_trimmed(folders, corpus, new_run, tmp_path):
-    encoder, bpe = tmp_path / "encoder", tmp_path / "bpe"
-    encoder.mkdir()
-    (encoder / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    bpe = tmp_path / "bpe"
     byt5 = new_run(tmp_path / "byt5", vocab_file=None, **FAMILIES["byt5"], **ONE_LAYER)
     vocabularies.train(tmp_path / "bpe.model", model_type="bpe")
     new_run(bpe, vocab_file=tmp_path / "bpe.model", **ONE_LAYER)
@@ -287,7 +285,6 @@ def test_sources_that_cannot_be_trimmed(folders, corpus, new_run, tmp_path):
     (without / "conversion_report.json").unlink(missing_ok=True)
     for source, message in (
         (without, "without has no SentencePiece model: copy the one .* there, as spiece.model"),
-        (encoder, "is an encoder, whose vocabulary is WordPiece or byte-level BPE"),
         (byt5, "reads bytes .byT5.: its vocabulary has 384 ids, and none of them is a piece"),
         (bpe, "is of kind BPE, whose pieces are made of each other; only UNIGRAM can get fewer or more"),
     ):
