@@ -1,5 +1,6 @@
-"""Listens, and ends: after SIGTERM or Ctrl-C nothing more is accepted, and what was taken is answered."""
+"""Listens, and ends: half a second after SIGTERM or Ctrl-C nothing more is taken, and what was taken is answered."""
 
+import asyncio
 import contextlib
 import signal
 import socket
@@ -9,6 +10,7 @@ from typing import Any
 
 import uvicorn
 
+_GRACE_S = 0.5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -21,6 +23,11 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.greeting:
             print(self.greeting, flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Requests that were sent before the signal are on their way: uvicorn would reset their connections.
+        await asyncio.sleep(_GRACE_S)
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

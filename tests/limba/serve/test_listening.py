@@ -1,10 +1,12 @@
 """The end of a server: SIGTERM loses no request that was taken."""
 
+import http.client
 import json
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -12,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from limba.serve import listening
+from limba.serve import app, listening
 from tests import house
+from tests.limba.serve.small_service import service
 
 
 @pytest.fixture
@@ -44,6 +47,26 @@ def test_after_sigterm_what_was_taken_is_answered_and_nothing_more(server):
     assert process.wait(30) == 0 and process.stdout.read() == "ended\n"
     with pytest.raises(urllib.error.URLError):
         _ask(port, "late")
+
+
+def test_a_request_that_is_on_its_way_at_the_signal_is_answered(monkeypatch):
+    monkeypatch.setattr(listening, "_GRACE_S", 1.5)
+    made, bound = service(), listening.bind("127.0.0.1", 0)
+    server = listening.make_server(app.make_app(made))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    connection = http.client.HTTPConnection("127.0.0.1", bound.getsockname()[1], timeout=20)
+    connection.connect()
+    server.handle_exit(signal.SIGTERM, None)
+    time.sleep(0.4)  # uvicorn looks for a signal ten times a second.
+    connection.request("POST", "/v1/completions", b'{"prompt": "late"}')
+    assert json.load(connection.getresponse())["choices"][0]["text"] == "LATE"
+    thread.join(20)
+    assert not thread.is_alive()
+    connection.close()
+    made.batcher.close()
 
 
 def _value(port, name):
