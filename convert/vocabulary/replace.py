@@ -120,9 +120,9 @@ def _usage(pieces: Any, corpus: Sequence[str], text_column: str) -> Any:
     from tasks.vocabularies import trimmed_pieces
 
     if not corpus:
-        return pieces.usage([])
+        return trimmed_pieces.usage(pieces, [])
     lines = changed_model.lines(corpus, text_column, "counting tokens")
-    used = pieces.usage(map(pieces.encode, trimmed_pieces.batches(lines)))
+    used = trimmed_pieces.usage(pieces, map(pieces.encode, trimmed_pieces.batches(lines)))
     if not used.lines:
         raise ValueError(f"The corpus {' '.join(corpus)} has no text in the column {text_column!r}: nothing to count.")
     return used

@@ -57,7 +57,7 @@ def trim(
 
     # ------------------------------------------------------- pieces --------------------------------------------------
     before, model = opened.before, opened.model
-    used = before.usage(map(before.encode, trimmed_pieces.batches(lines)))
+    used = trimmed_pieces.usage(before, map(before.encode, trimmed_pieces.batches(lines)))
     if not used.lines:
         raise ValueError(f"The corpus {' '.join(corpus)} has no text in the column {text_column!r}: nothing to count.")
     kept = opened.choose(used.counts, min_count, size)

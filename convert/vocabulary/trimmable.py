@@ -13,7 +13,6 @@ from convert.model_files.hf import hf_tokenizer, tokenizer_folder
 from convert.model_files.model import EncoderModel, Model, T5Model
 from convert.vocabulary import changed_model, trimmed_tokenizer
 from limba.files import json_text, untrusted_json
-from tasks.vocabularies import trimmed_pieces
 
 
 class Trimmable(Protocol):
@@ -27,7 +26,7 @@ class Trimmable(Protocol):
     def model(self) -> Model[Any, Any]: ...
 
     @property
-    def before(self) -> trimmed_pieces.Encoder: ...
+    def before(self) -> Any: ...
 
     def choose(self, counts: np.ndarray, min_count: int, size: int | None) -> np.ndarray:
         """The ids that are kept, ascending; arguments and errors are those of `trimmed_pieces.choose`."""
@@ -53,17 +52,23 @@ class T5:
     def __init__(self, path: Path):
         self.model, self.tokenizer = changed_model.open_model(path)
         changed_model.check_is_unigram(path, self.tokenizer)
+        from tasks.vocabularies import trimmed_pieces
+
         assert self.tokenizer.model is not None
         self.before = trimmed_pieces.Pieces(self.tokenizer.model)
 
     def choose(self, counts: np.ndarray, min_count: int, size: int | None) -> np.ndarray:
+        from tasks.vocabularies import trimmed_pieces
+
         tokenizer = self.tokenizer
         return trimmed_pieces.choose(self.before, counts, tokenizer.own_sentinels, tokenizer.extra_ids, min_count, size)
 
-    def trimmed(self, kept: np.ndarray) -> trimmed_pieces.Pieces:
+    def trimmed(self, kept: np.ndarray) -> Any:
+        from tasks.vocabularies import trimmed_pieces
+
         return trimmed_pieces.trimmed(self.before, kept)
 
-    def with_vocabulary(self, after: trimmed_pieces.Pieces, kept: np.ndarray) -> tuple[T5Model, np.ndarray]:
+    def with_vocabulary(self, after: Any, kept: np.ndarray) -> tuple[T5Model, np.ndarray]:
         extra_ids = self.tokenizer.extra_ids
         rows = np.concatenate([kept, len(self.before) + np.arange(extra_ids)])  # T5's padding of rows is left out
         record = hf_tokenizer.describe(hf_tokenizer.temporary_file(after.model), extra_ids)

@@ -11,13 +11,11 @@ import tokenizers
 
 from convert.model_files.hf import tokenizer_folder
 from limba.files import json_text
-from tasks.vocabularies.training_text import MULTIPLE, round_up
-from tasks.vocabularies.trimmed_pieces import Encoder, numbers_after
 
 _BYTES = frozenset(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 
 
-class Tokens(Encoder):
+class Tokens:
     """A tokenizer.json, opened.
 
     Args:
@@ -46,8 +44,13 @@ class Tokens(Encoder):
         unknown = self.model.get("unk_token")
         unk_id = self.model.get("unk_id") if unknown is None else self.ids.get(unknown)
         self.special |= {unk_id} - {None}
-        in_bytes = [id_ for name, id_ in self.ids.items() if len(name) == 6 and name.startswith("<0x")]
-        super().__init__(max(self.names) + 1, -1 if unk_id is None else unk_id, in_bytes)
+        self.unk_id = -1 if unk_id is None else unk_id
+        self.in_bytes: Sequence[int] = [
+            id_ for name, id_ in self.ids.items() if len(name) == 6 and name.startswith("<0x")
+        ]
+
+    def __len__(self) -> int:
+        return max(self.names) + 1
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         return [x.ids for x in self.tokenizer.encode_batch_fast(list(lines), add_special_tokens=False)]
@@ -94,6 +97,8 @@ def choose(tokens: Tokens, counts: np.ndarray, min_count: int, size: int | None)
     Raises:
       ValueError: if nothing is left out, or `size` is too small for what is always kept.
     """
+    from tasks.vocabularies.training_text import MULTIPLE, round_up
+
     order = [int(i) for i in np.argsort(-counts, kind="stable") if int(i) in tokens.names]
     used = [i for i in order if counts[i] >= min_count and i not in tokens.special]
     kept = tokens.special | _characters(tokens, used)
@@ -135,6 +140,8 @@ def _add(tokens: Tokens, kept: set[int], order: Sequence[int], most: int | None)
 
 def trimmed(tokens: Tokens, kept: np.ndarray) -> Tokens:
     """The file with these tokens, in their order, and the merges between them."""
+    from tasks.vocabularies.trimmed_pieces import numbers_after
+
     numbers = numbers_after(kept, len(tokens))
     content = copy.deepcopy(dict(tokens.content))
     model = content["model"]

@@ -1,9 +1,9 @@
 """Fewer pieces for a SentencePiece model: those that a corpus uses, and those without which texts cannot be written."""
 
-import abc
 import dataclasses
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import sentencepiece
@@ -37,37 +37,35 @@ class Usage:
         return int(self.counts.sum())
 
 
-class Encoder(abc.ABC):
-    """A vocabulary of which tokens are counted.
+class Encoder(Protocol):
+    """A vocabulary of which tokens are counted; its length is the highest id plus 1.
 
-    Args:
-      num_ids: the highest id plus 1.
+    Attributes:
       unk_id: -1 if there is none.
       in_bytes: ids of tokens that are one byte of a character without a piece.
     """
 
-    def __init__(self, num_ids: int, unk_id: int, in_bytes: Sequence[int]):
-        self.num_ids, self.unk_id, self.in_bytes = num_ids, unk_id, in_bytes
+    unk_id: int
+    in_bytes: Sequence[int]
 
-    def __len__(self) -> int:
-        return self.num_ids
+    def __len__(self) -> int: ...
 
-    @abc.abstractmethod
     def encode(self, lines: Sequence[str]) -> list[list[int]]: ...
 
-    def usage(self, batches: Iterable[Sequence[Sequence[int]]]) -> Usage:
-        """What tokens of lines, a batch at a time, use."""
-        usage = Usage(np.zeros(len(self), np.int64))
-        for batch in batches:
-            ids = np.fromiter(itertools.chain.from_iterable(batch), np.int64)
-            usage.counts += np.bincount(ids, minlength=len(self))
-            usage.lines += len(batch)
-        usage.unknown = int(usage.counts[self.unk_id]) if self.unk_id >= 0 else 0
-        usage.in_bytes = int(usage.counts[list(self.in_bytes)].sum())
-        return usage
+
+def usage(vocabulary: Encoder, batches: Iterable[Sequence[Sequence[int]]]) -> Usage:
+    """What tokens of lines, a batch at a time, use."""
+    usage = Usage(np.zeros(len(vocabulary), np.int64))
+    for batch in batches:
+        ids = np.fromiter(itertools.chain.from_iterable(batch), np.int64)
+        usage.counts += np.bincount(ids, minlength=len(vocabulary))
+        usage.lines += len(batch)
+    usage.unknown = int(usage.counts[vocabulary.unk_id]) if vocabulary.unk_id >= 0 else 0
+    usage.in_bytes = int(usage.counts[list(vocabulary.in_bytes)].sum())
+    return usage
 
 
-class Pieces(Encoder):
+class Pieces:
     """A SentencePiece model, opened, with what its pieces are."""
 
     def __init__(self, model: bytes):
@@ -75,7 +73,11 @@ class Pieces(Encoder):
         self.proto = sentencepiece_pb2.ModelProto.FromString(model)
         self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.types = np.array([piece.type for piece in self.proto.pieces])
-        super().__init__(len(self.types), self.processor.unk_id(), np.flatnonzero(self.types == _Piece.BYTE).tolist())
+        self.unk_id: int = self.processor.unk_id()
+        self.in_bytes: Sequence[int] = np.flatnonzero(self.types == _Piece.BYTE).tolist()
+
+    def __len__(self) -> int:
+        return len(self.types)
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         return self.processor.encode(list(lines))
@@ -173,7 +175,7 @@ class SameTokens:
         Raises:
           ValueError: if a line whose pieces are all kept has other tokens.
         """
-        return self.after.usage(self._compare(batch, num_first) for batch in batches(lines))
+        return usage(self.after, (self._compare(batch, num_first) for batch in batches(lines)))
 
     def _compare(self, batch: Sequence[str], num_first: int) -> list[list[int]]:
         numbers = numbers_after(self.kept, len(self.before))

@@ -68,7 +68,7 @@ def test_size_keeps_the_most_frequent():
 def test_what_was_trimmed_is_unknown_or_bytes_and_counted(byte_fallback):
     before = _pieces(byte_fallback)
     lines = ["ab ab aba abb", "ij ab", "aba"]
-    usage = before.usage(map(before.encode, trimmed_pieces.batches(iter(lines))))
+    usage = trimmed_pieces.usage(before, map(before.encode, trimmed_pieces.batches(iter(lines))))
     assert (usage.lines, usage.unknown, usage.in_bytes) == (3, 0, 0) and usage.tokens == usage.counts.sum() > 6
     counts = usage.counts.copy()
     kept = trimmed_pieces.choose(before, counts, [], 100, 2, None)
