@@ -324,7 +324,7 @@ def _finish(
         result_files.write_state(out, checkpoint, arguments, plan, results)
     result_files.write(out, results, arguments)
     if results:
-        print(json_text.dumps(results))
+        print(json_text.dumps(results, ensure_ascii=False))
 
 
 def _check(arguments: RunArguments, out: Path) -> None:
