@@ -297,10 +297,15 @@ def _checkpoint(run_dir: str) -> AnyPath:
 
 
 def _task_of(checkpoint: str) -> tuple[Any, str | None]:
-    """The run's task, and the module that registers it."""
-    recorded = run_folder.load_run_info(storage.as_path(checkpoint))["task"]
+    """The run's task, and the module that registers it. Raises ValueError if it has none."""
     name, module = (gin_files.value_of(f"%MIXTURE_OR_TASK_{x}") for x in ("NAME", "MODULE"))
-    return name or recorded, module
+    name = name or run_folder.load_run_info(storage.as_path(checkpoint)).get("task")
+    if name is None:
+        raise ValueError(
+            f"{checkpoint} has no task: it was converted, or its vocabulary changed, and not trained since. Ask it with "
+            "--input TEXT or --input_file FILE (of a table with --text_column NAME)."
+        )
+    return name, module
 
 
 def _show_likeliest(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
