@@ -302,8 +302,8 @@ def _task_of(checkpoint: str) -> tuple[Any, str | None]:
     name = name or run_folder.load_run_info(storage.as_path(checkpoint)).get("task")
     if name is None:
         raise ValueError(
-            f"{checkpoint} has no task: it was converted, or its vocabulary changed, and not trained since. Ask it with "
-            "--input TEXT or --input_file FILE (of a table with --text_column NAME)."
+            f"{checkpoint} has no task: it was converted, or its vocabulary changed, and not trained since. Ask it "
+            "with --input TEXT or --input_file FILE (of a table with --text_column NAME)."
         )
     return name, module
 

@@ -285,8 +285,7 @@ def test_a_score_that_is_not_finite_is_an_error_and_not_written(tmp_path):
 
 def test_a_run_without_a_task_says_how_to_ask_it(tmp_path, monkeypatch):
     """Such as one of `limba convert from-hf` and of `limba vocab trim`."""
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "run.json").write_text("{}")
+    monkeypatch.setattr(infer.run_folder, "load_run_info", lambda checkpoint: {})
     monkeypatch.setattr(infer.gin_files, "value_of", lambda name: None)
-    with pytest.raises(ValueError, match="has no task: .*not trained since. Ask it with --input TEXT"):
+    with pytest.raises(ValueError, match=r"has no task: .*not trained since\. Ask it with --input TEXT"):
         infer._task_of(str(tmp_path))
