@@ -254,7 +254,7 @@ def _periods(arguments: RunArguments, plan: Plan) -> list[Statement]:
             lengths = feature_lengths(arguments, targets)
             evaluation.append(Binding(f"{role}_eval/data.DatasetConfig.task_feature_lengths", lengths))
     none = [Binding(f"train_script.train.{role}_eval_dataset_cfg", None) for role in roles]
-    logging, keep = _period("logging", arguments, plan), arguments.save_total_limit
+    logging, keep = _period("logging", arguments, plan), max(arguments.save_total_limit or 0, 0) or None
     shows = arguments.logging_strategy == "steps" and arguments.logging_steps is not None
     if arguments.save_strategy == "best":
         keep = keep or 1
@@ -296,15 +296,17 @@ def _steps_of_one_epoch(what: str, arguments: RunArguments, plan: Plan) -> int:
 
 
 def _delay(arguments: RunArguments, plan: Plan) -> list[Statement]:
-    """The lines of `eval_delay`, which counts epochs where evaluations do."""
-    if not arguments.eval_delay or not arguments.do_train:
+    """The lines of `eval_delay`, which counts epochs where evaluations do, and of early stopping.
+
+    The first evaluation of transformers' Trainer, which early stopping is to beat, comes after some steps.
+    """
+    if not arguments.do_train or not (arguments.eval_delay or arguments.early_stopping_patience):
         return []
-    epoch = _steps_of_one_epoch("eval", arguments, plan) if arguments.eval_strategy == "epoch" else 1
-    first = math.ceil(arguments.eval_delay * epoch)
-    return [
-        Binding("train_script.train.eval_delay", first),
-        Binding("train_script.train.run_eval_before_training", False),
-    ]
+    delay = []
+    if arguments.eval_delay:
+        epoch = _steps_of_one_epoch("eval", arguments, plan) if arguments.eval_strategy == "epoch" else 1
+        delay = [Binding("train_script.train.eval_delay", math.ceil(arguments.eval_delay * epoch))]
+    return [*delay, Binding("train_script.train.run_eval_before_training", False)]
 
 
 def _smoothing(arguments: RunArguments, plan: Plan) -> list[Statement]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 LEAST: Mapping[str, float] = {
     **dict.fromkeys(("max_seq_length", "per_device_train_batch_size", "per_device_eval_batch_size"), 1),
-    **dict.fromkeys(("gradient_accumulation_steps", "save_total_limit", "max_target_length"), 1),
+    **dict.fromkeys(("gradient_accumulation_steps", "max_target_length"), 1),
     **dict.fromkeys(("val_max_target_length", "generation_max_length"), 1),
     **dict.fromkeys(("max_train_samples", "max_eval_samples", "max_predict_samples"), 1),
     **dict.fromkeys(("generation_num_beams",), 1),

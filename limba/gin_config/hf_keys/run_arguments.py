@@ -149,7 +149,7 @@ class RunArguments:
     )
     eval_steps: float | None = _key("steps between evaluations; save_steps if it is not given")
     eval_delay: float = _key("no evaluation before this step, or this epoch of eval_strategy epoch", 0.0)
-    save_total_limit: int | None = _key("newest checkpoints that are kept; all if it is not given")
+    save_total_limit: int | None = _key("newest checkpoints that are kept; all if it is not given, or 0")
     load_best_model_at_end: bool = _key("keep the best checkpoint by metric_for_best_model, and export it", False)
     metric_for_best_model: str = _key("loss, or a metric of the evaluations such as accuracy", "loss")
     greater_is_better: bool | None = _key("of that metric; if it is not given, of all but losses")

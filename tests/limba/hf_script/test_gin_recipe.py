@@ -176,6 +176,16 @@ def test_thresholds_are_in_the_numbers_of_the_scripts(keys, atol):
     assert float(_value(lines_of(gin_best.actions(arguments, "t")), "atol")) == atol
 
 
+def test_early_stopping_is_to_beat_an_evaluation_after_some_steps():
+    """As transformers' callback, whose first evaluation is no step 0; and 0 checkpoints to keep are all of them."""
+    arguments = dataclasses.replace(ARGUMENTS, do_eval=True, save_total_limit=0)
+    lines = lines_of(gin_recipe._periods(arguments, PLAN))
+    assert not [line for line in lines if "run_eval_before_training" in line or "keep" in line]
+    lines = lines_of(gin_recipe._periods(dataclasses.replace(arguments, early_stopping_patience=1), PLAN))
+    assert _value(lines, "train_script.train.run_eval_before_training") == "False"
+    assert not [line for line in lines if "eval_delay" in line]
+
+
 def test_smoothed_labels_are_those_of_transformers():
     from transformers.trainer_pt_utils import LabelSmoother
 
