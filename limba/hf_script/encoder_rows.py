@@ -50,14 +50,14 @@ def found(arguments: RunArguments, model: Any) -> dict[str, Any]:
         kind = _of_entry(arguments.entry)
         _check_has_labels(arguments, model)
     elif _learns_masks(arguments) and not _asks(arguments):
-        return {}
+        return _of_documents(arguments, model)
     else:
         corpus = script_data.find(
             dataclasses.replace(arguments, label_column_name=arguments.label_column_name or _LABEL)
         )
         split = script_data.used_splits(arguments)[0]
         if (columns := _columns(arguments, corpus, split)) is None:
-            return {}
+            return _of_documents(arguments, model)
         text, label, kind = columns
         _check_has_labels(arguments, model)
         if kind == LABEL and model.head.is_number and arguments.do_regression is None:
@@ -68,10 +68,21 @@ def found(arguments: RunArguments, model: Any) -> dict[str, Any]:
     _check(arguments, kind)
     completed = dataclasses.replace(arguments, answers=kind, **keys)
     _check_head(completed, model)
-    length, most = completed.inputs_length, model.network.max_positions
+    return {**keys, "answers": kind, "max_seq_length": _length(arguments, completed.inputs_length, model)}
+
+
+def _of_documents(arguments: RunArguments, model: Any) -> dict[str, Any]:
+    """{}, or the length of rows where the encoder reads fewer tokens: run_mlm.py takes those."""
+    length = _length(arguments, arguments.inputs_length, model)
+    return {} if length == arguments.inputs_length else {"max_seq_length": length}
+
+
+def _length(arguments: RunArguments, length: int, model: Any) -> int:
+    """The tokens of a row, as far as the encoder reads; warns if more were asked for."""
+    most = model.network.max_positions
     if arguments.max_seq_length is not None and length > most:
         logger.warning("max_seq_length is %d, and the encoder reads %d tokens: rows are cut there.", length, most)
-    return {**keys, "answers": kind, "max_seq_length": min(length, most)}
+    return min(length, most)
 
 
 def _learns_masks(arguments: RunArguments) -> bool:

@@ -1,3 +1,4 @@
+import json
 import threading
 import time
 
@@ -23,6 +24,12 @@ def test_all_requests_are_sent_and_timed_from_a_number_of_clients():
     assert 10 <= row["p50 ms"] < row["p95 ms"] and row["p95 ms"] >= 50 and row["requests/s"] < 400
 
 
-def test_an_answer_that_is_missing_is_no_measurement():
+def test_an_answer_that_is_missing_or_another_is_no_measurement(monkeypatch):
+    monkeypatch.setattr(serving, "post", lambda port, content: (503, b""))
     with pytest.raises(AssertionError, match="request 0 got 503"):
-        serving.measure(lambda number: 503, 1, 2)
+        serving.measure(serving.asker(0, 4), 1, 2)
+    answers = iter(["a"] * serving._NUM_TEXTS + ["b"])
+    reply = lambda port, content: (200, json.dumps({"choices": [{"text": next(answers)}]}).encode())  # noqa: E731
+    monkeypatch.setattr(serving, "post", reply)
+    with pytest.raises(AssertionError, match=f"request {serving._NUM_TEXTS}: 'b', and first 'a'"):
+        serving.measure(serving.asker(0, 4), 1, serving._NUM_TEXTS + 1)

@@ -384,8 +384,10 @@ class RunArguments:
 
     @property
     def languages(self) -> tuple[str, str] | None:
-        """Of a translation, from which and to which."""
-        return None if self.source_lang is None or self.target_lang is None else (self.source_lang, self.target_lang)
+        """Of a translation, from which and to which: the keys of its rows, "ru" of "ru_RU" as in run_translation.py."""
+        if self.source_lang is None or self.target_lang is None:
+            return None
+        return self.source_lang.split("_")[0], self.target_lang.split("_")[0]
 
     @property
     def entry(self) -> str | None:

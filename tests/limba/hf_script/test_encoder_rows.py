@@ -3,13 +3,15 @@
 import csv
 import json
 import random
+import types
 
 import gin
 import numpy as np
 import pytest
 
 from convert.model_files import any_format
-from limba.hf_script import command
+from limba.gin_config.hf_keys.script_keys import from_values
+from limba.hf_script import command, encoder_rows
 from tasks import registry
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 
@@ -260,3 +262,14 @@ def test_texts_and_labels_are_a_classifier_s_as_in_run_glue(here, rows, capsys, 
         assert ("a classifier is trained, as run_glue.py does it" in caplog.text) == (not first)
     _run(here, "--dry_run", "--script=run_ner", do_train=True, train_file=rows(WORDS), output_dir=here / "no")
     assert "tags = 'ner_tags'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("asked", "found", "warned"), [(None, 128, 0), (512, 128, 1), (64, None, 0)])
+def test_rows_of_documents_are_as_long_as_the_encoder_reads(asked, found, warned, tmp_path, caplog):
+    """As run_mlm.py, which goes by the tokenizer's model_max_length; else the training would refuse them."""
+    (tmp_path / "t.txt").write_text("a\n")
+    keys = {"model_name_or_path": "m", "output_dir": "o", "train_file": str(tmp_path / "t.txt"), "script": "run_mlm"}
+    arguments = from_values(keys | ({} if asked is None else {"max_seq_length": asked}))[0]
+    model = types.SimpleNamespace(network=types.SimpleNamespace(max_positions=128), labels=())
+    assert encoder_rows.found(arguments, model) == ({} if found is None else {"max_seq_length": found})
+    assert caplog.text.count("the encoder reads 128 tokens") == warned

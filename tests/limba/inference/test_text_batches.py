@@ -162,13 +162,10 @@ def test_words_of_a_t5_get_labels():
 
 def test_a_blank_beside_a_bracket_is_a_blank(tmp_path):
     """SentencePiece knows a sentinel only behind a space; a tokenizer.json and transformers know it anywhere."""
-    import types
-
     from tasks.vocabularies import SentencePieceVocabulary
 
     vocabulary = SentencePieceVocabulary(str(vocabularies.train(tmp_path / "spiece.model")), 100)
-    model = types.SimpleNamespace(input_vocabulary=vocabulary)
-    encode = text_batches._Sequences(model, 8).encode  # type: ignore[arg-type]
+    encode = text_batches.Sequences(vocabulary, vocabulary, 8).encode
     apart = vocabulary.encode("ba, <extra_id_0>. ce")
     assert 511 in apart and encode("ba,<extra_id_0>. ce") == encode("ba, <extra_id_0>. ce") == [*apart, 1]
     assert 511 not in vocabulary.encode("ba,<extra_id_0>. ce")  # As SeqIO has it.

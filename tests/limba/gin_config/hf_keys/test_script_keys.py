@@ -380,6 +380,11 @@ def test_summaries_are_measured_by_rouge_as_their_script_does():
     assert script_keys.from_values(keys | own)[0].metrics == ("bleu",)
 
 
+def test_languages_may_have_a_country():
+    keys = {"output_dir": "o", "model_name_or_path": "m", "train_file": "t.json", "source_lang": "ru_RU"}
+    assert from_values(keys | {"target_lang": "uk"})[0].languages == ("ru", "uk")
+
+
 @pytest.mark.parametrize(("period", "expected"), [("epoch", ("epoch", 500)), ("20", ("steps", 20))])
 def test_keys_of_the_scripts_without_a_trainer(period, expected):
     keys = {"output_dir": "o", "model_name_or_path": "m", "train_file": "t.txt", "script": "run_mlm_no_trainer.py"}
