@@ -1,6 +1,6 @@
 """From a run, a checkpoint or a Hugging Face folder to a folder that an engine loads, and the proof by that engine.
 
-What `to-ct2` and `to-onnx` have in common.
+What `to-ct2`, `to-onnx` and `to-gguf` have in common.
 """
 
 import argparse
@@ -114,7 +114,7 @@ def convert(
     with complete_or_absent(out, request) as folder:
         export.write(folder)
         rows = export.compare(folder) if verify else []
-        comparison_rows.require(rows, f"What {export.engine} computes is not the model, nothing was kept")
+        comparison_rows.require(rows, f"What is written for {export.engine} is not the model, nothing was kept")
         export.remove_unneeded(folder)
         report = {
             **request,

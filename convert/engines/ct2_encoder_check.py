@@ -14,7 +14,7 @@ import numpy as np
 
 from convert.compare import float64, numpy_encoders
 from convert.compare.comparison_rows import Comparison
-from convert.engines import ct2_library, ct2_weights
+from convert.engines import ct2_library, ct2_weights, engine_export
 from convert.engines.encoder_check import check_rows, compare_vectors, limba_states
 from convert.families import networks
 from convert.families.config_files import encoder_config
@@ -31,7 +31,7 @@ def compare(model: EncoderModel, folder: Path, tokens: Sequence[str], quantizati
     ids, types = check_rows(model)
     is_token = ids != model.config.pad_id
     order = exchanged(model.config.vocab_size, model.config.pad_id, model.pad_id)
-    stored = ct2_weights.rounded(ct2_weights.stored(model), quantization)
+    stored = ct2_weights.rounded(engine_export.stored(model), quantization)
     config = networks.plain(model.config)
     content = encoder_config.settings(model.family, config, model.head, model.pad_id)
     content |= {"model_type": model.family.model_type}

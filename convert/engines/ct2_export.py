@@ -17,6 +17,7 @@ from convert.model_files.model import AFamily, ANetwork
 class Ct2Export(PythonExport[AFamily, ANetwork]):
     """See `PythonExport`."""
 
+    check_by = "In CTranslate2"
     engine, link, package = "CTranslate2", "https://opennmt.net/CTranslate2/", "ctranslate2"
     notes: tuple[str, ...] = ('Say the `compute_type`: `"auto"` may compute in int8 with weights of another type.',)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from convert.compare.comparison_rows import Comparison
-from convert.engines import ct2_library, ct2_weights, t5_check
+from convert.engines import ct2_library, ct2_weights, engine_export, t5_check
 from convert.engines.t5_check import GREEDY_TOKENS, PAD, T5Engine
 from convert.families.config_files import t5_config
 from convert.model_files.model import Folder, T5Model
@@ -33,7 +33,7 @@ def compare(model: T5Model, folder: Path, tokens: Sequence[str], quantization: s
 
 def _as_in_file(model: T5Model, quantization: str) -> T5Model:
     """The model with the numbers that the file has of its weights, as a folder that NumPy's T5 reads."""
-    stored = ct2_weights.rounded(ct2_weights.stored(model), quantization)
+    stored = ct2_weights.rounded(engine_export.stored(model), quantization)
     content = t5_config.model_config(model.config, model.family, "float32", None)
     tensors = model.cast(np.dtype(np.float32)).tensors
     if quantization != "float32":

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 import ml_dtypes
 import numpy as np
 
+from convert.engines import engine_export
 from convert.model_files.model import Model
 from convert.tensors import tensor_parts
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
@@ -32,17 +33,11 @@ def num_bytes(model: Model, quantization: str) -> int:
     return model.num_parameters * (1 if quantization == INT8 else dtype(quantization).itemsize)
 
 
-def stored(model: Model) -> dict[str, SavedTensor]:
-    """A model's tensors by Hugging Face's names: a T5's own ones of its folder, if it has one."""
-    is_own = model.family.has_decoder and model.folder is not None and not model.folder.is_flax
-    return dict(model.folder.stored) if is_own and model.folder else model.stored()
-
-
 class Weights:
     """A model's tensors by Hugging Face's names, as new arrays of the file's dtype: CTranslate2 quantizes in place."""
 
     def __init__(self, model: Model, quantization: str):
-        self._tensors, self._quantization, self._path = stored(model), quantization, model.path
+        self._tensors, self._quantization, self._path = engine_export.stored(model), quantization, model.path
 
     def __getitem__(self, name: str) -> np.ndarray:
         tensor = cast(self._tensors[name], self._quantization, f"{self._path}: {name}")

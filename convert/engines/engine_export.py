@@ -14,6 +14,7 @@ from convert.families.family import Family
 from convert.families.networks import Network
 from convert.model_files.hf import hf_tokenizer
 from convert.model_files.model import AFamily, ANetwork, Model
+from limba.checkpoint_files.saved_tensors import SavedTensor
 
 TOKENIZER = "tokenizer.json"
 END, END_ID = "</s>", 1
@@ -24,6 +25,7 @@ class EngineExport(abc.ABC, Generic[AFamily, ANetwork]):
 
     Attributes:
       engine, link, package: of the engine: its name, its page, and what pip calls it.
+      check_by: what the table of the check is introduced by, before the version of the package.
       model, quantization: what is written, and how its weights are.
       vocabulary_file: None for bytes.
       warnings: what a user of the folder should know, in whole sentences.
@@ -31,6 +33,7 @@ class EngineExport(abc.ABC, Generic[AFamily, ANetwork]):
     """
 
     engine: ClassVar[str]
+    check_by: ClassVar[str]
     link: ClassVar[str]
     package: ClassVar[str]
     vocabulary_file: Path | None
@@ -65,7 +68,7 @@ class EngineExport(abc.ABC, Generic[AFamily, ANetwork]):
         average = "the average of the parameters at " if report["average"] else ""
         checked = "It was not checked (`--no-check`)."
         if rows:
-            checked = f"In {self.engine} {report[f'{self.package}_version']}:\n\n"
+            checked = f"{self.check_by} {report[f'{self.package}_version']}:\n\n"
             checked += textwrap.indent(comparison_rows.table(rows), "    ")
         parts = (
             f"# {name}",
@@ -101,6 +104,12 @@ class PythonExport(EngineExport[AFamily, ANetwork]):
 
 
 AnyExport = EngineExport[Family, Network]
+
+
+def stored(model: Model) -> dict[str, SavedTensor]:
+    """A model's tensors by Hugging Face's names: a T5's own ones of its folder, if it has one."""
+    is_own = model.family.has_decoder and model.folder is not None and not model.folder.is_flax
+    return dict(model.folder.stored) if is_own and model.folder else model.stored()
 
 
 def is_fast(folder: Path) -> bool:

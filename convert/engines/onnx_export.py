@@ -55,6 +55,7 @@ class OnnxExport(PythonExport[AFamily, ANetwork]):
       ValueError: if transformers does not have the model.
     """
 
+    check_by = "In ONNX Runtime"
     engine, link, package = "ONNX Runtime", "https://onnxruntime.ai/", "onnxruntime"
     copies: ClassVar[int] = 1
 

@@ -27,6 +27,7 @@ class T5Export(EngineExport[T5Family, T5Config]):
     """
 
     engine: ClassVar[str] = "llama.cpp"
+    check_by: ClassVar[str] = "The file, read back by gguf"
     link: ClassVar[str] = "https://github.com/ggml-org/llama.cpp"
     package: ClassVar[str] = "gguf"
     notes = (

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from convert.engines.ct2_weights import stored
+from convert.engines.engine_export import stored
 from convert.engines.llama_cpp import library
 from convert.families import heads
 from convert.families.config_files import t5_config

@@ -15,7 +15,6 @@ from convert.engines import ct2_library, ct2_t5, ct2_tokens, t5_check
 from convert.to_ct2 import to_ct2
 from convert.to_hf import to_hf
 from limba.files import disk
-from tests.convert.conftest import FAMILIES
 
 pytest.importorskip("ctranslate2", reason="pip install 'limba[ct2]'")
 
@@ -32,19 +31,9 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def runs(new_run, tmp_path_factory):
-    """A run of each family; mT5's has T5 1.1's tensors."""
-    folder, found = tmp_path_factory.mktemp("runs"), {}
-
-    def of(family):
-        if family not in found:
-            bytes_ = {"vocab_file": None} if family == "byt5" else {}
-            fields = FAMILIES[family] | SIZES | (MT5 if family == "mt5" else {})
-            found[family] = new_run(folder / family, **bytes_, **fields)
-        return found[family]
-
-    return of
+def fields_of(family):
+    """mT5 has T5 1.1's tensors."""
+    return SIZES | (MT5 if family == "mt5" else {})
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +88,7 @@ def test_logits_that_are_scaled_and_should_not_be_are_found(family, factor, quan
         decoder.scale_outputs = np.float32(factor)
 
     monkeypatch.setattr(ct2_t5, "set_output", wrong)
-    with pytest.raises(ValueError, match="What CTranslate2 computes is not the model, nothing was kept") as error:
+    with pytest.raises(ValueError, match="What is written for CTranslate2 is not the model, nothing was kept") as error:
         to_ct2(runs(family), tmp_path / "out", quantization=quantization)
     # Greedy tokens are the same.
     assert "log-probabilities, CTranslate2: " in str(error.value) and "greedy" not in str(error.value)

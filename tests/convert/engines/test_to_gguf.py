@@ -9,7 +9,6 @@ from convert.__main__ import main
 from convert.engines.llama_cpp import library, t5_file, t5_reader
 from convert.to_gguf import to_gguf
 from limba.files import disk
-from tests.convert.conftest import FAMILIES
 
 gguf = pytest.importorskip("gguf", reason="pip install 'limba[gguf]'")
 
@@ -18,18 +17,8 @@ MT5 = {"family": "mt5", "vocab_size": 520}  # rows beyond the vocabulary
 CASES = {"t5": "float32", "t5_1_1": "q8_0", "mt5": "bfloat16", "umt5": "float32"}
 
 
-@pytest.fixture(scope="module")
-def runs(new_run, tmp_path_factory):
-    folder, found = tmp_path_factory.mktemp("runs"), {}
-
-    def of(family):
-        if family not in found:
-            bytes_ = {"vocab_file": None} if family == "byt5" else {}
-            fields = FAMILIES[family] | SIZES | (MT5 if family == "mt5" else {})
-            found[family] = new_run(folder / family, **bytes_, **fields)
-        return found[family]
-
-    return of
+def fields_of(family):
+    return SIZES | (MT5 if family == "mt5" else {})
 
 
 @pytest.mark.parametrize("family", CASES)
@@ -99,7 +88,7 @@ def test_a_wrong_file_is_found(fault, found, runs, tmp_path, monkeypatch):
     if fault == "epsilon":
         settings = t5_file.settings
         monkeypatch.setattr(t5_file, "settings", lambda *x: {**settings(*x), "layer_norm_rms_eps": 1e-5})
-    with pytest.raises(ValueError, match=r"What llama\.cpp computes is not the model, nothing was kept") as error:
+    with pytest.raises(ValueError, match=r"What is written for llama\.cpp is not the model, nothing was kept") as error:
         to_gguf(runs("t5"), tmp_path / "out")
     assert found in str(error.value)
     assert not [*tmp_path.iterdir()]
