@@ -36,12 +36,16 @@ def _token(value: object) -> str:
     return str(value["content"] if isinstance(value, dict) else value)
 
 
+def _lines(file: Path) -> list[str]:
+    """The lines of a file, which end with \\n alone: a token may be another separator of Unicode."""
+    return file.read_text("utf-8").removesuffix("\n").split("\n")
+
+
 def _wordpiece(folder: Path, config: dict, named: dict[str, str]) -> str:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
     file = folder / WORDPIECE[0]
-    lines = file.read_text("utf-8").splitlines()
-    ids = {token: id_ for id_, token in enumerate(lines)}
+    ids = {token: id_ for id_, token in enumerate(_lines(file))}
     _check(file, ids, named)
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token=named["unk"]))
     tokenizer.normalizer = normalizers.BertNormalizer(
@@ -63,7 +67,7 @@ def _bytes(folder: Path, config: dict, named: dict[str, str]) -> str:
     file, merges = (folder / name for name in BYTES)
     ids = untrusted_json.read_object(file)
     _check(file, ids, named)
-    pairs = [tuple(line.split()) for line in merges.read_text("utf-8").splitlines() if line and line[:8] != "#version"]
+    pairs = [tuple(line.split()) for line in _lines(merges) if line and line[:8] != "#version"]
     if wrong := next((pair for pair in pairs if len(pair) != 2), None):
         raise ValueError(f"{merges} is damaged: {' '.join(wrong)!r} is no pair of tokens.")
     tokenizer = Tokenizer(models.BPE(ids, pairs))

@@ -14,7 +14,7 @@ TEXTS = [
     "Élan vital, THE end.",
     "狐は犬を跳び越える ß",
     "a [MASK] b<mask> c",
-    "  two  blanks\n",
+    "  two  blanks zz\n",
     "Übung – „Äpfel“ 12.5%",
 ]
 
@@ -30,6 +30,9 @@ def test_tokens_are_those_of_transformers(kind, settings, tmp_path):
         trained, special = ByteLevelBPETokenizer(), ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     trained.train_from_iterator(TEXTS * 9, vocab_size=420, special_tokens=special)
     trained.save_model(str(tmp_path))
+    if kind == "wordpiece":
+        with (tmp_path / "vocab.txt").open("a", encoding="utf-8") as file:
+            file.write("\u2028\nzz\n")  # The first is a token, and no end of a line.
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     theirs = transformers.BertTokenizerFast if kind == "wordpiece" else transformers.RobertaTokenizerFast
     theirs = theirs.from_pretrained(str(tmp_path))
