@@ -77,6 +77,9 @@ def schedule(arguments: RunArguments, steps: int) -> list[Statement]:
     if arguments.relative_step:
         name = "relative_step"
         values: dict[str, Any] = {"warmup_init": arguments.warmup_init}
+    elif not arguments.learning_rate:  # The other schedules are shares of a rate above 0.
+        name = "create_learning_rate_scheduler"
+        values = {"factors": "constant", "base_learning_rate": 0.0, "min_learning_rate": 0.0}
     else:
         name = _FUNCTIONS[arguments.lr_scheduler_type]
         warmup = arguments.warmup_steps or math.ceil(arguments.warmup_ratio * steps)

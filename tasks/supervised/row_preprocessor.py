@@ -18,7 +18,8 @@ from tasks.registry.steps import Step
 from tasks.sources.sharded import ShardedSource
 from tasks.supervised import few_shots
 from tasks.supervised.complete_rows import CompleteTemplate
-from tasks.supervised.row_formats import SEPARATOR, UNKNOWN, Example, Format, Template
+from tasks.supervised.question_formats import Questions
+from tasks.supervised.row_formats import SEPARATOR, UNKNOWN, Example, Format, Squad, Template
 from tasks.vocabularies import TokenizerVocabulary, normalization
 from tasks.vocabularies.vocabulary import encode_batch
 
@@ -97,7 +98,8 @@ class Supervise(Step):
                 counts["dropped"] += 1
                 places.setdefault("dropped", place)
                 continue
-            counts["empty"] += any(not example.targets.strip() for example in examples)
+            has_questions = isinstance(self.format, Questions | Squad)
+            counts["unanswered" if has_questions else "empty"] += any(not x.targets.strip() for x in examples)
             counts["unknown"] += any(example.targets == UNKNOWN for example in examples)
             if isinstance(self.format, Template):
                 if not self.format.has_text(document):
@@ -225,6 +227,11 @@ def _about_rows(
         (
             *("empty", "empty_rows", "no answer", costs),
             "Leave these rows out of the file, or fill the answers: they teach to answer nothing.",
+        ),
+        (
+            *("unanswered", "unanswered_questions", "no answer"),
+            "they teach to write nothing, which is right only if an answer is not always there",
+            "They are kept, as in run_seq2seq_qa.py: their target is empty, and an empty prediction is right.",
         ),
         (
             *("blank", "empty_rows", "no text in the columns of the inputs", costs),

@@ -116,7 +116,7 @@ def _register_by_gin(recipe: Recipe, selector: str) -> None:
     """
     from tasks.pretraining import masked_text
     from tasks.supervised import script_task
-    from tasks.vocabularies import ByteVocabulary
+    from tasks.vocabularies import ByteVocabulary, TokenizerVocabulary
 
     functions: dict[str, Callable[..., str]] = {
         "masked_text.task": masked_text.task,
@@ -129,7 +129,9 @@ def _register_by_gin(recipe: Recipe, selector: str) -> None:
     names = (selector, f"MIXTURE_OR_TASK_NAME/{selector}")
     bound = {x.parameter: x.value for x in recipe.bindings if x.name.rpartition(".")[0] in names}
     arguments = {name: value for name, value in bound.items() if not isinstance(value, Reference)}
-    function(**arguments | {"vocabulary": ByteVocabulary(100)})  # A text needs no vocabulary.
+    is_of_encoder = arguments.get("answers", "text") != "text"
+    # A text needs no vocabulary, but its class says which models learn the task. The file is never opened.
+    function(**arguments | {"vocabulary": TokenizerVocabulary("t.json") if is_of_encoder else ByteVocabulary(100)})
 
 
 def _import(name: str, folders: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ LEAST: Mapping[str, float] = {
     **dict.fromkeys(("num_training_steps", "early_stopping_patience"), 1),
     **dict.fromkeys(("clip_grad_value", "lr_drop_patience", "lr_drop_threshold", "lr_drop_min_lr"), 0),
     **dict.fromkeys(("warmup_steps", "warmup_ratio", "weight_decay", "max_grad_norm"), 0),
+    "learning_rate": 0,
     **dict.fromkeys(("seed", "adam_beta1", "adam_beta2", "adam_epsilon"), 0),
     "mean_noise_span_length": 1,
 }

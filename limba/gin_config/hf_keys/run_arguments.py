@@ -294,9 +294,8 @@ class RunArguments:
         for name, high in number_limits.BELOW.items():
             if (getattr(self, name) or 0) >= high:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be below {high}.")
-        for name in ("learning_rate", "num_train_epochs"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0.")
+        if not 0 < self.num_train_epochs < math.inf:
+            raise ValueError(f"num_train_epochs is {self.num_train_epochs}; it must be above 0.")
         if self.max_steps != -1 and self.max_steps < 1:
             raise ValueError(f"max_steps is {self.max_steps}; it must be at least 1, or -1 to go by num_train_epochs.")
         if not 0 < self.mlm_probability < 1:

@@ -29,6 +29,8 @@ _OF_PLATEAU = {
 }
 # Its numbers that have no key, with the values that ask for nothing.
 _HARMLESS = {"cooldown": (0,), "eps": (1e-8,), "verbose": (False, True)}
+# That of polynomial, where lr_scheduler_kwargs has none.
+_LR_END = 1e-7
 # Numbers that are names.
 _SHAPES = {"warmup_type": ("linear", "cosine", "1-sqrt"), "decay_type": ("linear", "cosine", "1-sqrt")}
 
@@ -87,6 +89,11 @@ def check(kind: str, given: Any, learning_rate: float) -> None:
         raise ValueError(
             f"lr_scheduler_kwargs is {given!r}; min_lr is a rate from 0 to learning_rate, {learning_rate}, and "
             "min_lr_rate a share from 0 to 1."
+        )
+    if kind == "polynomial" and not (end := given.get("lr_end", _LR_END)) < learning_rate:
+        raise ValueError(
+            f"lr_scheduler_type is {kind!r}, whose rate falls to lr_end, {end}, and learning_rate is {learning_rate}: "
+            "it must be above lr_end, as in transformers."
         )
     if kind == "warmup_stable_decay" and "num_decay_steps" not in given:
         raise ValueError(f"lr_scheduler_kwargs is {given!r}; {kind} needs num_decay_steps, the steps of its decay.")

@@ -14,6 +14,7 @@ from tasks.metrics import text_metrics
 from tasks.registry import TaskRegistry
 from tasks.supervised import script_metrics, script_task
 from tasks.supervised.question_formats import Questions
+from tasks.supervised.row_preprocessor import Supervise
 from tasks.vocabularies import ByteVocabulary
 from tests.limba.gin_lines import lines_of
 
@@ -57,6 +58,19 @@ def test_files_of_the_form_of_squad(tmp_path):
         ("question: Why? context: C", "", [""]),
     ]
     assert metrics == [text_metrics.squad]
+
+
+def test_questions_without_an_answer_are_kept_and_the_log_says_so(tmp_path):
+    rows = [{"question": "Who?", "context": "A.", "answers": {"text": text}} for text in (["A"], [], [])]
+    (tmp_path / "q.json").write_text(json.dumps({"data": rows}))
+    keys = {"train_file": f"{tmp_path}/q.json", "question_column": "question", "version_2_with_negative": True}
+    arguments, _ = from_values(KEYS | keys | {"do_eval": False})
+    form, corpus = script_data.row_form(arguments), script_data.find(arguments)
+    source = script_task.open_source(form, corpus.files)
+    (found,) = Supervise("q", form.format).check_examples(source, "train")
+    assert found.what == "q: 2 of the first 3 rows of split 'train' have no answer."
+    assert "kept, as in run_seq2seq_qa.py: their target is empty, and an empty prediction is right" in found.remedy
+    assert "Leave" not in found.remedy
 
 
 def test_columns_of_csv_and_names_of_ones_own(tmp_path):

@@ -122,6 +122,25 @@ VOCABULARY/vocabularies.SentencePieceVocabulary.sentencepiece_model_file = '{spi
     assert run_example.of_run({"task": "corpus"}, gin).targets == "sleeps"
 
 
+def test_a_row_of_an_encoder_with_a_number(tmp_path):
+    (tmp_path / "scores.csv").write_text("sentence,label\nAna won.,3.5\n")
+    gin = f"""
+from __gin__ import dynamic_registration
+from tasks import vocabularies
+from tasks.supervised import script_task
+MIXTURE_OR_TASK_NAME = @script_task.task()
+VOCABULARY = @vocabularies.TokenizerVocabulary()
+MIXTURE_OR_TASK_NAME/script_task.task.answers = 'number'
+MIXTURE_OR_TASK_NAME/script_task.task.files = {{'train': ['{tmp_path}/scores.csv']}}
+MIXTURE_OR_TASK_NAME/script_task.task.inputs = '{{sentence}}'
+MIXTURE_OR_TASK_NAME/script_task.task.label_column = 'label'
+MIXTURE_OR_TASK_NAME/script_task.task.name = 'scores'
+MIXTURE_OR_TASK_NAME/script_task.task.vocabulary = %VOCABULARY
+"""
+    found = run_example.of_run({"task": "scores"}, gin)
+    assert (found.kind, found.inputs, found.targets) == ("row", "Ana won.", "3.5")
+
+
 @pytest.mark.parametrize("call", ["MIXTURE_OR_TASK_NAME = @os.mkdir()", "MIXTURE_OR_TASK_NAME = @masked_text.task()"])
 def test_a_strangers_configuration_calls_nothing(tmp_path, call):
     """Gin would call what the file names, here as the task or for an argument of it."""

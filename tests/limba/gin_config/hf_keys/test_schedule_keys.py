@@ -1,8 +1,13 @@
 """Schedules and their numbers."""
 
+import ast
+
 import pytest
 
 from limba.gin_config.hf_keys.script_keys import from_values
+from limba.hf_script import gin_optimizer
+from limba.optimizers import schedules
+from tests.limba.gin_lines import lines_of
 
 BASE = {"model_name_or_path": "m", "train_file": "t.txt", "output_dir": "o", "do_train": True, "do_eval": True}
 
@@ -48,3 +53,16 @@ def test_a_plateau_that_contradicts_the_best_metric():
     keys = {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"mode": "min"}}
     with pytest.raises(ValueError, match="has mode 'min', and greater_is_better is True"):
         from_values(BASE | keys | {"greater_is_better": True})
+
+
+def test_a_rate_of_0_trains_and_changes_nothing_as_in_transformers():
+    for kind in ("linear", "cosine", "constant_with_warmup"):
+        arguments, notes = from_values(BASE | {"learning_rate": 0, "lr_scheduler_type": kind, "warmup_steps": 2})
+        assert "learning_rate is 0: the training changes no parameter." in notes
+        lines = lines_of(gin_optimizer.schedule(arguments, 10))
+        bound = [line.strip().partition(" = ") for line in lines if line.startswith("  ")]
+        rate = schedules.create_learning_rate_scheduler(**{name: ast.literal_eval(x) for name, _, x in bound})
+        assert [float(rate(step)) for step in (0, 1, 9)] == [0.0, 0.0, 0.0]
+    assert not from_values(BASE | {"learning_rate": 0, "relative_step": True, "optim": "adafactor"})[1]
+    with pytest.raises(ValueError, match=r"falls to lr_end, 1e-07, and learning_rate is 0\.0: it must be above"):
+        from_values(BASE | {"learning_rate": 0, "lr_scheduler_type": "polynomial"})
