@@ -1,4 +1,5 @@
-"""The model that a Hugging Face script names: `model_name_or_path`, `config_name`, `tokenizer_name` of `limba run`."""
+"""The model that a Hugging Face script names: `model_name_or_path`, `config_name`, `model_type`, `tokenizer_name` of
+`limba run`."""
 
 import dataclasses
 import functools
@@ -9,12 +10,12 @@ from typing import Any
 
 from convert import from_hf
 from convert.families import byt5, heads, networks
-from convert.families.config_files import new_network, t5_config
+from convert.families.config_files import default_networks, new_network, t5_config
 from convert.families.heads import Head
 from convert.families.networks import Network
 from convert.families.table import find_encoder, find_t5
 from convert.model_files import any_format, encoder_files, encoder_vocabularies, t5_vocabularies
-from convert.model_files.hf import added_sentinels, hf_folder, hub_models, tokenizer_folder
+from convert.model_files.hf import added_sentinels, hf_folder, hf_tokenizer, hub_models, tokenizer_folder
 from convert.model_files.model import Model, ModelHints
 from convert.t5x import limba_run, model_gin
 from limba.checkpoint_files import run_folder
@@ -26,9 +27,6 @@ from limba.network.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config
 
 logger = logging.getLogger(__name__)
-
-# What transformers' T5Config takes where a config.json says nothing.
-_SIZES = {"vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +166,7 @@ def open_model(
         )
     has_decoder = any_format.has_decoder(config_file if is_weights and config_file else path)
     if has_decoder:
-        hints = _hints(tokenizer, ignored)
+        hints = _hints(tokenizer, ignored, is_new=model is None)
     else:
         hints = ModelHints(vocab=tokenizer and str(_local_tokenizer(tokenizer)))
     hints = dataclasses.replace(hints, ignore_config_keys=ignored)
@@ -195,13 +193,41 @@ def open_model(
     return StartingModel(path, opened, hints, any_format.known_vocabulary(opened), opened.config)
 
 
+@functools.cache
+def default_config(model_type: str, tokenizer: str | None) -> Path:
+    """A config.json of the network that transformers' class of a `model_type` has by default, as run_mlm.py makes it.
+
+    The embedding has at least a row for each token. The file lies in a temporary folder, for as long as the process
+    lives.
+
+    Raises:
+      FileNotFoundError: if there is no such tokenizer.
+      ValueError: if none is given, or a network from scratch cannot be of this type.
+    """
+    content = default_networks.content(model_type)
+    if tokenizer is None:
+        raise ValueError(f"model_type is {model_type!r}, and a network from scratch needs a tokenizer: tokenizer_name.")
+    file = hf_tokenizer.temporary_file(json_text.dumps(content).encode(), "config.json")
+    if not any_format.has_decoder(file):
+        given = encoder_vocabularies.of_new_network(file, ModelHints(vocab=str(_local_tokenizer(tokenizer))))
+        assert given is not None  # The hints name it.
+        content["vocab_size"] = max(content["vocab_size"], tokenizer_folder.describe(given[0])["vocab_size"])
+        file.write_text(json_text.dumps(content), "utf-8")
+    logger.info(
+        "The network is that of transformers' %s by default, from scratch, with %d rows in the embedding; config_name "
+        "names another one.",
+        *(model_type, content["vocab_size"]),
+    )
+    return file
+
+
 def _config_file(config: str) -> Path:
     path = from_hf.find(config, with_weights=False)
     return path if path.is_file() else path / "config.json"
 
 
 def _new_t5(file: Path, hints: ModelHints, has_tokenizer: bool) -> StartingModel:
-    content = _SIZES | t5_config.read(file, hints.ignore_config_keys)
+    content = default_networks.OF_T5 | t5_config.read(file, hints.ignore_config_keys)
     _check_head(file, t5_config.head_of(file, content))
     given = t5_vocabularies.of_folder(file.parent, hints)
     if given is None:
@@ -212,8 +238,10 @@ def _new_t5(file: Path, hints: ModelHints, has_tokenizer: bool) -> StartingModel
         content = _with_rows_for_sentinels(content, given, vocabulary)
     network = t5_config.network_config(file, content)
     network = dataclasses.replace(network, family=find_t5(network, vocabulary, hints.family).name)
-    if not has_tokenizer and not run_folder.is_bytes(vocabulary):
-        # The completed config.json lies elsewhere.
+    # The completed config.json lies elsewhere.
+    if run_folder.is_bytes(vocabulary):
+        hints = dataclasses.replace(hints, family=byt5.FAMILY.name, extra_ids=vocabulary["extra_ids"])
+    elif not has_tokenizer:
         hints = dataclasses.replace(
             hints, vocab=run_folder.vocabulary_file(vocabulary), extra_ids=vocabulary["extra_ids"]
         )
@@ -258,7 +286,7 @@ def _check_same_network(opened: Model, config_file: Path, ignored: tuple[str, ..
     """Raises ValueError if a config.json is of another network than a model, whose own files say which it has."""
     given: Network
     if opened.family.has_decoder:
-        given = t5_config.network_config(config_file, _SIZES | t5_config.read(config_file, ignored))
+        given = t5_config.network_config(config_file, default_networks.OF_T5 | t5_config.read(config_file, ignored))
     else:
         given = new_network.read_network(config_file, ignored).config
     fields, others = (vars(networks.plain(network)) for network in (opened.config, given))
@@ -307,13 +335,13 @@ def _local_tokenizer(tokenizer: str) -> Path:
         return Path(hf.snapshot_download(tokenizer, allow_patterns=["*.json", "*.model"]))
 
 
-def _hints(tokenizer: str | None, ignored: tuple[str, ...]) -> ModelHints:
+def _hints(tokenizer: str | None, ignored: tuple[str, ...], is_new: bool) -> ModelHints:
     if tokenizer is None:
-        return ModelHints()
+        return ModelHints(is_new=is_new)
     path = _local_tokenizer(tokenizer)
     if path.is_file():
         return ModelHints(vocab=str(path))
-    vocabulary = t5_vocabularies.of_folder(path, ModelHints(ignore_config_keys=ignored))
+    vocabulary = t5_vocabularies.of_folder(path, ModelHints(is_new=is_new, ignore_config_keys=ignored))
     if vocabulary is None:
         raise FileNotFoundError(f"tokenizer_name {tokenizer!r}: {path} has no tokenizer.")
     if run_folder.is_bytes(vocabulary):

@@ -35,6 +35,7 @@ class ModelHints:
       ignore_config_keys: keys of a Hugging Face folder's files that have no effect.
       average: whether the average of the parameters, which the run of a checkpoint kept, is meant.
       without_lora: whether the adapters of a LoRA are left out, and not merged.
+      is_new: whether the weights are new ones, which learn the sentinels that a ByT5's tokenizer names.
     """
 
     family: str | None = None
@@ -44,6 +45,7 @@ class ModelHints:
     ignore_config_keys: tuple[str, ...] = ()
     average: bool = False
     without_lora: bool = False
+    is_new: bool = False
 
     @property
     def in_bytes(self) -> bool:

@@ -180,6 +180,8 @@ def _prepare(
     if model.encoder is not None:
         with native_logs.filtered():
             found = encoder_rows.found(arguments, model)
+    else:
+        found |= text_rows.length_of_labels(arguments, model.vocabulary)
     arguments = dataclasses.replace(arguments, **found)
     _check_network(arguments, model)
     if arguments.row_answers.network == "SequenceClassifier":
@@ -251,7 +253,12 @@ def _make_folder(folder: Path, empty: bool) -> None:
 
 def _names(arguments: RunArguments) -> tuple[str | None, str | None, str | None]:
     """The model with its weights, or else the network alone, and the tokenizer, as `open_model` takes them."""
+    from convert import starting_model
+
     model, config = arguments.model_name_or_path, arguments.config_name
+    if model is None and config is None:
+        assert arguments.model_type is not None
+        config = str(starting_model.default_config(arguments.model_type, arguments.tokenizer_name))
     if arguments.initialize_from_scratch:
         model, config = None, config or model
     return model, config, arguments.tokenizer_name

@@ -23,7 +23,7 @@ from limba.reports import run_lock
 
 logger = logging.getLogger(__name__)
 
-_OF_MODEL = ("model_name_or_path", "config_name", "tokenizer_name", "initialize_from_scratch")
+_OF_MODEL = ("model_name_or_path", "config_name", "model_type", "tokenizer_name", "initialize_from_scratch")
 # What a run leaves in OUTPUT_DIR: a model in these files, and the others.
 _WEIGHTS = ("model*.safetensors*",)
 _WITHOUT_WEIGHTS = (

@@ -192,7 +192,7 @@ def _rows(arguments: RunArguments, plan: Plan) -> list[Statement]:
     return [
         "# data",
         *_task(f"script_task.{answers.task}", plan, **form, **_data(plan), shuffle_buffer_size=plan.examples.buffer),
-        Binding("TASK_FEATURE_LENGTHS", feature_lengths(arguments, arguments.max_target_length)),
+        Binding("TASK_FEATURE_LENGTHS", feature_lengths(arguments, arguments.target_length)),
         Binding("PACK", False, "one row of the batch for each example, as in the scripts"),
         *of_labels,
     ]

@@ -62,7 +62,7 @@ def keys_of(arguments: RunArguments, out: Path) -> dict[str, Any]:
     keys: dict[str, Any] = {"model_name_or_path": str(path), "resume_from_checkpoint": str(path)}
     if not any((path / name).is_file() for name in _TOKENIZERS):
         keys["tokenizer_name"] = arguments.tokenizer_name or arguments.model_name_or_path
-    return keys | {"config_name": None, "initialize_from_scratch": False}
+    return keys | {"config_name": None, "model_type": None, "initialize_from_scratch": False}
 
 
 def begins_again(arguments: RunArguments, out: Path) -> bool:

@@ -101,7 +101,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "dataloader_pin_memory": "JAX moves the batches",
     "average_tokens_across_devices": "the loss is the mean over all target tokens of the batch, on all devices",
     "cache_dir": "HF_HOME is the folder of the hub's files",
-    "model_type": "config.json has it",
     "model_cls": "the network is Limba's; docs/networks.md shows how to change a layer",
     "base_model": "the network is that of config_name or model_name_or_path",
     "use_fast_tokenizer": "there is one tokenizer",

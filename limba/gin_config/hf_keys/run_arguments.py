@@ -39,6 +39,9 @@ class RunArguments:
     # ----------------------------------------------------- model -----------------------------------------------------
     model_name_or_path: str | None = _key("where to start: a folder of transformers', a name on the hub, a run, a .pth")
     config_name: str | None = _key("a config.json, its folder or a name: the network from scratch, or that of a .pth")
+    model_type: str | None = _key(
+        "in place of config_name: the network that transformers' class has by default, from scratch"
+    )
     initialize_from_scratch: bool = _key("of model_name_or_path only the network and the tokenizer: new weights", False)
     tokenizer_name: str | None = _key("a tokenizer's folder, a spiece.model or a name, where it is not the model's")
     ignore_config_keys: str | Sequence[str] | None = _key(
@@ -92,8 +95,10 @@ class RunArguments:
     labels: Mapping[str, str] | Sequence[str] | None = _key(
         """all answers: '["bad", "good"]', or the text of each value: '{"0": "bad", "1": "good"}'"""
     )
-    metric_names: str | Sequence[str] | None = _key("of tasks.metrics.text_metrics: accuracy, rouge, bleu, mse …")
-    max_target_length: int = _key("tokens of the answers", 128)
+    metric_names: str | Sequence[str] | None = _key(
+        "of tasks.metrics.text_metrics: accuracy, rouge, bleu, mse …; several: bleu,rouge"
+    )
+    max_target_length: int | None = _key("tokens of the answers: 128, of a closed set of labels those of the longest")
     val_max_target_length: int | None = _key("the same, in evaluations; max_target_length if it is not given")
     generation_max_length: int | None = _key("tokens of a generated answer; val_max_target_length if it is not given")
     generation_num_beams: int | None = _key("beams of generated answers; without it, or with 1, greedy")
@@ -181,10 +186,10 @@ class RunArguments:
             raise ValueError("do_train, do_eval and do_predict are all false: there is nothing to do.")
         self._check_precision()
         self._check_task()
-        if self.model_name_or_path is None and self.config_name is None:
+        if not self.names_network:
             raise ValueError(
                 "model_name_or_path and config_name are missing; give the first to train a model further, the second "
-                "(with tokenizer_name) to train from scratch."
+                "(or model_type, with tokenizer_name) to train from scratch."
             )
         for name, value in vars(self).items():
             if value == "" and name not in ("source_prefix", "text_column_delimiter"):
@@ -306,6 +311,10 @@ class RunArguments:
             )
 
     @property
+    def names_network(self) -> bool:
+        return (self.model_name_or_path, self.config_name, self.model_type) != (None, None, None)
+
+    @property
     def ignored_config_keys(self) -> tuple[str, ...]:
         """`ignore_config_keys` as names; commas may stand between them."""
         given = self.ignore_config_keys or ()
@@ -325,16 +334,22 @@ class RunArguments:
             if self.questions is not None:
                 return ("squad_v2",) if self.version_2_with_negative else None
             return tuple(of_best) if of_best and self.benchmark is None and self.is_finetuning else None
-        return (self.metric_names,) if isinstance(self.metric_names, str) else tuple(self.metric_names)
+        given = [self.metric_names] if isinstance(self.metric_names, str) else self.metric_names
+        return tuple(name for name in ",".join(given).replace(" ", "").split(",") if name)
 
     @property
     def compute_dtype(self) -> str:
         return "bfloat16" if self.bf16 or self.mixed_precision == "bf16" else self.dtype
 
     @property
+    def target_length(self) -> int:
+        """Tokens of the answers in training."""
+        return self.max_target_length or 128
+
+    @property
     def eval_target_length(self) -> int:
         """Tokens of the answers in evaluations."""
-        return self.val_max_target_length or self.max_target_length
+        return self.val_max_target_length or self.target_length
 
     @property
     def answer_length(self) -> int:

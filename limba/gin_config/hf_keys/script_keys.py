@@ -157,7 +157,10 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
         used |= {"do_train": True, "do_eval": True}
     if used.get("eval_strategy") not in (None, "no"):
         used["do_eval"] = True  # as in TrainingArguments.__post_init__
-    if used.get("benchmark") and not used.get("model_name_or_path") and not used.get("config_name"):
+    has_network = used.get("model_name_or_path") or used.get("config_name")
+    if has_network and used.pop("model_type", None):
+        notes.append("Without effect: model_type (config.json has it).")
+    if used.get("benchmark") and not has_network and not used.get("model_type"):
         used["model_name_or_path"] = BENCHMARK_MODEL
         notes.append(f"model_name_or_path is not given; {BENCHMARK_MODEL} is trained.")
     if (period := values.get("checkpointing_steps")) is not None:

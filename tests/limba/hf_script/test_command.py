@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import tokenizers
 
-from convert import from_hf, push, to_hf
+from convert import from_hf, push, starting_model, to_hf
 from convert.model_files.hf import hub_models
 from limba import train
 from limba.checkpoints import checkpointing
 from limba.hf_script import command
 from limba.reports import writers
+from tasks.pretraining import masked_text
+from tasks.vocabularies.sentencepiece_models import sentinel_ids
 from tests.convert import vocabularies
 from tests.limba.gin_config.hf_keys.test_script_keys import EXAMPLE
 
@@ -93,7 +95,7 @@ class Attention:  # As a project for PyTorch has it: derived from torch.nn.Modul
 
 
 def _write_tokenizers(root):
-    """Two without sentinels: a class of transformers' that adds none, and bytes."""
+    """Two: a class of transformers' that adds no sentinels, and bytes, whose class names them."""
     pieces = [
         ("<pad>", 0.0),
         ("</s>", 0.0),
@@ -124,7 +126,6 @@ def _write_tokenizers(root):
             ["--tokenizer_name", "{}/no_sentinels"],
             "has no token <extra_id_0>, and masked spans need sentinels",
         ),
-        (["--config_name", "{}/bytes", "--tokenizer_name", "None"], "ByteVocabulary has extra_ids=0 and no sentinels"),
         (["--output_dir", "{}/spiece.model/out"], "nothing can be written in .*spiece.model; name another folder"),
     ],
 )
@@ -139,6 +140,20 @@ def test_a_dry_run_refuses_what_the_run_refuses_before_anything_is_written(here,
     with pytest.raises(ValueError, match=says):
         _run(here / "run.json", *changes, *dry)
     assert not (here / "out").exists()
+
+
+def test_a_new_byt5_learns_the_125_sentinels_of_its_tokenizer(here, capsys):
+    """Those of run_t5_mlm_flax.py, which takes the ids below len(tokenizer), 384, from the last one down."""
+    _write_tokenizers(here)
+    _run(here / "run.json", "--config_name", here / "bytes", "--tokenizer_name", "None", "--dry_run")
+    assert "TRAIN_STEPS" in capsys.readouterr().out
+    for config, tokenizer in ((here / "bytes", None), (here / "bytes" / "config.json", str(here / "bytes"))):
+        model = starting_model.open_model(None, str(config), tokenizer)
+        assert (model.vocabulary["class"], model.vocabulary["vocab_size"]) == ("ByteVocabulary", 384)
+        assert "vocabularies.ByteVocabulary.extra_ids = 125" in model.gin
+        ids = sentinel_ids(masked_text.open_vocabulary(model.vocabulary))
+        assert (ids[0], ids[1], ids[-1], len(ids)) == (383, 382, 259, 125)
+    assert "warning" not in capsys.readouterr().err
 
 
 def test_a_dry_run_accepts_what_the_run_accepts(here, capsys, caplog, monkeypatch):

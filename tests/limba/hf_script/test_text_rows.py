@@ -51,3 +51,20 @@ def test_documents_stay_documents(tmp_path):
     assert _found(tmp_path, ["text", "mood"], source_prefix="x: ", label_column_name="mood") == {}
     with pytest.raises(ValueError, match="only the column text: run_summarization learns from two"):
         _found(tmp_path, ["text"], source_prefix="x: ")
+
+
+def _length(caplog, **keys):
+    given = {"model_name_or_path": "m", "output_dir": "o", "train_file": "t.csv", "do_train": True}
+    caplog.set_level(logging.INFO)
+    return text_rows.length_of_labels(from_values(given | keys)[0], {"class": "ByteVocabulary", "extra_ids": 0})
+
+
+def test_targets_are_as_long_as_the_longest_label(caplog):
+    rows = {"text_column_name": "text", "label_column_name": "mood"}
+    assert _length(caplog, **rows, labels=["sad", "marvellous"]) == {"max_target_length": 16}
+    assert "longest of the 2 labels has 11 tokens with EOS: targets have 16" in caplog.text
+    assert _length(caplog, **rows, labels={"0": "no", "1": "gladden"}) == {"max_target_length": 8}
+    assert _length(caplog, benchmark="glue", dataset_name="mnli") == {"max_target_length": 16}  # contradiction
+    assert _length(caplog, **rows, labels=["sad", "glad"], max_target_length=99) == {}
+    assert _length(caplog, **rows) == {}  # any text
+    assert _length(caplog, train_file="t.txt") == {}

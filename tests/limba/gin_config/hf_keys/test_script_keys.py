@@ -65,6 +65,21 @@ def test_beginnings_of_keys_and_lists_are_taken_as_by_transformers_parser():
         from_command_line([*flags, "--per_device", "3"])
 
 
+def test_metrics_are_a_list_by_words_or_commas():
+    rows = EXAMPLE | {"label_column_name": "x"}
+    for given in ("bleu,rouge", "bleu, rouge,", ["bleu", "rouge"], ["bleu,rouge"]):
+        assert from_values(rows | {"metric_names": given})[0].metrics == ("bleu", "rouge"), given
+    assert from_values(rows | {"metric_names": "bleu"})[0].metrics == ("bleu",)
+
+
+def test_a_model_type_counts_where_nothing_else_names_the_network():
+    scratch = {name: x for name, x in EXAMPLE.items() if name != "model_name_or_path"} | {"model_type": "roberta"}
+    arguments, notes = from_values(scratch | {"tokenizer_name": "t"})
+    assert (arguments.model_type, arguments.config_name, notes) == ("roberta", None, [])
+    arguments, notes = from_values(scratch | {"config_name": "c", "tokenizer_name": "t"})
+    assert arguments.model_type is None and notes == ["Without effect: model_type (config.json has it)."]
+
+
 def test_every_listed_key_is_known():
     for name in (*EXAMPLE, *LISTED):
         assert name in script_keys.FIELDS or name in other_keys.WITHOUT_EFFECT, name

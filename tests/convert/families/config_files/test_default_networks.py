@@ -1,0 +1,43 @@
+"""Networks by transformers' defaults: `model_type` of run_mlm.py in place of a config.json."""
+
+import json
+
+import pytest
+from transformers import CONFIG_MAPPING
+
+from convert import starting_model
+from convert.families.config_files import default_networks, encoder_config, t5_config
+from convert.families.table import encoder_families
+from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
+
+
+@pytest.mark.parametrize("kind", dict.fromkeys(family.model_type for family in encoder_families().values()))
+def test_all_that_a_config_json_says_is_transformers_default(tmp_path, kind):
+    (tmp_path / "config.json").write_text(json.dumps(default_networks.content(kind)))
+    said = encoder_config.read(tmp_path / "config.json").explicit
+    of_class = CONFIG_MAPPING[kind]().to_dict()
+    assert {key: of_class[key] for key in said} == said and said["hidden_size"] == 768
+
+
+def test_a_t5_and_other_types(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(default_networks.content("t5")))
+    content = t5_config.read(tmp_path / "config.json")
+    of_class = CONFIG_MAPPING["t5"]().to_dict()
+    assert {key: of_class[key] for key in content} == content and content["d_ff"] == 2048
+    for kind in ("gpt2", "mt5", "electra"):
+        with pytest.raises(ValueError, match=f"model_type is '{kind}'; a network .* is of t5, bert, .*modernbert"):
+            starting_model.default_config(kind, "t")
+    with pytest.raises(ValueError, match="needs a tokenizer: tokenizer_name"):
+        starting_model.default_config("roberta", None)
+
+
+def test_the_embedding_has_a_row_for_each_token(tmp_path, monkeypatch):
+    write_tokenizer(tmp_path / "tokenizer.json", SPECIAL_TOKENS)
+    tokens = len(json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"])
+    for rows, expected in ((50265, 50265), (tokens - 5, tokens)):
+        monkeypatch.setitem(default_networks._OF_ENCODERS["roberta"], "vocab_size", rows)
+        starting_model.default_config.cache_clear()
+        file = starting_model.default_config("roberta", str(tmp_path))
+        assert json.loads(file.read_text())["vocab_size"] == expected
+        network = starting_model.open_model(None, str(file), str(tmp_path)).encoder
+        assert (network.vocab_size, network.num_layers, network.max_positions) == (expected, 12, 510)
