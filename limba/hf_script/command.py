@@ -177,11 +177,9 @@ def _prepare(
         arguments = dataclasses.replace(arguments, **found)
         arguments.check_documents()
     model = starting_model.open_model(*_names(arguments), ignored=arguments.ignored_config_keys)
-    if model.encoder is not None:
-        with native_logs.filtered():
-            found = encoder_rows.found(arguments, model)
-    else:
-        found |= text_rows.length_of_labels(arguments, model.vocabulary)
+    with native_logs.filtered():
+        complete = script_data.length_of_labels if model.encoder is None else encoder_rows.found
+        found |= complete(arguments, model)
     arguments = dataclasses.replace(arguments, **found)
     _check_network(arguments, model)
     if arguments.row_answers.network == "SequenceClassifier":

@@ -22,6 +22,8 @@ BUFFER = 4096
 _SPLITS = ("train", "training", "validation", "test")
 # Bytes of text a token beyond which files surely fill the buffers, and are not tokenized to find it out.
 _BYTES_OF_TOKEN = 8
+# Of the length of labels, as in `limba.inference.text_batches`.
+_MULTIPLE = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,6 +242,32 @@ def row_form(arguments: RunArguments) -> Any:
     if arguments.answers == WORD_LABELS:
         return script_task.word_dataset(*word_values(arguments))
     return script_task.row_dataset(*row_values(arguments))
+
+
+def length_of_labels(arguments: RunArguments, model: Any) -> dict[str, Any]:
+    """`max_target_length` of answers that are a closed set of labels: the tokens of the longest, rounded up.
+
+    Padding to 128 would cost time. {} where a key says the length, or other answers are written.
+
+    Args:
+      model: a T5, a `convert.starting_model`.
+    """
+    from tasks.pretraining import masked_text
+    from tasks.supervised.row_formats import Template
+
+    if not arguments.is_finetuning or arguments.max_target_length is not None:
+        return {}
+    form = row_form(arguments).format
+    if not isinstance(form, Template) or not form.choices:
+        return {}
+    vocabulary = masked_text.open_vocabulary(model.vocabulary)
+    longest = max(len(vocabulary.encode(label)) for label in form.choices) + 1  # and EOS
+    length = -(-longest // _MULTIPLE) * _MULTIPLE
+    logger.info(
+        "The longest of the %d labels has %d tokens with EOS: targets have %d (max_target_length says another length).",
+        *(len(form.choices), longest, length),
+    )
+    return {"max_target_length": length}
 
 
 def measure_answers(arguments: RunArguments, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""What no key says of a T5's rows: the columns, as run_summarization.py finds them, and the length of labels."""
+"""Rows with texts for a T5 whose columns no key names: those that run_summarization.py and run_glue.py would read."""
 
 import dataclasses
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 from limba.gin_config.hf_keys import script_keys, script_names
@@ -12,8 +11,6 @@ from limba.hf_script import encoder_rows, script_data
 logger = logging.getLogger(__name__)
 
 _LABEL = "label"
-# Of lengths, as in `limba.inference.text_batches`.
-_MULTIPLE = 8
 # Texts and summaries of public data sets, by the last part of their names.
 _COLUMNS = {
     "cnn_dailymail": ("article", "highlights"),
@@ -59,32 +56,6 @@ def found(arguments: RunArguments) -> dict[str, Any]:
         *(arguments.script, repr(keys["text_column_name"]), keys["label_column_name"]),
     )
     return keys
-
-
-def length_of_labels(arguments: RunArguments, described: Mapping[str, Any]) -> dict[str, Any]:
-    """`max_target_length` of answers that are a closed set of labels: the tokens of the longest, rounded up.
-
-    Padding to 128 would cost time. {} where a key says the length, or other answers are written.
-
-    Args:
-      described: the vocabulary, as `run.json` describes it.
-    """
-    from tasks.pretraining import masked_text
-    from tasks.supervised.row_formats import Template
-
-    if not arguments.is_finetuning or arguments.max_target_length is not None:
-        return {}
-    form = script_data.row_form(arguments).format
-    if not isinstance(form, Template) or not form.choices:
-        return {}
-    vocabulary = masked_text.open_vocabulary(described)
-    longest = max(len(vocabulary.encode(label)) for label in form.choices) + 1  # and EOS
-    length = -(-longest // _MULTIPLE) * _MULTIPLE
-    logger.info(
-        "The longest of the %d labels has %d tokens with EOS: targets have %d (max_target_length says another length).",
-        *(len(form.choices), longest, length),
-    )
-    return {"max_target_length": length}
 
 
 def _of_summaries(arguments: RunArguments, names: list[str]) -> dict[str, Any]:

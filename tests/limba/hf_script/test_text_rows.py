@@ -2,11 +2,12 @@
 
 import json
 import logging
+import types
 
 import pytest
 
 from limba.gin_config.hf_keys.script_keys import from_values
-from limba.hf_script import text_rows
+from limba.hf_script import script_data, text_rows
 
 
 def _found(tmp_path, columns, **keys):
@@ -56,7 +57,8 @@ def test_documents_stay_documents(tmp_path):
 def _length(caplog, **keys):
     given = {"model_name_or_path": "m", "output_dir": "o", "train_file": "t.csv", "do_train": True}
     caplog.set_level(logging.INFO)
-    return text_rows.length_of_labels(from_values(given | keys)[0], {"class": "ByteVocabulary", "extra_ids": 0})
+    model = types.SimpleNamespace(vocabulary={"class": "ByteVocabulary", "extra_ids": 0})
+    return script_data.length_of_labels(from_values(given | keys)[0], model)
 
 
 def test_targets_are_as_long_as_the_longest_label(caplog):
