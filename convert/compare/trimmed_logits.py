@@ -13,7 +13,7 @@ import numpy as np
 
 from convert.compare import encoder_outputs, forward
 from convert.model_files import trimmed_model
-from convert.model_files.model import EncoderModel, T5Model
+from convert.model_files.model import EncoderModel, Model, T5Model
 from convert.tensors import tensor_parts
 from limba.network.finite_numbers import interceptors
 
@@ -28,11 +28,8 @@ def difference(before: T5Model, after: T5Model, rows: np.ndarray, texts: Sequenc
       rows: the old ids of the tokens after; -1 for a token that is new.
       texts: old ids, all of them kept.
     """
-    numbers = np.full(before.config.vocab_size, -1)
-    numbers[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
     tokens = _padded(texts, _INPUTS_LENGTH), _padded(texts, _TARGETS_LENGTH)
-    new = numbers[tokens[0]].astype(np.int32), numbers[tokens[1]].astype(np.int32)
-    assert min(new[0].min(), new[1].min()) >= 0
+    new = _renumbered(tokens[0], before, rows), _renumbered(tokens[1], before, rows)
     old_outputs, new_outputs = _outputs(before, *tokens), _outputs(after, *new)
     worst = float(np.abs(old_outputs - new_outputs).max())
     of_before = trimmed_model.output_rows(before)
@@ -51,10 +48,9 @@ def encoder_difference(
     before: EncoderModel, after: EncoderModel, rows: np.ndarray, texts: Sequence[np.ndarray]
 ) -> float:
     """As `difference`, for an encoder. A classifier has logits of labels, which are compared as they are."""
-    numbers = np.full(before.config.vocab_size, -1)
-    numbers[rows] = np.arange(len(rows))
     tokens = _padded(texts, _INPUTS_LENGTH)
-    outputs = [_seen_by_logits(m, ids) for m, ids in ((before, tokens), (after, numbers[tokens].astype(np.int32)))]
+    both = (before, tokens), (after, _renumbered(tokens, before, rows))
+    outputs = [_seen_by_logits(model, ids) for model, ids in both]
     worst = float(np.abs(outputs[0] - outputs[1]).max())
     if before.head.labels:
         return worst
@@ -65,10 +61,21 @@ def encoder_difference(
         if trimmed_model.BIAS in m.tensors
     ]
     biases = biases or [np.zeros(len(table), np.float32) for table in tables]
+    kept, written = rows[rows >= 0], np.flatnonzero(rows >= 0)
     for x, y in zip(*outputs, strict=True):
-        old, new = _logits(x, tables[0][rows]) + biases[0][rows], _logits(y, tables[1]) + biases[1]
+        old = _logits(x, tables[0][kept]) + biases[0][kept]
+        new = _logits(y, tables[1][written]) + biases[1][written]
         worst = max(worst, float(np.abs(old - new).max()))
     return worst
+
+
+def _renumbered(tokens: np.ndarray, before: Model[Any, Any], rows: np.ndarray) -> np.ndarray:
+    """Old ids as new ones."""
+    numbers = np.full(before.config.vocab_size, -1)
+    numbers[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+    new = numbers[tokens].astype(np.int32)
+    assert new.min() >= 0
+    return new
 
 
 def _seen_by_logits(model: EncoderModel, tokens: np.ndarray) -> np.ndarray:

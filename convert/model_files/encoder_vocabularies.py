@@ -1,6 +1,6 @@
 """The tokenizer.json of an encoder on disk: the user's, the one kept beside a checkpoint, or that of a folder."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,17 +74,21 @@ def of_new_network(config_file: Path, hints: ModelHints) -> tuple[Path, int] | N
       FileNotFoundError: if the given one is not there.
       ValueError: if it has no padding.
     """
-    place = config_file.parent if hints.vocab is None else Path(hints.vocab)
+    if hints.vocab is None and not _in(config_file.parent).is_file():
+        return None
+    return given(config_file.parent if hints.vocab is None else Path(hints.vocab), hints.ignore_config_keys)
+
+
+def given(place: Path, ignored: Collection[str] = ()) -> tuple[Path, int]:
+    """The tokenizer.json at a place, a file or folder, as `of_new_network` returns it."""
     found = _in(place)
     if not found.is_file():
-        if hints.vocab is None:
-            return None
         raise FileNotFoundError(
             f"{place} has no {tokenizer_folder.FILE}. `limba vocab build --kind wordpiece` makes one of your texts; "
             "transformers writes one for an older tokenizer: AutoTokenizer.from_pretrained(IN).save_pretrained(OUT)."
         )
     if found.parent == place:
-        tokenizer_folder.check_settings(place, hints.ignore_config_keys)
+        tokenizer_folder.check_settings(place, ignored)
     pad_id = tokenizer_folder.special_ids(found).get("pad")
     if pad_id is None:
         raise ValueError(f"{found} has no token of padding, such as [PAD]; a network needs one.")

@@ -33,16 +33,18 @@ def trimmed(model: AModel, rows: np.ndarray, vocabulary: Mapping[str, Any]) -> A
     return _with_rows(model, lambda tensor: _rows(tensor, rows), len(rows), vocabulary)
 
 
-def replaced(model: T5Model, origins: Sequence[Sequence[int]], num_rows: int, vocabulary: Mapping[str, Any]) -> T5Model:
+def replaced(
+    model: AModel, num_tokens: int, origins: Sequence[Sequence[int]], num_rows: int, vocabulary: Mapping[str, Any]
+) -> AModel:
     """The model with rows that are means of its rows; a table of each kind is held in memory.
 
     Args:
+      num_tokens: of the old vocabulary, sentinels included; rows behind them have no token.
       origins: by new id the old ids whose rows are averaged, in float32. The row of one id is copied; without any it is
         the mean of all rows that have a token.
       num_rows: of the new embedding; those behind the ids are the mean of all too.
       vocabulary: the new one, as `run.json` records it.
     """
-    num_tokens = model.vocabulary["vocab_size"] if model.vocabulary else model.config.vocab_size
 
     def means(tensor: SavedTensor) -> SavedTensor:
         table = np.asarray(tensor)

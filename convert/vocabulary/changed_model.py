@@ -1,18 +1,13 @@
-"""A T5 with another vocabulary, for the commands of `limba vocab`: opened, and reported."""
+"""What the commands of `limba vocab` count: the lines of a corpus, and what a model costs before and after."""
 
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from convert.families import heads
-from convert.model_files import any_format
-from convert.model_files.hf import hf_tokenizer
-from convert.model_files.hf.hf_tokenizer import Tokenizer
-from convert.model_files.model import Model, T5Model
+from convert.model_files.model import Model
 from convert.tensors import tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.network.flops import forward_flops
@@ -34,59 +29,22 @@ class Sizes:
     logits_share: float
 
 
-def open_model(path: Path) -> tuple[T5Model, Tokenizer]:
-    """The model and its SentencePiece model. Raises ValueError if it has none."""
-    if not any_format.has_decoder(path):
-        raise ValueError(
-            f"{path} is an encoder; only T5s with a SentencePiece model (T5, mT5, umT5) can get more pieces or another "
-            "vocabulary. `limba vocab trim` takes encoders."
-        )
-    try:
-        model: Any = any_format.open_model(path)
-        vocabulary = any_format.known_vocabulary(model)
-    except (FileNotFoundError, ValueError) as error:
-        if "--vocab" not in str(error):  # which converters have
-            raise
-        raise FileNotFoundError(
-            f"{path} has no SentencePiece model: copy the one that the model was trained with there, as spiece.model."
-        ) from error
-    if model.head != heads.OF_T5:
-        raise ValueError(f"{path} is a classifier, which has no logits of pieces; take the T5 that it was made of.")
-    tokenizer = hf_tokenizer.from_vocabulary(vocabulary)
-    if tokenizer.model_file is None:
-        raise ValueError(
-            f"{path} reads bytes (byT5): its vocabulary has {tokenizer.vocab_size} ids, and none of them is a piece."
-        )
-    if tokenizer.model is None:
-        raise ValueError(
-            f"{path} has a tokenizer.json that no SentencePiece model equals ({tokenizer.model_file}); only "
-            "vocabularies of a SentencePiece model can be changed."
-        )
-    return model, tokenizer
+def source(corpus: Sequence[str], text_column: str) -> Any:
+    """The corpus, a `corpora.ShardedSource`. Raises ValueError or OSError if there is none."""
+    from tasks.sources import corpora
 
-
-def check_is_unigram(path: Path, tokenizer: Tokenizer) -> None:
-    """Raises ValueError for another kind of SentencePiece model."""
-    assert tokenizer.model is not None
-    from sentencepiece import sentencepiece_model_pb2
-
-    trainer = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model).trainer_spec
-    if trainer.model_type != trainer.UNIGRAM:
-        raise ValueError(
-            f"The SentencePiece model of {path} is of kind {trainer.ModelType.Name(trainer.model_type)}, whose pieces "
-            "are made of each other; only UNIGRAM can get fewer or more."
-        )
+    found = corpora.HuggingFaceSource({"train": list(corpus)}, [text_column])
+    found.check("train")
+    return found
 
 
 def lines(corpus: Sequence[str], text_column: str, what: str) -> Iterator[str]:
     """The lines of the corpus, with a progress bar. Raises ValueError or OSError at once if there is none."""
-    from tasks.sources import corpora
     from tasks.vocabularies import training_text
 
-    source = corpora.HuggingFaceSource({"train": list(corpus)}, [text_column])
-    source.check("train")
+    text = training_text.TrainingText(source(corpus, text_column), text_column=text_column)
     print(what, file=sys.stderr)
-    return filter(None, training_text.sentences(training_text.TrainingText(source, text_column=text_column)))
+    return filter(None, training_text.sentences(text))
 
 
 # -------------------------------------------------------- report ------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`limba vocab extend`: more pieces for the SentencePiece model of a trained T5, learned from a corpus.
+"""`limba vocab extend`: more pieces for the vocabulary of a trained T5 or encoder, learned from a corpus.
 
     limba vocab extend runs/mine runs/mine_extended --corpus 'corpus/train-*.jsonl' --pieces 4096
 
@@ -7,14 +7,11 @@ rows; that of a new one is the mean of those that its text had. docs/vocabularie
 """
 
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from convert import from_hf, written_model
-from convert.model_files.hf import hf_tokenizer
-from convert.vocabulary import changed_model, replace
+from convert.vocabulary import opened_model, replace
 
 RECORD = "extend.json"
 
@@ -27,45 +24,14 @@ def extend(
     Raises:
       ValueError: also if the corpus gives fewer new pieces.
     """
-    from tasks.vocabularies import replaced_pieces, trimmed_pieces
-
     if pieces < 1:
         raise ValueError(f"--pieces is {pieces}; it is at least 1.")
     path = from_hf.find(source, with_runs=True)
     folder = written_model.choose_empty(out, path)
-    model, old = changed_model.open_model(path)
-    changed_model.check_is_unigram(path, old)
-    assert old.model is not None
-    before = trimmed_pieces.Pieces(old.model)
-    first = min(old.own_sentinels) if old.own_sentinels else None
-    more = replaced_pieces.extended(before, _learn(corpus, text_column, before, pieces), first)
-    new = hf_tokenizer.from_file(hf_tokenizer.temporary_file(more.model), old.extra_ids)
-    return replace.write(path, folder, model, (old, new), corpus, text_column, RECORD, verify)
-
-
-def _learn(corpus: Sequence[str], text_column: str, before: Any, most: int) -> Sequence[Any]:
-    """The likeliest `most` pieces of a vocabulary of the corpus that `before` does not have.
-
-    The smallest vocabulary that has so many, among those of twice the size each: in a larger one each piece is used
-    less. Raises ValueError if the corpus is too small for it.
-    """
-    from tasks.sources import corpora
-    from tasks.vocabularies import replaced_pieces, sentencepiece_models, training_text, trimmed_pieces
-
-    source, size = corpora.HuggingFaceSource({"train": list(corpus)}, [text_column]), 2 * most + 512
-    with tempfile.TemporaryDirectory() as folder:
-        while True:
-            options: dict[str, Any] = {"vocab_size": training_text.round_up(size), "text_column": text_column}
-            try:
-                file = sentencepiece_models.train_vocabulary(source, Path(folder) / f"{size}.model", **options)
-            except ValueError as error:
-                raise ValueError(
-                    f"--pieces is {most}, and these texts do not give so many new ones: {error}"
-                ) from error
-            new = replaced_pieces.not_in(before, trimmed_pieces.Pieces(file.read_bytes()))
-            if len(new) >= most:
-                return new[:most]
-            size *= 2
+    opened = opened_model.open_model(path)
+    opened.check_can_change()
+    after = opened.extended(corpus, text_column, pieces)
+    return replace.write(path, folder, opened, after, corpus, text_column, RECORD, verify)
 
 
 def main(argv: Sequence[str]) -> int:

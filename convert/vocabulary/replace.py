@@ -17,12 +17,9 @@ from typing import Any
 import numpy as np
 
 from convert import from_hf, written_model
-from convert.compare import trimmed_logits
-from convert.model_files import trimmed_model
-from convert.model_files.hf import hf_folder, hf_tokenizer
-from convert.model_files.hf.hf_tokenizer import Tokenizer
-from convert.model_files.model import T5Model
-from convert.vocabulary import changed_model
+from convert.model_files.hf import hf_folder
+from convert.vocabulary import changed_model, opened_model
+from convert.vocabulary.opened_model import OpenedModel
 from limba.files import disk
 from limba.files.output_folder import fingerprint
 
@@ -46,47 +43,41 @@ def replace(
     """
     path = from_hf.find(source, with_runs=True)
     folder = written_model.choose_empty(out, path)
-    model, old = changed_model.open_model(path)
-    new = hf_tokenizer.from_file(vocab, None)
-    if not new.own_sentinels:  # as many behind its pieces as the old one has
-        new = dataclasses.replace(new, extra_ids=len(old.sentinels))
-    if new.model == old.model:
-        raise ValueError(f"--vocab {vocab} is the vocabulary that {path} has; there is nothing to replace.")
-    return write(path, folder, model, (old, new), corpus, text_column, "replace.json", verify)
+    opened = opened_model.open_model(path)
+    return write(path, folder, opened, opened.given(vocab), corpus, text_column, "replace.json", verify)
 
 
 def write(
     path: Path,
     folder: Path,
-    model: T5Model,
-    tokenizers: tuple[Tokenizer, Tokenizer],
+    opened: OpenedModel,
+    after: Any,
     corpus: Sequence[str],
     text_column: str,
     name: str,
     verify: bool,
 ) -> Path:
-    """Writes the model of `path` with the second of these vocabularies, and returns where.
+    """Writes the model of `path` with another vocabulary, and returns where.
 
     Args:
       path, folder: SOURCE and OUT.
+      after: the vocabulary, of `opened.extended` or `opened.given`.
       name: of the record in OUT.
 
     Raises:
       ValueError: as `replace`.
     """
-    from tasks.vocabularies import replaced_pieces, training_text, trimmed_pieces
+    from tasks.vocabularies import training_text
 
-    old, new = tokenizers
-    assert old.model is not None and new.model is not None
-    before, after = trimmed_pieces.Pieces(old.model), trimmed_pieces.Pieces(new.model)
+    model, before = opened.model, opened.before
     usages = [_usage(pieces, corpus, text_column) for pieces in (before, after)]
-    found = replaced_pieces.origins(before, after, (old.sentinels, new.sentinels), new.vocab_size)
-    num_rows = training_text.round_up(new.vocab_size)
-    changed = trimmed_model.replaced(model, found.ids, num_rows, new.vocabulary)
+    found = opened.origins(after)
+    num_rows = training_text.round_up(after.num_ids)
+    changed = opened.with_replaced(after, found, num_rows)
     bytes_each = model.dtype.itemsize if hf_folder.is_folder(path) else 4
     disk.require(folder, changed.num_parameters * bytes_each)
-    rows = np.pad(found.shared, (0, num_rows - new.vocab_size), constant_values=-1)
-    worst = trimmed_logits.difference(model, changed, rows, _texts(rows))
+    rows = np.pad(found.shared, (0, num_rows - after.num_ids), constant_values=-1)
+    worst = opened.difference(changed, rows, _texts(rows))
     if not worst == 0:
         raise ValueError(
             f"Logits of pieces in both vocabularies differ by {worst:g} from those of {path}; nothing is written."
@@ -99,7 +90,7 @@ def write(
         "fingerprint": fingerprint(model.path),
         "corpus": list(corpus),
         "same_pieces": kept,
-        "means_of_pieces": new.vocab_size - kept - unknown,
+        "means_of_pieces": after.num_ids - kept - unknown,
         "means_of_all": unknown,
         "largest_difference_of_logits": worst,
         "before": dataclasses.asdict(sizes[0]),
@@ -108,7 +99,7 @@ def write(
     written = written_model.write(changed, path, folder, name, record, verify)
     print(f"{path} is written to {written} with another vocabulary.\n{changed_model.report(*sizes)}")
     print(
-        f"Of {new.vocab_size:,} ids {kept:,} are in both vocabularies: their rows are kept, and their logits differ "
+        f"Of {after.num_ids:,} ids {kept:,} are in both vocabularies: their rows are kept, and their logits differ "
         f"by {worst:g}. {record['means_of_pieces']:,} have the mean of the rows that their text had; {unknown:,}, "
         "with characters that the old vocabulary does not know, have the mean of all."
     )

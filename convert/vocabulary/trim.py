@@ -16,7 +16,7 @@ from pathlib import Path
 
 from convert import from_hf, written_model
 from convert.model_files.hf import hf_folder
-from convert.vocabulary import changed_model, trimmable
+from convert.vocabulary import changed_model, opened_model
 from limba.files import disk
 from limba.files.output_folder import fingerprint
 
@@ -51,7 +51,8 @@ def trim(
     _check_numbers(size, min_count)
     path = from_hf.find(source, with_runs=True)
     folder = written_model.choose_empty(out, path)
-    opened = trimmable.open_trimmable(path)
+    opened = opened_model.open_model(path)
+    opened.check_can_change()
     of_lines = functools.partial(changed_model.lines, corpus, text_column)
     lines = of_lines("counting pieces")  # raises before anything is read, if there is no corpus
 
@@ -66,7 +67,7 @@ def trim(
     used_after = same.usage(of_lines("comparing tokens"))
 
     # ------------------------------------------------------- model ---------------------------------------------------
-    new, rows = opened.with_vocabulary(after, kept)
+    new, rows = opened.with_trimmed(after, kept)
     bytes_each = model.dtype.itemsize if hf_folder.is_folder(path) else 4
     disk.require(folder, new.num_parameters * bytes_each)
     worst = opened.difference(new, rows, same.first)

@@ -59,11 +59,11 @@ def _begins_character(byte: int) -> bool:
     return byte & 0b1100_0000 != 0b1000_0000
 
 
-def _byte_level_alphabet() -> dict[int, str]:
+def byte_level_alphabet() -> dict[int, str]:
     """The characters that byte-level BPE writes bytes as: printable ones of Latin-1 stay, others follow from 256 on."""
     stay = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in set(stay)]
     return {byte: chr(byte) for byte in stay} | {byte: chr(256 + place) for place, byte in enumerate(others)}
 
 
-_CONTINUATIONS = {character for byte, character in _byte_level_alphabet().items() if not _begins_character(byte)}
+_CONTINUATIONS = {character for byte, character in byte_level_alphabet().items() if not _begins_character(byte)}

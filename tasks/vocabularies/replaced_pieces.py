@@ -1,7 +1,7 @@
 """From which pieces of an old SentencePiece model each piece of a new one comes, and a model with more pieces."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,11 +68,11 @@ def _splitter(pieces: Pieces) -> Any:
     return Pieces(proto.SerializeToString()).processor
 
 
-def not_in(pieces: Pieces, learned: Pieces) -> list[Any]:
-    """The pieces of another model that a model does not have, the likeliest first."""
-    known = {piece.piece for piece in pieces.proto.pieces}
+def not_in(known: Collection[str], learned: Pieces) -> list[Any]:
+    """The pieces of a model that are not known, the likeliest first, and before them single characters: texts cannot be
+    read without them."""
     new = [x for x in learned.proto.pieces if x.type == _Piece.NORMAL and x.piece not in known]
-    return sorted(new, key=lambda x: -x.score)
+    return sorted(new, key=lambda x: (len(x.piece) > 1, -x.score))
 
 
 def extended(pieces: Pieces, new: Sequence[Any], first_sentinel: int | None) -> Pieces:

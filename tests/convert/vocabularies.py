@@ -22,6 +22,16 @@ def sentences(count: int) -> list[str]:
     ]
 
 
+def _greek():
+    rng = random.Random(0)
+    syllables = [a + b for a in "βγδζθκλμνπρστφχ" for b in "αεηιοω"]
+    words = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(1500)]
+    return [" ".join(rng.choices(words, k=8)) for _ in range(800)]
+
+
+GREEK = _greek()
+
+
 def train(path: Path, text: list[str] | None = None, **options) -> Path:
     """A SentencePiece model in T5's layout: padding 0, EOS 1, unknown 2. Without a text, of 3,000 sentences."""
     usual = {"vocab_size": NUM_PIECES, "pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "minloglevel": 2}

@@ -1,7 +1,6 @@
 """`limba vocab replace` and `limba vocab extend`: rows of shared pieces are kept, the others are means."""
 
 import json
-import random
 import shutil
 
 import numpy as np
@@ -20,18 +19,9 @@ from limba.checkpoints import checkpointing
 from limba.files import disk
 from tests.convert import vocabularies
 from tests.convert.conftest import FAMILIES
+from tests.convert.vocabularies import GREEK
 
 ONE_LAYER = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-
-
-def _greek():
-    rng = random.Random(0)
-    syllables = [a + b for a in "βγδζθκλμνπρστφχ" for b in "αεηιοω"]
-    words = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(1500)]
-    return [" ".join(rng.choices(words, k=8)) for _ in range(800)]
-
-
-GREEK = _greek()
 
 
 @pytest.fixture(scope="module")
@@ -157,15 +147,3 @@ def test_bad_requests_write_nothing(sources, files, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="GB are free there"):
         replacing.replace(run, out, str(files / "new.model"))
     assert [x.name for x in tmp_path.iterdir()] == ["bpe.model"]
-
-
-def test_an_encoder_is_refused_by_name(tmp_path):
-    (tmp_path / "bert").mkdir()
-    (tmp_path / "bert/config.json").write_text(json.dumps({"model_type": "bert"}))
-    (tmp_path / "corpus.txt").write_text("ba")
-    for call in (
-        lambda: replacing.replace(str(tmp_path / "bert"), str(tmp_path / "out"), "new.model"),
-        lambda: extending.extend(str(tmp_path / "bert"), str(tmp_path / "out"), [str(tmp_path / "corpus.txt")], 8),
-    ):
-        with pytest.raises(ValueError, match=r"bert is an encoder; only T5s .* `limba vocab trim` takes encoders"):
-            call()

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tokenizers
-from tokenizers import models, pre_tokenizers, trainers
 
 from convert.compare import trimmed_logits
 from convert.from_hf import from_hf
@@ -14,83 +13,27 @@ from convert.model_files import any_format
 from convert.to_hf import to_hf
 from convert.vocabulary import trim as trimming
 from convert.vocabulary import trimmed_tokenizer
+from convert.vocabulary.tokens import Tokens
 from limba.checkpoints import checkpointing
-from tests.convert import vocabularies
+from tests.convert.vocabulary import encoders
+from tests.convert.vocabulary.encoders import LATIN, WORDS, cyrillic
 
 torch = pytest.importorskip("torch")
 
-BERTS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-ROBERTAS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 SCRIPT = Path(__file__).parents[1] / "model_files/hf/tokenize_in_transformers5.py"
-SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
 MIN_COUNT = 3
 
 
-def _cyrillic(text):
-    return "".join(chr(ord(c) + 0x350) if c.isalpha() and c.isascii() else c for c in text)
-
-
-LATIN = vocabularies.sentences(2000)
-TEXTS = [*LATIN, *map(_cyrillic, LATIN[:1000])]
-WORDS = sorted({*" ".join(LATIN).split(), *TEXTS[-10:]})
-
-
-def _tokenizer(name):
-    if name == "bert":
-        made = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        trainer = trainers.WordPieceTrainer(vocab_size=900, special_tokens=BERTS, show_progress=False)
-    elif name == "xlm-roberta":
-        made = tokenizers.Tokenizer(models.Unigram())
-        made.pre_tokenizer = pre_tokenizers.Metaspace()
-        special = ["<s>", "<pad>", "</s>", "<unk>"]
-        trainer = trainers.UnigramTrainer(
-            vocab_size=700, special_tokens=[*special, "<mask>"], unk_token="<unk>", show_progress=False
-        )
-    else:  # ModernBERT's special tokens are its last ones, padding among them.
-        made = tokenizers.Tokenizer(models.BPE())
-        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        trainer = trainers.BpeTrainer(
-            vocab_size=1000,
-            special_tokens=ROBERTAS if name == "roberta" else [],
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        )
-    made.train_from_iterator(TEXTS, trainer)
-    if name == "modernbert":
-        made.add_special_tokens(BERTS)
-    return made
-
-
-@pytest.fixture(scope="module", params=["bert", "roberta", "xlm-roberta", "modernbert"])
+@pytest.fixture(scope="module", params=encoders.NAMES)
 def folder(request, tmp_path_factory):
     """A random masked language model that transformers saved."""
-    import transformers
-
-    name = request.param
-    home = tmp_path_factory.mktemp("encoders") / name
-    tokenizer = _tokenizer(name)
-    names = dict(zip(("pad", "unk", "cls", "sep", "mask"), BERTS, strict=True))
-    if "roberta" in name:
-        names = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
-    roles = {f"{role}_token": token for role, token in names.items()}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles).save_pretrained(home)
-    ids = {f"{role}_token_id": tokenizer.token_to_id(names[role]) for role in ("pad", "cls", "sep")}
-    config = transformers.AutoConfig.for_model(
-        name, **SIZES, **ids, vocab_size=tokenizer.get_vocab_size() + 3, max_position_embeddings=64
-    )
-    model = transformers.AutoModelForMaskedLM.from_config(config)
-    for key, parameter in model.named_parameters():
-        if key.endswith("bias"):
-            torch.nn.init.normal_(parameter)
-    model.save_pretrained(home)
-    return home
+    return encoders.save(request.param, tmp_path_factory.mktemp("encoders") / request.param)
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     file = tmp_path_factory.mktemp("corpus") / "corpus.txt"
-    file.write_text("\n".join([*LATIN[:60], *map(_cyrillic, LATIN[:3])]), "utf-8")
+    file.write_text("\n".join([*LATIN[:60], *map(cyrillic, LATIN[:3])]), "utf-8")
     return file
 
 
@@ -99,13 +42,6 @@ def trimmed(folder, corpus, tmp_path_factory):
     out = tmp_path_factory.mktemp("trimmed") / "out"
     trimming.trim(str(folder), str(out), [str(corpus)], min_count=MIN_COUNT)
     return out
-
-
-def _open(folder):
-    import transformers
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    return tokenizer, transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
 
 
 def _numbers(old, new):
@@ -118,7 +54,7 @@ def _numbers(old, new):
 
 
 def test_tokens_and_logits_are_those_of_before(folder, trimmed):
-    (old, before), (new, after) = _open(folder), _open(trimmed)
+    (old, before), (new, after) = encoders.load(folder), encoders.load(trimmed)
     numbers = _numbers(old, new)
     assert len(numbers) % 128 == 0 and len(numbers) == after.config.vocab_size < len(old) - 100
     # Texts that were not in the corpus: those whose tokens are all kept have the same ones.
@@ -141,7 +77,7 @@ def test_tokens_and_logits_are_those_of_before(folder, trimmed):
 
 
 def test_roles_of_special_tokens_are_kept(folder, trimmed):
-    (old, _), (new, model) = _open(folder), _open(trimmed)
+    (old, _), (new, model) = encoders.load(folder), encoders.load(trimmed)
     assert new.special_tokens_map == old.special_tokens_map
     assert model.config.pad_token_id == new.pad_token_id == new.convert_tokens_to_ids(old.pad_token)
     record = json.loads((trimmed / "trim.json").read_text())
@@ -174,7 +110,7 @@ def test_a_run_stays_a_run(folder, trimmed, corpus, tmp_path):
 
 @pytest.mark.slow
 def test_transformers_5_gives_the_same_ids(trimmed, forks5, tmp_path):
-    new, _ = _open(trimmed)
+    new, _ = encoders.load(trimmed)
     (tmp_path / "request.json").write_text(json.dumps({str(trimmed): LATIN[:50]}))
     done = forks5.run(SCRIPT, tmp_path / "request.json", tmp_path / "out.json")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -193,8 +129,8 @@ def test_another_row_is_found(folder, trimmed):
 
 
 def _tokens(name):
-    content = json.loads(_tokenizer(name).to_str())
-    return trimmed_tokenizer.Tokens(content, [], name)
+    content = json.loads(encoders.tokenizer(name).to_str())
+    return Tokens(content, {}, name)
 
 
 def test_a_token_is_kept_with_what_its_merges_need():
@@ -218,7 +154,7 @@ def test_requests_that_cannot_be_met():
     with pytest.raises(ValueError, match=r"--size is 128, and \d+ ids are always kept .* give --size 384 or more"):
         trimmed_tokenizer.choose(_tokens("roberta"), np.ones(1000, np.int64), 1, 128)
     assert len(trimmed_tokenizer.choose(tokens, every, 1, 512)) == 512
-    content = json.loads(_tokenizer("modernbert").to_str())
+    content = json.loads(encoders.tokenizer("modernbert").to_str())
     content["model"]["end_of_word_suffix"] = "</w>"
     with pytest.raises(ValueError, match="is a BPE model with end_of_word_suffix '</w>'"):
-        trimmed_tokenizer.Tokens(content, [], "clip")
+        Tokens(content, {}, "clip")

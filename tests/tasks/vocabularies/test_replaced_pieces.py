@@ -54,12 +54,12 @@ def test_roles_count_and_not_their_names():
 @pytest.mark.parametrize("own_sentinels", [0, 2])
 def test_new_pieces_stand_before_sentinels_and_are_used(own_sentinels):
     before = _pieces(OLD, own_sentinels)
-    learned = _pieces(["a", "ca", "bca", "▁a"], scores=[-1.0, -3.0, -2.0, -1.0])
-    new = replaced_pieces.not_in(before, learned)
-    assert [x.piece for x in new] == ["bca", "ca"]
+    learned = _pieces(["a", "ca", "bca", "▁a", "d"], scores=[-1.0, -3.0, -2.0, -1.0, -9.0])
+    new = replaced_pieces.not_in({piece.piece for piece in before.proto.pieces}, learned)
+    assert [x.piece for x in new] == ["d", "bca", "ca"]  # the character first
     after = replaced_pieces.extended(before, new, 10 if own_sentinels else None)
-    assert [x.piece for x in after.proto.pieces[10:12]] == ["bca", "ca"] and len(after) == 12 + own_sentinels
-    assert after.processor.piece_to_id("▁<extra_id_0>") == (13 if own_sentinels else 2)
+    assert [x.piece for x in after.proto.pieces[10:13]] == ["d", "bca", "ca"] and len(after) == 13 + own_sentinels
+    assert after.processor.piece_to_id("▁<extra_id_0>") == (14 if own_sentinels else 2)
     assert after.processor.encode("abca", out_type=str) == ["▁a", "bca"]
     assert before.processor.encode("abca", out_type=str) == ["▁a", "bc", "a"]
     assert [*after.proto.pieces[:10]] == [*before.proto.pieces[:10]]
