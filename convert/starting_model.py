@@ -83,12 +83,25 @@ class StartingModel:
         of_class = find_encoder(self.encoder).heads[kind].fields(folder.content if folder else {}, self.encoder)
         return dataclasses.replace(Head(kind), **of_class).fields
 
-    def for_rows_with_labels(self) -> "StartingModel":
-        """The model with the pooler of a BERT's files, which a classifier of rows begins with, as in transformers."""
-        if self.encoder is None or self.opened is None or self.opened.folder is None or not self.path.is_dir():
+    def for_rows_with(self, network: str) -> "StartingModel":
+        """The model as a network of `limba.network.encoders.classifier` begins with it in transformers; "" is a T5.
+
+        A classifier of rows begins with the pooler of a BERT's files. A new one of words, of a RoBERTa, reads a blank
+        before the first word: run_ner.py opens its tokenizer with `add_prefix_space`.
+        """
+        if self.encoder is None or self.opened is None:
             return self
-        found = encoder_files.open_folder(self.path, self.hints, keeps_pooler=True)
-        return dataclasses.replace(self, opened=found)
+        if network == "SequenceClassifier" and self.opened.folder is not None and self.path.is_dir():
+            found = encoder_files.open_folder(self.path, self.hints, keeps_pooler=True)
+            return dataclasses.replace(self, opened=found)
+        file = self.opened.vocabulary_file
+        if network != "TokenClassifier" or self.labels or self.opened.family.model_type != "roberta" or file is None:
+            return self
+        spaced = run_folder.with_vocabulary_file(self.vocabulary, str(tokenizer_folder.with_blank_before(file)))
+        settings = self.opened.tokenizer_settings
+        settings = dataclasses.replace(settings, config={**settings.config, "add_prefix_space": True})
+        opened = dataclasses.replace(self.opened, vocabulary=spaced, tokenizer_settings=settings)
+        return dataclasses.replace(self, opened=opened, vocabulary=spaced)
 
     def at_step(self, step: int) -> "StartingModel":
         """The model with weights that `write` gives a step."""

@@ -182,8 +182,7 @@ def _prepare(
         found |= complete(arguments, model)
     arguments = dataclasses.replace(arguments, **found)
     _check_network(arguments, model)
-    if arguments.row_answers.network == "SequenceClassifier":
-        model = model.for_rows_with_labels()
+    model = model.for_rows_with(arguments.row_answers.network)
     devices = flags.num_devices or here
     work, named = _folders(arguments, flags)
     text, counted = _compose(arguments, model, named, devices)

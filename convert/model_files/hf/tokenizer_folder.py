@@ -119,6 +119,19 @@ def temporary_file(content: bytes) -> Path:
     return folder / FILE
 
 
+def with_blank_before(file: str | Path) -> Path:
+    """A byte-level tokenizer.json that reads a blank before each text, as transformers' `add_prefix_space` makes it.
+
+    The file itself where it is of another kind, or does so already.
+    """
+    content = untrusted_json.read_object(Path(file))
+    part = content.get("pre_tokenizer") or {}
+    found = [x for x in part.get("pretokenizers") or [part] if x.get("add_prefix_space") is False]
+    for step in found:
+        step["add_prefix_space"] = True
+    return temporary_file(json_text.dumps(content, ensure_ascii=False).encode()) if found else Path(file)
+
+
 def _open(file: str | Path) -> Any:
     from tasks.vocabularies import TokenizerVocabulary
 

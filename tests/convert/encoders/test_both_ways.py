@@ -146,7 +146,7 @@ def test_an_encoder_without_its_head_gets_a_new_one(new_folders, tmp_path, capsy
 
 def test_a_classifier_begins_with_the_pooler_of_an_encoder_without_its_head(new_folders):
     folder = new_folders / "headless"
-    model = starting_model.open_model(str(folder), None, None).for_rows_with_labels()
+    model = starting_model.open_model(str(folder), None, None).for_rows_with("SequenceClassifier")
     assert model.head == heads.OF_PAIRS and model.opened.folder.is_headless
     theirs = weight_files.open_tensors(folder, "safetensors")["pooler.dense.weight"]
     np.testing.assert_array_equal(
