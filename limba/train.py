@@ -160,6 +160,7 @@ def train(
     directory = RunDirectory(model_dir)
     configured_trainer.check_model(model, partitioner)
     _check_batch_sizes(partitioner, train_dataset_cfg, train_eval_dataset_cfg, infer_eval_dataset_cfg)
+    start_checks.check_rows(model, train_eval_dataset_cfg)
     for writer in metric_writers:
         getattr(writer, "check", lambda: None)()  # what it needs is missing now as it would be after the data are open
 
@@ -180,6 +181,7 @@ def train(
     )
     for stage in train_dataset_cfg.by_stage():
         partitioner.check_batch_size(stage.batch_size, "batch_size", trainer.num_microbatches)
+        start_checks.check_rows(model, stage, trainer.num_microbatches)
 
     # ---------------------------------------------------- data --------------------------------------------------------
     with native_logs.filtered():

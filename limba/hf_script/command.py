@@ -92,8 +92,9 @@ def main(argv: Sequence[str]) -> int:
     flags, keys = _flags().parse_known_args([flag for flag in argv if flag not in overrides])
     arguments, notes = script_keys.from_command_line(keys)
     arguments = trackers.without_absent(arguments)
-    for note in [*notes, *launchers.without_effect(os.environ, arguments.compute_dtype == "bfloat16")]:
+    for note in [*notes, *launchers.without_effect(os.environ)]:
         logger.warning("%s", note)
+    arguments = _with_precision(arguments, launchers.mixed_precision(os.environ))
     if arguments.hub_token:
         os.environ["HF_TOKEN"] = arguments.hub_token
     for file in filter(None, (arguments.train_file, arguments.validation_file, arguments.test_file)):
@@ -136,6 +137,17 @@ def main(argv: Sequence[str]) -> int:
     # The others wait: a run whose processes end before the first one's export is finished would be taken for broken.
     distributed.from_first("export", lambda: _finish(out, checkpoint, arguments, plan, results, seconds_of_answers))
     return 0
+
+
+def _with_precision(arguments: RunArguments, precision: str) -> RunArguments:
+    """The arguments with the precision of `accelerate launch`, where no key says bf16, as in TrainingArguments.
+
+    Raises ValueError for one that is refused as a key, too.
+    """
+    if precision == "no" or arguments.compute_dtype == "bfloat16":
+        return arguments
+    logger.info("ACCELERATE_MIXED_PRECISION of accelerate launch is %s: it counts as mixed_precision.", precision)
+    return dataclasses.replace(arguments, mixed_precision=precision)
 
 
 def _flags() -> argparse.ArgumentParser:

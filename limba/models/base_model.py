@@ -82,6 +82,9 @@ class BaseTransformerModel:
         self._z_loss = z_loss
         self._loss_normalizing_factor = losses.canonical_normalizing_factor(loss_normalizing_factor)
 
+    def check_rows(self, rows: int) -> None:
+        """Raises ValueError if the loss needs more rows in a forward pass than these; here one is enough."""
+
     @property
     def input_vocabulary(self) -> Vocabulary:
         return self._input_vocabulary

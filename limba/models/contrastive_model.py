@@ -85,10 +85,7 @@ class ContrastiveModel(EncoderOnlyModel):
     def _loss_and_metrics(
         self, logits: Array, batch: Batch, dropout_rng: Array | None
     ) -> tuple[Array, metrics_lib.Metrics]:
-        if len(logits) < 2:
-            raise ValueError(
-                "A batch of 1 pair has no negatives: set BATCH_SIZE, divided by Trainer.num_microbatches, to 2 or more."
-            )
+        self.check_rows(len(logits))
         weights = self._row_weights(batch)
         texts = (batch["encoder_input_tokens"], batch["decoder_target_tokens"])
         has_same = sum(jnp.all(x[:, None] == x[None], axis=-1) for x in texts) > 0
@@ -116,6 +113,13 @@ class ContrastiveModel(EncoderOnlyModel):
                 batch["example_tasks"], (by_row * weights)[:, None], weights[:, None]
             )
         return loss, metrics
+
+    def check_rows(self, rows: int) -> None:
+        """Raises ValueError for a single pair."""
+        if rows < 2:
+            raise ValueError(
+                "A batch of 1 pair has no negatives: set BATCH_SIZE, divided by Trainer.num_microbatches, to 2 or more."
+            )
 
     @staticmethod
     def _row_weights(batch: Batch) -> Array:

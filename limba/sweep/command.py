@@ -86,7 +86,8 @@ def main(argv: Sequence[str]) -> int:
     proposals.check(sweep)
     sweep_folder = SweepFolder(folder, sweep.identity)
     try:
-        return _run_sweep(sweep, sweep_folder, flags.retry)
+        again = " ".join(map(shell_words.quoted, ["limba", "sweep", *argv, *([] if flags.retry else ["--retry"])]))
+        return _run_sweep(sweep, sweep_folder, flags.retry, again)
     finally:
         sweep_folder.close()
 
@@ -104,8 +105,8 @@ def _fixed(words: Sequence[str]) -> dict[str, str]:
     return fixed
 
 
-def _run_sweep(sweep: Sweep, folder: SweepFolder, retry: bool) -> int:
-    """Runs the trials, and writes and prints their results. Returns the exit code."""
+def _run_sweep(sweep: Sweep, folder: SweepFolder, retry: bool, again: str) -> int:
+    """Runs the trials, and writes and prints their results; `again` runs failed ones again. Returns the exit code."""
     trials = folder.trials()
     for trial in trials if retry else ():
         if trial.status == "failed":
@@ -128,6 +129,9 @@ def _run_sweep(sweep: Sweep, folder: SweepFolder, retry: bool) -> int:
     checkpoint = sweep_report.keep_best(sweep, trials, folder.path)
     kept = f"{checkpoint} is pinned and exported to {folder.path / 'best'}" if checkpoint else "it has no checkpoint"
     print(f"best: trial {best.number}, {sweep.metric} {best.value:.6g} at step {best.step}; {kept}.")
+    if failed := [str(trial.number) for trial in trials if trial.status == "failed"]:
+        print(f"failed: trial {', '.join(failed)}; {folder.path}/trials/*/log.txt has the reasons. Try again with:")
+        print(f"  {again}")
     return 0
 
 

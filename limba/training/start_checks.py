@@ -35,6 +35,9 @@ def check(configured: Callable[..., Any]) -> None:
     configs = {name: config for name in _DATA if (config := _built(bound, name)) is not None}
     if hasattr(model, "input_vocabulary"):
         _check_vocabularies(model, list(configs.values()), _built(bound, "verify_matching_vocabs_fn", _OURS))
+    for stage in configs["train_dataset_cfg"].by_stage() if "train_dataset_cfg" in configs else ():
+        check_rows(model, stage, _microbatches(bound.get("trainer_cls")))
+    check_rows(model, configs.get("train_eval_dataset_cfg"))
     for name, config in configs.items():
         opener, ours, is_measured = _DATA[name]
         opened_by = _built(bound, opener)
@@ -46,6 +49,19 @@ def check(configured: Callable[..., Any]) -> None:
         paths = [restore.path] if isinstance(restore.path, str) else list(restore.path)
         if not any(storage.is_remote(storage.as_path(path)) for path in paths if path):
             _ = restore.checkpoint
+
+
+def _microbatches(trainer: Any) -> int:
+    """Those of a reference to a trainer; 1 where gin binds none."""
+    if not hasattr(trainer, "config_key"):
+        return 1
+    return gin.get_bindings("/".join(filter(None, trainer.config_key))).get("num_microbatches") or 1
+
+
+def check_rows(model: Any, config: contract.DatasetConfig | None, num_microbatches: int = 1) -> None:
+    """Raises ValueError if the loss of the model needs more rows in a forward pass than a data set gives it."""
+    if config is not None and hasattr(model, "check_rows"):
+        model.check_rows(config.batch_size // num_microbatches)
 
 
 def _check_vocabularies(

@@ -99,14 +99,14 @@ def without_local_rank(argv: Sequence[str]) -> list[str]:
     return list(argv[1:]) if argv and _LOCAL_RANK.fullmatch(argv[0]) else list(argv)
 
 
-def without_effect(environ: Mapping[str, str], in_bf16: bool = False) -> list[str]:
-    """A sentence for each setting of `accelerate launch` that asks for what the run, which may be in bf16, does not."""
+def mixed_precision(environ: Mapping[str, str]) -> str:
+    """What `accelerate launch` says of the precision: "no", bf16, fp16 or fp8."""
+    return environ.get("ACCELERATE_MIXED_PRECISION") or "no"
+
+
+def without_effect(environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each setting of `accelerate launch` that asks for what the run does not."""
     found = []
-    if (precision := environ.get("ACCELERATE_MIXED_PRECISION", "no")) not in ("", "no", *(["bf16"] if in_bf16 else [])):
-        found.append(
-            f"accelerate launch asks for the precision {precision} (ACCELERATE_MIXED_PRECISION), which has no effect "
-            "here: write --bf16."
-        )
     for name, what in (("ACCELERATE_USE_FSDP", "FSDP"), ("ACCELERATE_USE_DEEPSPEED", "DeepSpeed")):
         if environ.get(name, "").lower() in ("true", "1"):
             found.append(

@@ -142,6 +142,22 @@ def test_a_dry_run_refuses_what_the_run_refuses_before_anything_is_written(here,
     assert not (here / "out").exists()
 
 
+def test_the_precision_of_accelerate_counts_as_a_key(here, capsys, monkeypatch):
+    def bound(*keys):
+        _run(here / "run.json", "--dry_run", *keys)
+        return "network.T5Config.dtype = 'bfloat16'" in capsys.readouterr().out
+
+    assert not bound()
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # what accelerate launch says by default
+    assert not bound() and bound("--bf16")
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    assert bound()
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    assert bound("--bf16")  # as in TrainingArguments, a key comes first
+    with pytest.raises(ValueError, match=r"mixed_precision: fp16: float16 has a small range"):
+        bound()
+
+
 def test_a_new_byt5_learns_the_125_sentinels_of_its_tokenizer(here, capsys):
     """Those of run_t5_mlm_flax.py, which takes the ids below len(tokenizer), 384, from the last one down."""
     _write_tokenizers(here)

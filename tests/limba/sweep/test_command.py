@@ -190,6 +190,17 @@ def test_a_first_trial_that_fails_ends_it_and_can_be_tried_again(tmp_path):
     assert _calls(folder, 0) == ["begins 0", "begins 0"]
 
 
+def test_the_last_lines_name_failed_trials_and_the_command_that_retries_them(tmp_path, capsys):
+    file, folder = _write(tmp_path, parameters={"x": {"value": 3}, "broken": {"values": [0, 1]}}), tmp_path / "a sweep"
+    assert sweep.main([str(file), "--dir", str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].startswith(f"failed: trial 1; {folder}/trials/")
+    assert lines[-1] == f"  limba sweep {file} --dir '{folder}' --retry"
+    assert sweep.main([str(file), "--dir", str(folder), "--retry"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == lines[-1]
+    assert [len(_calls(folder, number)) for number in (0, 1)] == [11, 2]
+
+
 def test_until_a_trial_has_a_result_the_file_may_change(tmp_path, caplog):
     folder = tmp_path / "sweep"
 

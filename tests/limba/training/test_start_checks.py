@@ -7,6 +7,8 @@ import pytest
 
 from limba import train
 from limba.files import storage
+from limba.partitioning import meshes
+from tests.convert.encoders import conftest
 
 MODULE = """
 import dataclasses
@@ -137,3 +139,38 @@ def test_a_model_whose_vocabulary_is_not_there(dry_run, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nowhere\.model does not exist"):
         dry_run(VOCABULARY_FILE=str(tmp_path / "nowhere.model"))
     assert dry_run(VOCABULARY_FILE="gs://bucket/far.model")  # the run reads it
+
+
+def test_a_pair_alone_has_no_negatives(tmp_path, capsys, monkeypatch):
+    """Refused before a folder is made, also where microbatches or an evaluation have one pair."""
+    conftest.write_tokenizer(tmp_path / "tokenizer.json", conftest.SPECIAL_TOKENS)
+    (tmp_path / "pairs.csv").write_text("anchor,positive\nsun,sunny\nrain,rainy\n")
+    (tmp_path / "initial" / "checkpoint_3").mkdir(parents=True)
+    (tmp_path / "initial" / "checkpoint_3" / "checkpoint").write_bytes(b"x")
+    values = {
+        "VOCABULARY_FILE": str(tmp_path / "tokenizer.json"),
+        "INITIAL_CHECKPOINT_PATH": str(tmp_path / "initial"),
+        "MODEL_DIR": str(tmp_path / "run"),
+        "PAIRS": dict.fromkeys(("train", "validation"), str(tmp_path / "pairs.csv")),
+        "TRAIN_STEPS_RELATIVE": 1,
+        "BATCH_SIZE": 16,
+    }
+
+    def run(*flags, **changed):
+        gin.clear_config()
+        bindings = [f"--gin.{name}={value!r}" for name, value in (values | changed).items()]
+        train.main(["gin/models/bert/tiny.gin", "gin/runs/contrastive.gin", *bindings, *flags])
+
+    evaluation = {"train_eval/data.DatasetConfig.batch_size": 1}
+    for changed in ({"BATCH_SIZE": 1}, {"BATCH_SIZE": 8, "trainer.Trainer.num_microbatches": 8}, evaluation):
+        with pytest.raises(ValueError, match="A batch of 1 pair has no negatives: set BATCH_SIZE"):
+            run("--dry_run", **changed)
+    run("--dry_run")
+    run("--dry_run", **{"trainer.Trainer.num_microbatches": 8})
+    assert "BATCH_SIZE = 16" in capsys.readouterr().out
+    monkeypatch.setattr(meshes.PjitPartitioner, "check_batch_size", lambda *_: None)  # as on one device
+    for changed in ({"BATCH_SIZE": 1}, {"BATCH_SIZE": 8, "trainer.Trainer.num_microbatches": 8}, evaluation):
+        with pytest.raises(ValueError, match="A batch of 1 pair has no negatives"):
+            run(**changed)
+    assert not (tmp_path / "run").exists()
+    gin.clear_config()

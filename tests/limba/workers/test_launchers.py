@@ -57,12 +57,11 @@ def test_which_processes_share_the_terminal_of_another(environ, is_beside):
 
 
 def test_what_accelerate_asks_for_in_vain():
-    quiet = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_FSDP": "false", "ACCELERATE_DYNAMO_BACKEND": "NO"}
+    quiet = {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_FSDP": "false", "ACCELERATE_DYNAMO_BACKEND": "NO"}
     assert launchers.without_effect(quiet) == launchers.without_effect({}) == []
-    assert not launchers.without_effect({"ACCELERATE_MIXED_PRECISION": "bf16"}, in_bf16=True)
-    loud = launchers.without_effect({"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_DEEPSPEED": "true"})
+    loud = launchers.without_effect({"ACCELERATE_USE_FSDP": "1", "ACCELERATE_USE_DEEPSPEED": "true"})
     assert [line.partition(" (")[0] for line in loud] == [
-        "accelerate launch asks for the precision bf16",
+        "accelerate launch asks for FSDP",
         "accelerate launch asks for DeepSpeed",
     ]
 
