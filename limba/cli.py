@@ -50,7 +50,7 @@ COMMANDS = {
         "convert.vocabulary.trim",
         "leave out the pieces that a corpus does not use, of a T5 or an encoder and its tokenizer",
     ),
-    "vocab replace": ("convert.vocabulary.replace", "give a trained T5 another SentencePiece model"),
+    "vocab replace": ("convert.vocabulary.replace", "give a trained T5 or encoder another vocabulary"),
     "vocab extend": ("convert.vocabulary.extend", "add pieces of a corpus to a T5 or an encoder and its vocabulary"),
     "cache": ("tasks.pipeline.cached.write_cache", "tokenize a task once, into files that are read without TensorFlow"),
     "preview": ("tasks.preview", "show examples of a task as text"),

@@ -66,6 +66,8 @@ class Encoder:
 
     def given(self, vocab: str) -> Tokens:
         place = Path(vocab).expanduser()
+        if not place.exists():
+            raise FileNotFoundError(f"There is no --vocab {vocab} (working directory {str(Path.cwd())!r}).")
         if place.is_file() and place.suffix != ".json":
             raise ValueError(
                 f"--vocab {vocab} is no {FILE}, and {self.path} is an encoder: give the file or folder of a WordPiece, "

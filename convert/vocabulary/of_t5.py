@@ -83,7 +83,14 @@ class T5:
         return self._with_pieces(replaced_pieces.extended(self.before.pieces, new, min(own) if own else None))
 
     def given(self, vocab: str) -> SentencePieces:
-        new, old = hf_tokenizer.from_file(vocab, None), self.before.tokenizer
+        place = Path(vocab).expanduser()
+        file = place / hf_tokenizer.SPIECE if place.is_dir() else place
+        if file.suffix == ".json":
+            raise ValueError(
+                f"--vocab {vocab} is no SentencePiece model, and {self.path} is a T5: give a spiece.model, such as "
+                "`limba vocab build` writes. A tokenizer.json is for encoders."
+            )
+        new, old = hf_tokenizer.from_file(file, None), self.before.tokenizer
         if not new.own_sentinels:  # as many behind its pieces as the old one has
             new = dataclasses.replace(new, extra_ids=len(old.sentinels))
         if new.model == old.model:

@@ -1,6 +1,7 @@
-"""`limba vocab replace`: another SentencePiece model for a trained T5.
+"""`limba vocab replace`: another vocabulary for a trained T5 or encoder.
 
     limba vocab replace google/mt5-small exports/mt5_uk --vocab vocab/spiece.model --corpus 'corpus/train-*.jsonl'
+    limba vocab replace FacebookAI/roberta-base exports/roberta_uk --vocab vocab/tokenizer.json
 
 SOURCE is a run of Limba, a Hugging Face folder, or ORG/NAME on the hub. OUT becomes the same: a run without optimizer
 state, for INITIAL_CHECKPOINT_PATH, or a folder that transformers loads. Pieces of both vocabularies keep their rows;
@@ -33,7 +34,7 @@ def replace(
 
     Args:
       source: a run of Limba, a Hugging Face folder, or a name on the hub.
-      vocab: the new SentencePiece model.
+      vocab: the new vocabulary: of a T5 a SentencePiece model, of an encoder a tokenizer.json, or a folder with one.
       corpus: files, patterns or URLs, for the report alone.
       verify: read back what was written, and compare it.
 
@@ -127,7 +128,8 @@ def _texts(rows: np.ndarray) -> list[np.ndarray]:
 def main(argv: Sequence[str]) -> int:
     """Parses flags, and replaces."""
     flags_of = parser("limba vocab replace", __doc__)
-    flags_of.add_argument("--vocab", required=True, metavar="FILE", help="the new SentencePiece model, a spiece.model")
+    what = "the new vocabulary, or its folder: a spiece.model for a T5, a tokenizer.json for an encoder"
+    flags_of.add_argument("--vocab", required=True, metavar="FILE", help=what)
     add_corpus(flags_of, "files, patterns or URLs with the texts whose tokens the report counts (none)", False)
     flags = flags_of.parse_args(argv)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Nothing here needs an accelerator.
