@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from limba.devices import accelerators
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # What runs a number of steps and waits for them, and facts for the report.
@@ -99,6 +101,8 @@ class Child:
         environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_CPP_MIN_LOG_LEVEL": "3"}
         paths = [str(REPOSITORY), environment.get("PYTHONPATH", "")]
         python = sys.executable
+        if side == "limba":
+            accelerators.prepare_gpu(environment)  # as `limba train` does
         if side == "t5x":
             paths.insert(0, environment.get("T5X_DIR", ""))
             python = environment.get("T5X_PYTHON", python)

@@ -15,6 +15,8 @@ GPU_MEMORY, GPU_MEMORY_VARIABLE = "0.9", "XLA_PYTHON_CLIENT_MEM_FRACTION"
 # XLA joins products of one array with several kernels, such as those of a gated activation, into one, and then copies
 # the parts of its result. On large cards two products are no slower than one.
 GPU_FLAG = "--xla_gpu_dot_merger_threshold_mb=0"
+# Kernels are started one by one. XLA starts those of a step together, and then the profiler cannot name them.
+KERNELS_APART = "--xla_gpu_enable_command_buffer="
 
 
 def forget_absent_tpu(environ: MutableMapping[str, str]) -> None:
@@ -40,7 +42,20 @@ def prepare_gpu(environ: MutableMapping[str, str]) -> None:
     if GPU_MEMORY_VARIABLE not in environ:
         environ[GPU_MEMORY_VARIABLE] = GPU_MEMORY
         logger.info("JAX may use 90 %% of a GPU's memory; %s says otherwise.", GPU_MEMORY_VARIABLE)
-    flags = environ.get("XLA_FLAGS", "")
-    if GPU_FLAG.partition("=")[0] not in flags:
-        environ["XLA_FLAGS"] = f"{flags} {GPU_FLAG}".strip()
+    if _add_flag(environ, GPU_FLAG):
         logger.info("XLA gets %s; the same flag in XLA_FLAGS, with another value, says otherwise.", GPU_FLAG)
+
+
+def name_kernels(environ: MutableMapping[str, str]) -> None:
+    """For a profile on a GPU: each kernel has the name of its operation; before JAX opens the GPU."""
+    if glob.glob(_NVIDIA):  # noqa: PTH207, as above
+        _add_flag(environ, KERNELS_APART)
+
+
+def _add_flag(environ: MutableMapping[str, str], flag: str) -> bool:
+    """Adds a flag for XLA, unless it is there with whatever value; returns whether it was added."""
+    flags = environ.get("XLA_FLAGS", "")
+    if flag.partition("=")[0] in flags:
+        return False
+    environ["XLA_FLAGS"] = f"{flags} {flag}".strip()
+    return True

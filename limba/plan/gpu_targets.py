@@ -65,7 +65,7 @@ def is_known(kind: str) -> bool:
 
 def is_installed() -> bool:
     """Whether there is a compiler for GPUs."""
-    return importlib.util.find_spec("jax_cuda12_plugin") is not None
+    return any(importlib.util.find_spec(plugin) is not None for plugin in ("jax_cuda12_plugin", "jax_cuda13_plugin"))
 
 
 def check_compiler() -> None:

@@ -100,7 +100,7 @@ def visible(
 
 def is_fused(choice: str, head_dim: int) -> bool:
     """Whether there are kernels of ours for attention on the device that is traced for; see `target.wants_kernels`."""
-    return target.wants_kernels(choice) and _serves(head_dim)
+    return target.wants_kernels(choice) and _serves(head_dim, target.platform())
 
 
 _CUDNN = "attention_cudnn"
@@ -116,10 +116,18 @@ def _kernels(config: KernelConfig, lengths: tuple[int, int], is_plain: bool) -> 
     return found
 
 
+# A tile of 64 x 256 needs more than the 227 KB of shared memory that a core of an H100 has.
+_WIDEST_ON_GPUS = 128
+
+
 @functools.cache  # said once
-def _serves(head_dim: int) -> bool:
+def _serves(head_dim: int, platform: str) -> bool:
     if head_dim < 16 or head_dim & (head_dim - 1):
         logger.info("Attention by XLA: the fused kernels need a head_dim that is a power of 2, and it is %d.", head_dim)
+        return False
+    if platform == "gpu" and head_dim > _WIDEST_ON_GPUS:
+        message = "Attention by XLA: the fused kernels of GPUs need a head_dim of at most %d, and it is %d."
+        logger.info(message, _WIDEST_ON_GPUS, head_dim)
         return False
     return True
 

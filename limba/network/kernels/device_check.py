@@ -7,6 +7,7 @@ be compiled or run, is not used: XLA's operations take its place.
 
 import concurrent.futures
 import dataclasses
+import functools
 import logging
 import threading
 import time
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 _MOST_TIMES_XLA = 3.0
 # The share of an array's size that is rounding in any case, or one step of the type if that is more.
 _ROUNDING = 1e-5
+# Of the compiler, for programs that run once: on GPUs most of its time goes into trying ways to multiply.
+_OPTIONS = {"gpu": {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}}
 # The size of an error: one shows where a few numbers are wrong, the other where all are a little.
 _SIZES = {
     "the largest": lambda x: np.max(np.abs(x)),
@@ -135,6 +138,7 @@ def _agreed(case: Case) -> Result:
 def compare(case: Case, platform: str) -> Result:
     """Runs a kernel and XLA's operations, values and gradients, on the first device of this process."""
     device = jax.local_devices(backend=platform)[0]
+    compiled = functools.partial(jax.jit, compiler_options=_OPTIONS.get(platform))
     result = Result(case.kernel, str(case), device.device_kind, "")
     with jax.default_device(device), target.tracing_for_platform(platform):
         rng = np.random.default_rng(0)
@@ -145,14 +149,14 @@ def compare(case: Case, platform: str) -> Result:
         def by_xla(arrays: Arrays, cotangents: Arrays) -> Arrays:
             return _values_and_gradients(case.by_xla, arrays, others, cotangents)
 
-        @jax.jit
+        @compiled
         def exact(arrays: Arrays, cotangents: Arrays) -> Arrays:
             with jax.default_matmul_precision("highest"):
                 return by_xla(*jax.tree.map(lambda x: x.astype(jnp.float32), (arrays, cotangents)))
 
-        expected, rounded = jax.device_get((exact(arrays, cotangents), jax.jit(by_xla)(arrays, cotangents)))
+        expected, rounded = jax.device_get((exact(arrays, cotangents), compiled(by_xla)(arrays, cotangents)))
         try:
-            kernel = jax.jit(lambda x, y: _values_and_gradients(case.by_kernel, x, others, y))
+            kernel = compiled(lambda x, y: _values_and_gradients(case.by_kernel, x, others, y))
             found = jax.device_get(kernel(arrays, cotangents))
         except Exception as error:  # Compilers raise errors of all types. It is in the warning.
             lines = str(error).strip().splitlines() or [""]

@@ -9,6 +9,7 @@ writes nothing but the trace, with --out: TensorBoard's profiler and ui.perfetto
 import contextlib
 import copy
 import dataclasses
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from limba import command_line
+from limba.devices import accelerators
 from limba.gin_config import gin_files
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--steps", type=_positive, default=10, metavar="N", help="steps to measure (10)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="keep the trace there")
     flags = command_line.parse_flags(parser, argv)
+    accelerators.prepare_gpu(os.environ)  # as a training, before JAX opens one
+    accelerators.name_kernels(os.environ)
     if not flags.gin_file:
         parser.error("give the gin files of a training, for example gin/recipes/quickstart.gin")
     if flags.out is not None and flags.out.exists() and (not flags.out.is_dir() or any(flags.out.iterdir())):

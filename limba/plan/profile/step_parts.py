@@ -92,11 +92,15 @@ def _stats(event: Any) -> Mapping[str, Any]:
 
 
 def _own_seconds(events: list[tuple[float, float, str]]) -> Iterable[tuple[str, float]]:
-    """Of events of one line, which lie inside of each other or apart: a loop lasts as long as what it runs."""
+    """Of events of one line: a loop lasts as long as what it runs.
+
+    On a GPU a kernel may begin before the last one has ended. What they share counts for the later one.
+    """
     open_: list[list[Any]] = []  # end, name, seconds of its own
     for begin, end, name in events:
-        while open_ and open_[-1][0] <= begin:
-            yield tuple(open_.pop()[1:])
+        while open_ and open_[-1][0] < end:
+            before, earlier, seconds = open_.pop()
+            yield earlier, seconds - max(0.0, before - begin)
         if open_:
             open_[-1][2] -= end - begin
         open_.append([end, name, end - begin])

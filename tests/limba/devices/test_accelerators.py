@@ -55,3 +55,18 @@ def test_a_training_gets_memory_and_flags_of_a_gpu_unless_it_is_told(devices, en
     accelerators.prepare_gpu(environ)
     assert environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION") == share
     assert environ.get("XLA_FLAGS") == flags
+
+
+@pytest.mark.parametrize(
+    ("devices", "flags", "then"),
+    [
+        (["/dev/nvidiactl"], "--xla_a=1", f"--xla_a=1 {accelerators.KERNELS_APART}"),
+        (["/dev/nvidiactl"], "--xla_gpu_enable_command_buffer=FUSION", "--xla_gpu_enable_command_buffer=FUSION"),
+        ([], "--xla_a=1", "--xla_a=1"),
+    ],
+)
+def test_a_profile_of_a_gpu_names_its_kernels(devices, flags, then, monkeypatch):
+    monkeypatch.setattr(accelerators.glob, "glob", lambda pattern: [x for x in devices if x == pattern])
+    environ = {"XLA_FLAGS": flags}
+    accelerators.name_kernels(environ)
+    assert environ["XLA_FLAGS"] == then

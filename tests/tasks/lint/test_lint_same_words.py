@@ -1,12 +1,14 @@
 """Training, `limba lint` and `limba preview` say the same of the same rows."""
 
+import json
+
 import pytest
 
 from limba.data import contract
 from tasks import pretraining, preview
 from tasks.lint.lint_tasks import Purpose, check
 from tasks.pipeline import task_batches
-from tasks.supervised import SupervisedDataset, register_supervised_task, row_preprocessor
+from tasks.supervised import SupervisedDataset, question_formats, register_supervised_task, row_preprocessor
 from tasks.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from tests.convert import vocabularies
 
@@ -90,6 +92,19 @@ def test_of_rows_without_text_or_answer(tmp_path, caplog):
         "Leave these rows out of the file, or fill these columns: the model reads the template alone.",
     ]
     assert _linted("same_empty")[:2] == [("empty_rows", "warning", what) for what in expected]
+
+
+def test_of_questions_without_an_answer(tmp_path):
+    rows = [{"question": "who", "context": "a cat", "answers": answers} for answers in (["cat"], [], [])]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    register_supervised_task(
+        "same_unanswered",
+        question_formats.Questions(),
+        data_files={"train": str(tmp_path / "t.jsonl")},
+        vocabulary=ByteVocabulary(),
+    )
+    what = "same_unanswered: 2 of the first 3 rows of split 'train' have no answer."
+    assert ("unanswered_questions", "warning", what) in _linted("same_unanswered")
 
 
 def test_of_documents_without_text_and_labels_that_cannot_be_written(tmp_path, caplog):

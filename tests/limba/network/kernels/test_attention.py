@@ -209,3 +209,13 @@ def test_cpus_take_xla_unless_told():
     assert not attention.is_fused("fused", 48)
     with pytest.raises(ValueError, match=r"T5Config\.kernels is 'flash'; choose one of auto, fused, cudnn, xla"):
         dataclasses.replace(networks.SIZES, kernels="flash")
+
+
+@pytest.mark.parametrize(
+    ("platform", "head_dim", "is_fused"),
+    [("gpu", 128, True), ("gpu", 256, False), ("tpu", 256, True), ("gpu", 48, False), ("cpu", 64, False)],
+)
+def test_widths_of_a_head_that_the_kernels_serve(platform, head_dim, is_fused):
+    """An H100 has too little shared memory for 256."""
+    with target.tracing_for_platform(platform):
+        assert attention.is_fused("auto", head_dim) is is_fused

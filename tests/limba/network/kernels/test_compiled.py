@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from limba.plan import gpu_targets
 from limba.plan.topologies import GIB
 
 # Of `compile_absent`'s step with jax 0.10.2. What is more than 2 % above them was lost by a change: find it.
@@ -48,9 +49,7 @@ def test_tpus():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif(
-    importlib.util.find_spec("jax_cuda12_plugin") is None, reason="needs CUDA's compiler: pip install 'limba[plan_gpu]'"
-)
+@pytest.mark.skipif(not gpu_targets.is_installed(), reason="needs CUDA's compiler: pip install 'limba[plan_gpu]'")
 def test_gpus():
     reports = _compile("h100-1")
     _check(reports, "h100-1")

@@ -82,6 +82,13 @@ def test_a_loop_counts_without_what_runs_in_it():
     assert found == [("add", 1.0), ("copy", 1.0), ("dot", 1.0), ("dot", 2.0), ("while", 6.0)]
 
 
+def test_kernels_that_overlap_count_once():
+    """As a GPU's do, by some nanoseconds: the second begins before the first ends, and is no part of it."""
+    events = [(0.0, 5.0, "dot"), (4.0, 7.0, "add"), (6.5, 8.0, "mul"), (9.0, 10.0, "dot")]
+    found = list(step_parts._own_seconds(events))
+    assert found == [("dot", 4.0), ("add", 2.5), ("mul", 1.5), ("dot", 1.0)]
+
+
 @pytest.mark.parametrize(
     ("where", "part"),
     [

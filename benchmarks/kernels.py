@@ -1,0 +1,176 @@
+"""Limba's kernels on the accelerator of this machine: are they right, and are they faster than XLA's operations.
+
+    python -m benchmarks.kernels
+
+Prints two tables. The first has a row for each kind of input of each kernel: its error and that of XLA's operations,
+both against XLA in float32, and whether a training would use the kernel (limba/network/kernels/device_check.py). The
+second has milliseconds of attention and of norms, forward alone and with gradients, as Limba's kernels, cuDNN and XLA
+compute them. Needs a GPU, or a TPU for the first table, and neither TensorFlow nor SeqIO; takes two minutes.
+"""
+
+import argparse
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from limba.network.encoders import block_layout
+from limba.network.kernels import attention, block_attention, device_check, layer_norm_gpu
+
+_FLAGS = ("has_bias", "is_packed", "has_prefix", "causal")
+KINDS = {
+    "encoder": {"has_bias"},
+    "decoder": {"has_bias", "causal"},
+    "cross": set(),
+    "packed cross": {"is_packed"},
+    "packed encoder": {"has_bias", "is_packed"},
+    "packed decoder": {"has_bias", "is_packed", "causal"},
+    "prefix": set(_FLAGS),
+}
+DTYPES = ("bfloat16", "float32")
+HEADS, HEAD_DIM = 12, 64
+# Name: rows, queries, keys, whether there is a bias, whether it is causal. Of T5 1.1 base; long rows.
+TIMED = {
+    "encoder": (64, 512, 512, True, False),
+    "decoder": (64, 128, 128, True, True),
+    "cross": (64, 128, 512, False, False),
+    "long rows": (4, 4096, 4096, True, False),
+}
+NORM = (64, 512, 768)
+REPEATS = 30
+
+
+# ---------------------------------------------------- right or wrong -----------------------------------------------
+
+
+def cases(platform: str) -> Iterator[device_check.Case]:
+    """A case for each kind of input that a kernel of this platform serves."""
+
+    def of(kernel: str, dtype: str, kind: str, heads: int = HEADS, head_dim: int = HEAD_DIM) -> Any:
+        flags = {flag: flag in KINDS[kind] for flag in _FLAGS}
+        return attention._Case(kernel, dtype, heads, head_dim, 576, 576, **flags)
+
+    for dtype in DTYPES:
+        for kind in KINDS:
+            yield of(f"attention_{platform}", dtype, kind)
+    for head_dim in (16, 32, 128):
+        yield of(f"attention_{platform}", "bfloat16", "encoder", 4, head_dim)
+    if platform == "gpu":
+        for kind in ("encoder", "decoder", "cross"):
+            yield of("attention_cudnn", "bfloat16", kind)
+        for dtype in DTYPES:
+            for width in (512, 768, 1024):
+                yield layer_norm_gpu._Case(dtype, width, True, 1e-6)
+    layout = block_layout.BlockLayout(block_layout.BigBirdSparsityConfig(), HEADS, 1000)
+    for dtype in DTYPES:
+        yield block_attention._Case(f"block_attention_{platform}", dtype, HEADS, HEAD_DIM, 1000, layout)
+
+
+def compare(platform: str) -> int:
+    """Prints the first table; returns how many kernels are wrong."""
+    print("| kernel | kind | off by | XLA off by | seconds | used |\n|---|---|---|---|---|---|")
+    wrong = 0
+    for case in cases(platform):
+        began = time.monotonic()
+        found = device_check.compare(case, platform)
+        wrong += bool(found.problem)
+        errors = " | ".join("" if x is None else f"{x:.1e}" for x in (found.error, found.xla_error))
+        took = f"{time.monotonic() - began:.1f}"
+        print(f"| {found.kernel} | {found.kind} | {errors} | {took} | {found.problem or 'yes'} |", flush=True)
+    return wrong
+
+
+# -------------------------------------------------------- time -----------------------------------------------------
+
+
+def _milliseconds(function: Callable[..., Any], *arguments: Any) -> float:
+    compiled = jax.jit(function)
+    for _ in range(2):
+        jax.block_until_ready(compiled(*arguments))
+    began = time.perf_counter()
+    for _ in range(REPEATS):
+        result = compiled(*arguments)
+    jax.block_until_ready(result)
+    return 1000 * (time.perf_counter() - began) / REPEATS
+
+
+def _both(function: Callable[..., Any], *arguments: Any) -> str:
+    """Milliseconds forward, and with gradients of all arguments."""
+
+    def loss(*arguments: Any) -> jax.Array:
+        return sum(x.astype(jnp.float32).sum() for x in jax.tree.leaves(function(*arguments)))
+
+    gradients = jax.grad(loss, argnums=tuple(range(len(arguments))))
+    return f"{_milliseconds(function, *arguments):.3f} | {_milliseconds(gradients, *arguments):.3f}"
+
+
+def _normal(seed: int, *shape: int, dtype: Any = jnp.bfloat16) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
+
+
+def time_attention(name: str) -> None:
+    """Prints a row for each way to compute it."""
+    rows, queries, keys, has_bias, causal = TIMED[name]
+    heads = 0.3 * _normal(0, rows, queries, HEADS, HEAD_DIM), 0.3 * _normal(1, rows, keys, HEADS, HEAD_DIM)
+    arrays = [*heads, _normal(2, rows, keys, HEADS, HEAD_DIM)]
+    arrays += [_normal(3, HEADS, queries + keys - 1, dtype=jnp.float32)] * has_bias
+    segments = jnp.ones((rows, queries), jnp.int32), jnp.ones((rows, keys), jnp.int32)
+    distances = np.arange(keys) - np.arange(queries)[:, None]
+    mask = distances <= 0 if causal else np.ones_like(distances, bool)
+
+    def by_kernel(by_cudnn: bool, query: Any, key: Any, value: Any, table: Any = None) -> jax.Array:
+        return attention._attend(query, key, value, table, *segments, None, causal=causal, by_cudnn=by_cudnn)
+
+    def by_xla(query: Any, key: Any, value: Any, table: Any = None) -> jax.Array:
+        bias = None if table is None else table[:, distances + queries - 1]
+        return attention.plain_attention({"queries": query, "keys": key, "values": value}, mask, bias)
+
+    ways = {
+        "Limba": functools.partial(by_kernel, False),
+        "cuDNN": functools.partial(by_kernel, True),
+        "XLA": by_xla,
+    }
+    for way, function in ways.items():
+        print(f"| {name}, {rows} x {queries} x {keys} | {way} | {_both(function, *arrays)} |", flush=True)
+
+
+def time_norm() -> None:
+    """Prints a row for the kernel and one for XLA."""
+    case = layer_norm_gpu._Case("bfloat16", NORM[-1], True, 1e-6)
+    arrays = _normal(0, *NORM), _normal(1, *NORM), jnp.ones(NORM[-1])
+
+    def by_xla(activations: Any, update: Any, scale: Any) -> Any:
+        return case.by_xla({"activations": activations, "update": update, "scale": scale})
+
+    ways = {"Limba": lambda *x: layer_norm_gpu.add_and_norm(*x, case.epsilon), "XLA": by_xla}
+    for way, function in ways.items():
+        print(f"| residual and norm, {' x '.join(map(str, NORM))} | {way} | {_both(function, *arrays)} |", flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the tables; 1 if a kernel is wrong, 2 without an accelerator."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--no-times", action="store_true", help="the first table alone")
+    flags = parser.parse_args(argv)
+    platform = jax.default_backend()
+    if platform not in ("gpu", "tpu"):
+        print(
+            f"benchmarks.kernels needs a GPU or a TPU; JAX has {jax.devices()[0].device_kind} (`limba env` says more)."
+        )
+        return 2
+    print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}\n")
+    wrong = compare(platform)
+    if platform == "gpu" and not flags.no_times:
+        print("\n| what | by | forward, ms | with gradients, ms |\n|---|---|---|---|")
+        for name in TIMED:
+            time_attention(name)
+        time_norm()
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
