@@ -99,7 +99,7 @@ def test_of_questions_without_an_answer(tmp_path):
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     register_supervised_task(
         "same_unanswered",
-        question_formats.Questions(),
+        SupervisedDataset(question_formats.Questions()),
         data_files={"train": str(tmp_path / "t.jsonl")},
         vocabulary=ByteVocabulary(),
     )
