@@ -24,6 +24,7 @@ from convert.vocabulary.opened_model import OpenedModel
 from limba.files import disk
 from limba.files.output_folder import fingerprint
 
+RECORD = "replace.json"
 _TEXTS, _LENGTH = 3, 48
 
 
@@ -45,7 +46,7 @@ def replace(
     path = from_hf.find(source, with_runs=True)
     folder = written_model.choose_empty(out, path)
     opened = opened_model.open_model(path)
-    return write(path, folder, opened, opened.given(vocab), corpus, text_column, "replace.json", verify)
+    return write(path, folder, opened, opened.given(vocab), corpus, text_column, RECORD, verify)
 
 
 def write(
