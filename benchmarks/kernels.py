@@ -5,11 +5,15 @@
 Prints two tables. The first has a row for each kind of input of each kernel: its error and that of XLA's operations,
 both against XLA in float32, and whether a training would use the kernel (limba/network/kernels/device_check.py). The
 second has milliseconds of attention and of norms, forward alone and with gradients, as Limba's kernels, cuDNN and XLA
-compute them. Needs a GPU, or a TPU for the first table, and neither TensorFlow nor SeqIO; takes two minutes.
+compute them. `--tilings` times Limba's attention in other tiles, too, with other numbers of warps and stages, and says
+which of them are right. Needs a GPU, or a TPU for the first table, and neither TensorFlow nor SeqIO; takes two minutes,
+and three more with --tilings.
 """
 
 import argparse
+import dataclasses
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -112,18 +116,34 @@ def _normal(seed: int, *shape: int, dtype: Any = jnp.bfloat16) -> jax.Array:
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
 
 
-def time_attention(name: str) -> None:
-    """Prints a row for each way to compute it."""
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """Inputs of a row of `TIMED`."""
+
+    arrays: list[jax.Array]
+    segments: tuple[jax.Array, jax.Array]
+    causal: bool
+    label: str
+
+
+def _rows_of(name: str) -> _Rows:
     rows, queries, keys, has_bias, causal = TIMED[name]
     heads = 0.3 * _normal(0, rows, queries, HEADS, HEAD_DIM), 0.3 * _normal(1, rows, keys, HEADS, HEAD_DIM)
     arrays = [*heads, _normal(2, rows, keys, HEADS, HEAD_DIM)]
     arrays += [_normal(3, HEADS, queries + keys - 1, dtype=jnp.float32)] * has_bias
     segments = jnp.ones((rows, queries), jnp.int32), jnp.ones((rows, keys), jnp.int32)
+    return _Rows(arrays, segments, causal, f"{name}, {rows} x {queries} x {keys}")
+
+
+def time_attention(name: str) -> None:
+    """Prints a row for each way to compute it."""
+    of = _rows_of(name)
+    queries, keys = (x.shape[1] for x in of.arrays[:2])
     distances = np.arange(keys) - np.arange(queries)[:, None]
-    mask = distances <= 0 if causal else np.ones_like(distances, bool)
+    mask = distances <= 0 if of.causal else np.ones_like(distances, bool)
 
     def by_kernel(by_cudnn: bool, query: Any, key: Any, value: Any, table: Any = None) -> jax.Array:
-        return attention._attend(query, key, value, table, *segments, None, causal=causal, by_cudnn=by_cudnn)
+        return attention._attend(query, key, value, table, *of.segments, None, causal=of.causal, by_cudnn=by_cudnn)
 
     def by_xla(query: Any, key: Any, value: Any, table: Any = None) -> jax.Array:
         bias = None if table is None else table[:, distances + queries - 1]
@@ -135,7 +155,29 @@ def time_attention(name: str) -> None:
         "XLA": by_xla,
     }
     for way, function in ways.items():
-        print(f"| {name}, {rows} x {queries} x {keys} | {way} | {_both(function, *arrays)} |", flush=True)
+        print(f"| {of.label} | {way} | {_both(function, *of.arrays)} |", flush=True)
+
+
+def time_tilings(name: str) -> None:
+    """Prints a row for each tiling of Limba's attention; one that does not compile, or is wrong, is named as that."""
+    from limba.network.kernels import attention_gpu
+
+    of = _rows_of(name)
+    expected = None
+    for block, num_warps, num_stages in itertools.product((32, 64, 128), (4, 8), (1, 2, 3)):
+        tiling = attention_gpu.Tiling(block, num_warps, num_stages)
+
+        def attend(query: Any, key: Any, value: Any, table: Any = None, tiling: Any = tiling) -> jax.Array:
+            return attention_gpu.attention(query, key, value, table, of.segments, causal=of.causal, tiling=tiling)
+
+        try:
+            found = np.asarray(jax.jit(attend)(*of.arrays), np.float32)
+            expected = found if expected is None else expected
+            off = float(np.abs(found - expected).max() / np.abs(expected).max())
+            times = _both(attend, *of.arrays) if off < 0.02 else f"wrong, off by {off:.1e} | "
+        except Exception as error:  # Compilers raise errors of all types.
+            times = f"does not run: {type(error).__name__} | "
+        print(f"| {of.label} | tiles of {block}, {num_warps} warps, {num_stages} stages | {times} |", flush=True)
 
 
 def time_norm() -> None:
@@ -155,6 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Prints the tables; 1 if a kernel is wrong, 2 without an accelerator."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--no-times", action="store_true", help="the first table alone")
+    parser.add_argument("--tilings", action="store_true", help="other tilings of Limba's attention on GPUs, too")
     flags = parser.parse_args(argv)
     platform = jax.default_backend()
     if platform not in ("gpu", "tpu"):
@@ -169,6 +212,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in TIMED:
             time_attention(name)
         time_norm()
+        for name in TIMED if flags.tilings else ():
+            time_tilings(name)
     return int(wrong > 0)
 
 

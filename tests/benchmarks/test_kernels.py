@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import kernels
-from limba.network.kernels import attention_cudnn, device_check
+from limba.network.kernels import attention_cudnn, attention_gpu, device_check
 
 
 def test_each_kind_of_input_is_compared_and_a_wrong_kernel_is_counted(monkeypatch, capsys):
@@ -47,6 +47,26 @@ def test_the_ways_that_are_timed_compute_the_same(name, monkeypatch, capsys):
     np.testing.assert_allclose(limba, xla, atol=0.02)
     np.testing.assert_allclose(cudnn, xla, atol=0.03)
     assert [x.split(" | ")[1] for x in capsys.readouterr().out.splitlines()] == ["Limba", "cuDNN", "XLA"]
+
+
+def test_tilings_that_are_wrong_or_do_not_run_are_named(monkeypatch, capsys):
+    right = attention_gpu.attention
+
+    def attention(*arrays, tiling, **options):
+        if tiling.num_warps == 8:
+            raise NotImplementedError("no room")
+        of_tiling = 1.1 if tiling.block == 128 else 1.0
+        return of_tiling * right(*arrays, **options, interpret=True)
+
+    monkeypatch.setitem(kernels.TIMED, "cross", (1, 32, 32, False, False))
+    monkeypatch.setattr(attention_gpu, "attention", attention)
+    monkeypatch.setattr(kernels, "_both", lambda *_: "1.0 | 2.0")
+    kernels.time_tilings("cross")
+    rows = [x.split(" | ", 2) for x in capsys.readouterr().out.splitlines()]
+    assert len(rows) == 18 and rows[0][:2] == ["| cross, 1 x 32 x 32", "tiles of 32, 4 warps, 1 stages"]
+    found = [x[2].partition(" |")[0] for x in rows]
+    assert found.count("does not run: NotImplementedError") == 9
+    assert found.count("wrong, off by 1.0e-01") == 3 and found.count("1.0") == 6
 
 
 def test_a_machine_without_an_accelerator_is_refused(capsys):

@@ -199,10 +199,10 @@ def _attend(query, key, value, table, query_segments, key_segments, prefix, *, c
         return attention_cudnn.attention(query, key, value, table, (query_segments, key_segments), causal=causal)
     # Imported where they are used: Pallas takes 0.2 s, and CPUs do without.
     if target.platform() == "tpu":
-        from limba.network.kernels.attention_tpu import attention
+        from limba.network.kernels import attention_tpu as module
     else:
-        from limba.network.kernels.attention_gpu import attention
-    return attention(
+        from limba.network.kernels import attention_gpu as module
+    return module.attention(
         query,
         key,
         value,

@@ -24,13 +24,27 @@ Array = jax.Array
 _GRADIENT_PROGRAMS = 1024
 
 
+class Tiling(NamedTuple):
+    """How a kernel is laid out on a card: queries and keys of a tile, and Triton's settings.
+
+    `python -m benchmarks.kernels --tilings` times others on the card at hand.
+    """
+
+    block: int = 64
+    num_warps: int = 4
+    num_stages: int = 2
+
+
+def _usual_tiling(head_dim: int) -> Tiling:
+    return Tiling(num_warps=4 if head_dim <= 64 else 8)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Work:
     """What the kernels are compiled for.
 
     Attributes:
       queries, keys: lengths of a row.
-      block: queries and keys of a tile.
     """
 
     batch: int
@@ -40,8 +54,13 @@ class _Work:
     head_dim: int
     causal: bool
     has_prefix: bool
-    block: int
+    tiling: Tiling
     interpret: bool
+
+    @property
+    def block(self) -> int:
+        """Queries and keys of a tile."""
+        return self.tiling.block
 
     @property
     def skips(self) -> bool:
@@ -235,14 +254,14 @@ def _specs(work: _Work, table: Array | None, segments: _Segments, lengths: tuple
     return arrays, of_table, of_segments
 
 
-def _call(kernel: Any, work: _Work, grid: tuple[int, ...], in_specs, out_specs, out_shape, stages: int = 2) -> Any:
+def _call(kernel: Any, work: _Work, grid: tuple[int, ...], in_specs, out_specs, out_shape) -> Any:
     return pl.pallas_call(
         functools.partial(kernel, work=work),
         grid=grid,
         in_specs=in_specs,
         out_specs=out_specs,
         out_shape=out_shape,
-        compiler_params=plgpu.CompilerParams(num_warps=4 if work.head_dim <= 64 else 8, num_stages=stages),
+        compiler_params=plgpu.CompilerParams(num_warps=work.tiling.num_warps, num_stages=work.tiling.num_stages),
         interpret=work.interpret,
         name=f"attention{kernel.__name__}",
     )
@@ -355,7 +374,7 @@ def attention(
     prefix: Array | None = None,
     *,
     causal: bool = False,
-    block: int | None = None,
+    tiling: Tiling | None = None,
     interpret: bool = False,
 ) -> Array:
     """The values that each query attends to, `[batch, queries, heads, head_dim]`.
@@ -368,10 +387,11 @@ def attention(
         whose segment has no key get zeros.
       prefix: `[batch, queries]` of causal self-attention: positions of a positive value see each other.
       causal: a query looks at keys that do not come after it.
-      block: queries and keys of a tile, a power of 2; None takes 64.
+      tiling: its block is a power of 2; None takes what an H100 was measured with.
       interpret: compute on any device, slowly, what the kernels compute.
     """
     batch, queries, heads, head_dim = query.shape
-    work = _Work(batch, heads, queries, key.shape[1], head_dim, causal, prefix is not None, block or 64, interpret)
+    tiling = tiling or _usual_tiling(head_dim)
+    work = _Work(batch, heads, queries, key.shape[1], head_dim, causal, prefix is not None, tiling, interpret)
     parts = _Segments(*segments, None if prefix is None else prefix.astype(jnp.int32))
     return _attend(work, query, key, value, table, parts)

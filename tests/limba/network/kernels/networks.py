@@ -10,6 +10,7 @@ import numpy as np
 
 from limba import models
 from limba.network import t5
+from limba.network.kernels import attention_gpu, attention_tpu
 from limba.optimizers import adafactor
 
 SIZES = t5.T5Config(
@@ -82,3 +83,9 @@ def plain_attention(query, key, value, table, segments, prefix=None, *, causal=F
         allowed = allowed & ~ahead
     weights = jnp.where(allowed, jax.nn.softmax(jnp.where(allowed, logits, -1e30)), 0.0)
     return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+
+
+def with_tiles_of_16(kernels):
+    """The attention of a module of kernels, interpreted, in tiles so small that short rows have several."""
+    tiles = {"block": 16} if kernels is attention_tpu else {"tiling": attention_gpu.Tiling(block=16)}
+    return functools.partial(kernels.attention, **tiles, interpret=True)

@@ -20,6 +20,7 @@ from limba.network.kernels import (
     linear_cross_entropy,
 )
 from tests import compilation
+from tests.limba.network.kernels import networks
 
 # As users have it: without optimizations XLA does not fuse and reorder sums.
 OPTIMIZED = compilation.AS_USERS | {"xla_backend_optimization_level": 3}
@@ -105,7 +106,7 @@ def _check(kernel, dtype, allowed_by, has_table=True, share_segments=False):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kernels", [attention_gpu, attention_tpu], ids=["gpu", "tpu"])
 def test_attention_with_a_bias(kernels, dtype):
-    kernel = functools.partial(kernels.attention, block=16, interpret=True, causal=True)
+    kernel = functools.partial(networks.with_tiles_of_16(kernels), causal=True)
     causal = np.tril(np.ones((LENGTH, LENGTH), bool))
     _check(kernel, dtype, lambda mask: mask & causal)
 

@@ -21,10 +21,6 @@ HEAD_DIM = 16
 of_each_device = pytest.mark.parametrize("kernels", [attention_gpu, attention_tpu], ids=["gpu", "tpu"])
 
 
-def _fused(kernels):
-    return functools.partial(kernels.attention, block=16, interpret=True)
-
-
 def _arrays(queries: int, keys: int, rows: int = 2, dtype=np.float32):
     rng = np.random.default_rng(queries * 1000 + keys)
     draw = lambda *shape: jnp.asarray(rng.normal(size=shape) * 0.7, dtype)  # noqa: E731
@@ -53,7 +49,7 @@ def test_values_and_gradients_are_those_of_plain_attention(kernels, queries, key
     wanted = (0, 1, 2, 3) if has_bias else (0, 1, 2)
     results = [
         jax.jit(jax.value_and_grad(functools.partial(loss, function), wanted))(query, key, value, table)
-        for function in (_fused(kernels), networks.plain_attention)
+        for function in (networks.with_tiles_of_16(kernels), networks.plain_attention)
     ]
     (ours, our_gradients), (plain, plain_gradients) = results
     np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-5)
@@ -71,7 +67,7 @@ def test_bf16_is_as_exact_as_bf16(kernels):
         return jnp.sum(function(*arrays, table, segments).astype(jnp.float32) * cotangent)
 
     exact = [x.astype(jnp.float32) for x in (query, key, value)]
-    ours = jax.jit(jax.grad(functools.partial(loss, _fused(kernels)), (0, 1, 2)))(query, key, value)
+    ours = jax.jit(jax.grad(functools.partial(loss, networks.with_tiles_of_16(kernels)), (0, 1, 2)))(query, key, value)
     plain = jax.jit(jax.grad(functools.partial(loss, networks.plain_attention), (0, 1, 2)))(*exact)
     for x, y in zip(ours, plain, strict=True):
         error = jnp.max(jnp.abs(x.astype(jnp.float32) - y)) / jnp.max(jnp.abs(y))
@@ -82,7 +78,7 @@ def test_bf16_is_as_exact_as_bf16(kernels):
 def test_nothing_leaks_between_packed_examples(kernels):
     query, key, value, _, table = _arrays(32, 32)
     segments = (jnp.asarray(np.repeat([[1, 2]], 2, 0).repeat(16, 1), jnp.int32),) * 2
-    attend = _fused(kernels)
+    attend = networks.with_tiles_of_16(kernels)
     before = attend(query, key, value, table, segments)
     after = attend(query, key.at[:, 16:].set(100.0), value.at[:, 16:].set(1e30), table, segments)
     np.testing.assert_array_equal(before[:, :16], after[:, :16])
@@ -94,7 +90,7 @@ def test_prefixes_see_each_other(kernels):
     query, key, value, _, table = _arrays(33, 33)
     prefix = jnp.arange(33) < jnp.asarray([[20], [1]])
     segments = (jnp.ones((2, 33), jnp.int32),) * 2
-    fused = _fused(kernels)
+    fused = networks.with_tiles_of_16(kernels)
     ours, plain = (
         f(query, key, value, table, segments, prefix, causal=True) for f in (fused, networks.plain_attention)
     )
@@ -204,9 +200,9 @@ def test_one_row_initializes_a_network_on_a_mesh():
 
 
 def test_cpus_take_xla_unless_told():
-    assert not attention.is_fused("auto", 64)
-    assert attention.is_fused("fused", 64)
-    assert not attention.is_fused("fused", 48)
+    assert not attention.isnetworks.with_tiles_of_16("auto", 64)
+    assert attention.isnetworks.with_tiles_of_16("fused", 64)
+    assert not attention.isnetworks.with_tiles_of_16("fused", 48)
     with pytest.raises(ValueError, match=r"T5Config\.kernels is 'flash'; choose one of auto, fused, cudnn, xla"):
         dataclasses.replace(networks.SIZES, kernels="flash")
 
@@ -218,4 +214,4 @@ def test_cpus_take_xla_unless_told():
 def test_widths_of_a_head_that_the_kernels_serve(platform, head_dim, is_fused):
     """An H100 has too little shared memory for 256."""
     with target.tracing_for_platform(platform):
-        assert attention.is_fused("auto", head_dim) is is_fused
+        assert attention.isnetworks.with_tiles_of_16("auto", head_dim) is is_fused
