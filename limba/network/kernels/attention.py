@@ -5,6 +5,7 @@
 
 import dataclasses
 import functools
+import importlib
 import logging
 import math
 from collections.abc import Callable
@@ -197,12 +198,9 @@ def _spec(axes: Axes) -> PartitionSpec:
 def _attend(query, key, value, table, query_segments, key_segments, prefix, *, causal, by_cudnn):
     if by_cudnn:
         return attention_cudnn.attention(query, key, value, table, (query_segments, key_segments), causal=causal)
-    # Imported where they are used: Pallas takes 0.2 s, and CPUs do without.
-    if target.platform() == "tpu":
-        from limba.network.kernels import attention_tpu as module
-    else:
-        from limba.network.kernels import attention_gpu as module
-    return module.attention(
+    # Imported where it is used: Pallas takes 0.2 s, and CPUs do without.
+    module = "attention_tpu" if target.platform() == "tpu" else "attention_gpu"
+    return importlib.import_module(f"limba.network.kernels.{module}").attention(
         query,
         key,
         value,
