@@ -40,7 +40,7 @@ def of_checkpoint(path: AnyPath, recorded: Mapping[str, Any], hints: ModelHints)
     """A checkpoint's vocabulary: the user's, kept beside it, or where the run had it."""
     kept = run_folder.find_vocabulary(path)
     if hints.vocab is not None:
-        given = _in(Path(hints.vocab))
+        given = file_in(Path(hints.vocab))
         if kept is not None and not tokenizer_folder.same(given, str(kept)):
             raise ValueError(
                 f"--vocab {hints.vocab} is another vocabulary than in training, which is {kept}; leave it out."
@@ -56,7 +56,7 @@ def of_checkpoint(path: AnyPath, recorded: Mapping[str, Any], hints: ModelHints)
 def of_folder(path: Path, pad_id: int, hints: ModelHints) -> Mapping[str, Any] | None:
     """The folder's tokenizer.json, or the user's for it, with the ids that Limba has for its tokens."""
     place = path if hints.vocab is None else Path(hints.vocab)
-    file = _in(place)
+    file = file_in(place)
     if hints.vocab is None and not file.is_file():
         return None
     if file.parent == place:
@@ -74,14 +74,14 @@ def of_new_network(config_file: Path, hints: ModelHints) -> tuple[Path, int] | N
       FileNotFoundError: if the given one is not there.
       ValueError: if it has no padding.
     """
-    if hints.vocab is None and not _in(config_file.parent).is_file():
+    if hints.vocab is None and not file_in(config_file.parent).is_file():
         return None
     return given(config_file.parent if hints.vocab is None else Path(hints.vocab), hints.ignore_config_keys)
 
 
 def given(place: Path, ignored: Collection[str] = ()) -> tuple[Path, int]:
     """The tokenizer.json at a place, a file or folder, as `of_new_network` returns it."""
-    found = _in(place)
+    found = file_in(place)
     if not found.is_file():
         raise FileNotFoundError(
             f"{place} has no {tokenizer_folder.FILE}. `limba vocab build --kind wordpiece` makes one of your texts; "
@@ -104,7 +104,8 @@ def _with_padding_first(file: Path, pad_id: int) -> Path:
     return tokenizer_folder.temporary_file(json_text.dumps(content, ensure_ascii=False).encode())
 
 
-def _in(place: Path) -> Path:
+def file_in(place: Path) -> Path:
+    """The tokenizer.json of a folder, perhaps made of older files; a file is itself."""
     if not place.is_dir():
         return place
     file = place / tokenizer_folder.FILE

@@ -17,7 +17,14 @@ RECORD = "extend.json"
 
 
 def extend(
-    source: str, out: str, corpus: Sequence[str], pieces: int, *, text_column: str = "text", verify: bool = True
+    source: str,
+    out: str,
+    corpus: Sequence[str],
+    pieces: int,
+    *,
+    text_column: str = "text",
+    ignore_config_keys: Sequence[str] = (),
+    verify: bool = True,
 ) -> Path:
     """Writes the model with `pieces` more pieces, which are learned from a corpus; otherwise as `replace`.
 
@@ -28,7 +35,7 @@ def extend(
         raise ValueError(f"--pieces is {pieces}; it is at least 1.")
     path = from_hf.find(source, with_runs=True)
     folder = written_model.choose_empty(out, path)
-    opened = opened_model.open_model(path)
+    opened = opened_model.open_model(path, ignore_config_keys)
     opened.check_can_change()
     after = opened.extended(corpus, text_column, pieces)
     return replace.write(path, folder, opened, after, corpus, text_column, RECORD, verify)
@@ -42,6 +49,5 @@ def main(argv: Sequence[str]) -> int:
     replace.add_corpus(parser, what, True)
     flags = parser.parse_args(argv)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Nothing here needs an accelerator.
-    values = {"text_column": flags.text_column, "verify": not flags.no_check}
-    extend(flags.source, flags.out, flags.corpus, flags.pieces, **values)
+    extend(flags.source, flags.out, flags.corpus, flags.pieces, **replace.options(flags))
     return 0

@@ -7,16 +7,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from convert.vocabulary import joined_tokens
-from convert.vocabulary.tokens import BLANK, BPE, UNIGRAM, WORDPIECE, Tokens
-
-
-def check_kind(tokens: Tokens) -> None:
-    """Raises ValueError for a model that cannot get more tokens."""
-    if tokens.kind not in (WORDPIECE, UNIGRAM, BPE):
-        raise ValueError(
-            f"The tokenizer.json of {tokens.where} is of kind {tokens.kind}, whose tokens are whole words; WordPiece, "
-            "Unigram and BPE can get more tokens."
-        )
+from convert.vocabulary.tokens import BLANK, WORDPIECE, Tokens
 
 
 def extended(tokens: Tokens, lines: Sequence[str], most: int) -> Tokens:

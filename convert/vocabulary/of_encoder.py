@@ -13,7 +13,7 @@ from convert.model_files import any_format, encoder_vocabularies, trimmed_model
 from convert.model_files.hf import tokenizer_folder, tokenizer_settings
 from convert.model_files.hf.tokenizer_folder import FILE
 from convert.model_files.hf.tokenizer_settings import Settings
-from convert.model_files.model import EncoderModel
+from convert.model_files.model import EncoderModel, ModelHints
 from convert.vocabulary import changed_model, extended_tokenizer, learned_pieces, token_origins, trimmed_tokenizer
 from convert.vocabulary.tokens import UNIGRAM, Tokens
 from limba.files import json_text, untrusted_json
@@ -22,9 +22,10 @@ from limba.files import json_text, untrusted_json
 class Encoder:
     """See `OpenedModel`."""
 
-    def __init__(self, path: Path):
-        self.path = path
-        self.model: EncoderModel = any_format.open_model(path)  # type: ignore[assignment]
+    def __init__(self, path: Path, ignored: tuple[str, ...]):
+        self.path, self.ignored = path, ignored
+        hints = ModelHints(ignore_config_keys=ignored)
+        self.model: EncoderModel = any_format.open_model(path, hints)  # type: ignore[assignment]
         file = any_format.known_vocabulary(self.model)["tokenizer_file"]
         self.before = _open(file, str(path), self.model.tokenizer_settings)
 
@@ -55,7 +56,7 @@ class Encoder:
         from tasks.vocabularies import training_text
 
         before = self.before
-        extended_tokenizer.check_kind(before)
+        before.check_kind()
         source = changed_model.source(corpus, text_column)
         if before.kind == UNIGRAM:
             is_usable = functools.partial(extended_tokenizer.is_usable, before)
@@ -65,6 +66,7 @@ class Encoder:
         return extended_tokenizer.extended(before, lines, pieces)
 
     def given(self, vocab: str) -> Tokens:
+        self.before.check_kind()
         place = Path(vocab).expanduser()
         if not place.exists():
             raise FileNotFoundError(f"There is no --vocab {vocab} (working directory {str(Path.cwd())!r}).")
@@ -76,14 +78,17 @@ class Encoder:
             )
         if place.name == FILE and (place.parent / tokenizer_settings.CONFIG).is_file():
             place = place.parent
-        file, pad_id = encoder_vocabularies.given(place)
-        tokenizer_folder.describe(file)  # Raises ValueError for a special token that it lacks.
+        if (found := encoder_vocabularies.file_in(place)).is_file():
+            tokenizer_folder.describe(found)  # Raises ValueError for a special token that it lacks.
+        file, pad_id = encoder_vocabularies.given(place, self.ignored)
         if tokenizer_folder.same(file, self.model.vocabulary_file or ""):
             raise ValueError(f"--vocab {vocab} is the vocabulary that {self.path} has; there is nothing to replace.")
         if self.model.family.first_position(pad_id):  # Positions begin behind it, as config.json has them.
             pad_id = self.model.pad_id
         beside = tokenizer_settings.of_folder(place) if place.is_dir() else tokenizer_settings.NONE
-        return _open(file, vocab, dataclasses.replace(beside, pad_id=pad_id))
+        new = _open(file, vocab, dataclasses.replace(beside, pad_id=pad_id))
+        new.check_kind()
+        return new
 
     def origins(self, after: Tokens) -> Any:
         return token_origins.origins(self.before, after)

@@ -12,7 +12,7 @@ from convert.families import heads
 from convert.model_files import any_format, trimmed_model
 from convert.model_files.hf import hf_tokenizer
 from convert.model_files.hf.hf_tokenizer import Tokenizer
-from convert.model_files.model import T5Model
+from convert.model_files.model import ModelHints, T5Model
 from convert.vocabulary import changed_model, learned_pieces
 
 
@@ -38,9 +38,9 @@ class SentencePieces:
 class T5:
     """See `OpenedModel`."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, ignored: tuple[str, ...]):
         self.path = path
-        self.model, tokenizer = _open(path)
+        self.model, tokenizer = _open(path, ModelHints(ignore_config_keys=ignored))
         self.before = SentencePieces(tokenizer)
 
     def difference(self, new: T5Model, rows: np.ndarray, texts: Sequence[np.ndarray]) -> float:
@@ -112,10 +112,10 @@ class T5:
         return SentencePieces(hf_tokenizer.from_file(file, self.before.tokenizer.extra_ids))
 
 
-def _open(path: Path) -> tuple[T5Model, Tokenizer]:
+def _open(path: Path, hints: ModelHints) -> tuple[T5Model, Tokenizer]:
     """The model and its SentencePiece model. Raises ValueError if it has none."""
     try:
-        model: Any = any_format.open_model(path)
+        model: Any = any_format.open_model(path, hints)
         vocabulary = any_format.known_vocabulary(model)
     except (FileNotFoundError, ValueError) as error:
         if "--vocab" not in str(error):  # which converters have

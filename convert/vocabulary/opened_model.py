@@ -61,6 +61,10 @@ class OpenedModel(Protocol):
         """The model with that vocabulary, and rows of these origins."""
 
 
-def open_model(path: Path) -> OpenedModel:
-    """Raises ValueError or FileNotFoundError if the vocabulary cannot be changed."""
-    return of_t5.T5(path) if any_format.has_decoder(path) else of_encoder.Encoder(path)
+def open_model(path: Path, ignored: Sequence[str] = ()) -> OpenedModel:
+    """Opens the model; `ignored` are keys of its JSON files, and of those of a given vocabulary, that have no effect.
+
+    Raises:
+      FileNotFoundError, ValueError: if the vocabulary cannot be changed.
+    """
+    return (of_t5.T5 if any_format.has_decoder(path) else of_encoder.Encoder)(path, tuple(ignored))

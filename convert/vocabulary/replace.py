@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from convert import from_hf, written_model
+from convert.model_files import any_format
 from convert.model_files.hf import hf_folder
 from convert.vocabulary import changed_model, opened_model
 from convert.vocabulary.opened_model import OpenedModel
@@ -29,7 +30,14 @@ _TEXTS, _LENGTH = 3, 48
 
 
 def replace(
-    source: str, out: str, vocab: str, corpus: Sequence[str] = (), *, text_column: str = "text", verify: bool = True
+    source: str,
+    out: str,
+    vocab: str,
+    corpus: Sequence[str] = (),
+    *,
+    text_column: str = "text",
+    ignore_config_keys: Sequence[str] = (),
+    verify: bool = True,
 ) -> Path:
     """Writes the model with another vocabulary, prints the report, and returns the folder or the checkpoint.
 
@@ -37,6 +45,7 @@ def replace(
       source: a run of Limba, a Hugging Face folder, or a name on the hub.
       vocab: the new vocabulary: of a T5 a SentencePiece model, of an encoder a tokenizer.json, or a folder with one.
       corpus: files, patterns or URLs, for the report alone.
+      ignore_config_keys: of JSON files of the source and the vocabulary, those that have no effect.
       verify: read back what was written, and compare it.
 
     Raises:
@@ -45,7 +54,7 @@ def replace(
     """
     path = from_hf.find(source, with_runs=True)
     folder = written_model.choose_empty(out, path)
-    opened = opened_model.open_model(path)
+    opened = opened_model.open_model(path, ignore_config_keys)
     return write(path, folder, opened, opened.given(vocab), corpus, text_column, RECORD, verify)
 
 
@@ -134,8 +143,7 @@ def main(argv: Sequence[str]) -> int:
     add_corpus(flags_of, "files, patterns or URLs with the texts whose tokens the report counts (none)", False)
     flags = flags_of.parse_args(argv)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Nothing here needs an accelerator.
-    values = {"text_column": flags.text_column, "verify": not flags.no_check}
-    replace(flags.source, flags.out, flags.vocab, flags.corpus or (), **values)
+    replace(flags.source, flags.out, flags.vocab, flags.corpus or (), **options(flags))
     return 0
 
 
@@ -153,4 +161,14 @@ def add_corpus(parser: argparse.ArgumentParser, what: str, required: bool) -> No
     """The flags of a corpus, and of the check."""
     parser.add_argument("--corpus", nargs="+", action="extend", required=required, metavar="F", help=what)
     parser.add_argument("--text_column", default="text", help="the column with the text (text)")
+    any_format.add_ignore_argument(parser)
     parser.add_argument("--no-check", action="store_true", help="write without reading back and comparing")
+
+
+def options(flags: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of the functions from what `add_corpus` added."""
+    return {
+        "text_column": flags.text_column,
+        "ignore_config_keys": flags.ignore_config_keys,
+        "verify": not flags.no_check,
+    }

@@ -71,6 +71,14 @@ class Tokens:
     def __len__(self) -> int:
         return max(self.names) + 1
 
+    def check_kind(self) -> None:
+        """Raises ValueError for a model whose tokens have no parts."""
+        if self.kind not in (WORDPIECE, UNIGRAM, BPE):
+            raise ValueError(
+                f"The tokenizer.json of {self.where} is of kind {self.kind}, whose tokens are whole words; WordPiece, "
+                "Unigram and BPE can be extended and replaced."
+            )
+
     @property
     def num_ids(self) -> int:
         return len(self)

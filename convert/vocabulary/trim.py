@@ -7,7 +7,6 @@ SOURCE is a run of Limba, a Hugging Face folder, or ORG/NAME on the hub. OUT bec
 state, for INITIAL_CHECKPOINT_PATH, or a folder that transformers loads. docs/vocabularies.md says what is kept.
 """
 
-import argparse
 import dataclasses
 import functools
 import os
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from convert import from_hf, written_model
 from convert.model_files.hf import hf_folder
-from convert.vocabulary import changed_model, opened_model
+from convert.vocabulary import changed_model, opened_model, replace
 from limba.files import disk
 from limba.files.output_folder import fingerprint
 
@@ -31,6 +30,7 @@ def trim(
     text_column: str = "text",
     size: int | None = None,
     min_count: int = 1,
+    ignore_config_keys: Sequence[str] = (),
     verify: bool = True,
 ) -> Path:
     """Writes the trimmed model, prints the report, and returns the folder or the checkpoint.
@@ -39,6 +39,7 @@ def trim(
       source: a run of Limba, a Hugging Face folder, or a name on the hub.
       corpus: files, patterns or URLs.
       size, min_count: as of `trimmed_pieces.choose`.
+      ignore_config_keys: of JSON files of the source, those that have no effect.
       verify: read back what was written, and compare it.
 
     Raises:
@@ -51,7 +52,7 @@ def trim(
     _check_numbers(size, min_count)
     path = from_hf.find(source, with_runs=True)
     folder = written_model.choose_empty(out, path)
-    opened = opened_model.open_model(path)
+    opened = opened_model.open_model(path, ignore_config_keys)
     opened.check_can_change()
     of_lines = functools.partial(changed_model.lines, corpus, text_column)
     lines = of_lines("counting pieces")  # raises before anything is read, if there is no corpus
@@ -107,23 +108,14 @@ def _check_numbers(size: int | None, min_count: int) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags, and trims."""
-    parser = argparse.ArgumentParser(
-        prog="limba vocab trim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "source", metavar="SOURCE", help="a run of Limba, a Hugging Face folder, or ORG/NAME on the hub"
-    )
-    parser.add_argument("out", metavar="OUT", help="the run's directory or the folder to write")
-    what = "files, patterns or URLs with the texts whose pieces are kept"
-    parser.add_argument("--corpus", nargs="+", action="extend", required=True, metavar="F", help=what)
-    parser.add_argument("--text_column", default="text", help="the column with the text (text)")
+    parser = replace.parser("limba vocab trim", __doc__)
+    replace.add_corpus(parser, "files, patterns or URLs with the texts whose pieces are kept", True)
     size = "ids to keep, the most frequent ones; a multiple of 128, with sentinels (all that the corpus uses)"
     parser.add_argument("--size", type=int, metavar="N", help=size)
     seen = "leave out pieces that the corpus has less often (1)"
     parser.add_argument("--min_count", type=int, default=1, metavar="K", help=seen)
-    parser.add_argument("--no-check", action="store_true", help="write without reading back and comparing")
     flags = parser.parse_args(argv)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Nothing here needs an accelerator.
-    numbers = {"size": flags.size, "min_count": flags.min_count, "verify": not flags.no_check}
-    trim(flags.source, flags.out, flags.corpus, text_column=flags.text_column, **numbers)
+    numbers = {"size": flags.size, "min_count": flags.min_count}
+    trim(flags.source, flags.out, flags.corpus, **numbers, **replace.options(flags))
     return 0

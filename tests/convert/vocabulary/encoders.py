@@ -13,12 +13,12 @@ ROBERTAS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
 
 
-def cyrillic(text):
+def greek(text):
     return "".join(chr(ord(c) + 0x350) if c.isalpha() and c.isascii() else c for c in text)
 
 
 LATIN = vocabularies.sentences(2000)
-TEXTS = [*LATIN, *map(cyrillic, LATIN[:1000])]
+TEXTS = [*LATIN, *map(greek, LATIN[:1000])]
 WORDS = sorted({*" ".join(LATIN).split(), *TEXTS[-10:]})
 
 

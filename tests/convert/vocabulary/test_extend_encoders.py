@@ -9,7 +9,7 @@ import tokenizers
 from convert.vocabulary import extend as extending
 from convert.vocabulary import extended_tokenizer, joined_tokens
 from convert.vocabulary.tokens import Tokens
-from tests.convert.vocabularies import GREEK, SPECIAL_TOKENS, write_words
+from tests.convert.vocabularies import GREEK
 from tests.convert.vocabulary import encoders
 from tests.convert.vocabulary.encoders import LATIN, WORDS
 
@@ -128,8 +128,15 @@ def test_bad_requests_write_nothing(corpus, tmp_path):
         with pytest.raises((ValueError, OSError), match=message):
             extending.extend(str(call[0]), *call[1:])
     assert {x.name for x in tmp_path.iterdir()} == {"bert", "old.txt"}
-    words = write_words(tmp_path / "words/tokenizer.json", ["w7"])
-    tokens = Tokens(json.loads(words.read_text()), dict(zip("pucsm", range(5), strict=True)), "words")
-    with pytest.raises(ValueError, match="words is of kind WordLevel, whose tokens are whole words"):
-        extended_tokenizer.check_kind(tokens)
-    assert tokenizers.Tokenizer.from_file(str(words)).get_vocab_size() == len(SPECIAL_TOKENS) + 1
+
+
+def test_tokens_that_were_added_to_unigram_keep_their_ids():
+    """New pieces stand behind an added token, which gets a place in the list."""
+    made = encoders.tokenizer("xlm-roberta")
+    assert made.add_tokens(["<old>"]) == 1
+    tokens = Tokens(json.loads(made.to_str()), {}, "xlm-roberta")
+    assert len(tokens.model["vocab"]) == 700 and len(tokens) == 701
+    more = extended_tokenizer.with_tokens(tokens, ["▁babababa"], scores=[-1.0])
+    assert more.ids["<old>"] == 700 and more.ids["▁babababa"] == 701 and more.unk_id == tokens.unk_id
+    assert more.encode(["babababa <old> ж"])[0][:1] == [701] and more.unk_id in more.encode(["ж"])[0]
+    assert [x for x in more.encode(["<old>"])[0] if x == 700] == [700]

@@ -1,6 +1,7 @@
 """`limba vocab replace` of encoders: tokens of the same text keep rows and logits, also between kinds."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -131,9 +132,15 @@ def test_bad_requests_write_nothing(folders, tmp_path):
     vocabularies.train(home / "spiece.model")
     made = tokenizers.Tokenizer(tokenizers.models.BPE({"<pad>": 0, "</s>": 1, "a": 2}, []))
     made.save(str(home / "t5.json"))
+    (home / "t5").mkdir()
+    (home / "t5/tokenizer.json").write_bytes((home / "t5.json").read_bytes())
+    (home / "t5/tokenizer_config.json").write_text('{"extra_ids": 100}')
+    words = vocabularies.write_words(home / "words/tokenizer.json", ["ba", "ce"])
     for vocab, message in (
+        (words, "words/tokenizer.json is of kind WordLevel, whose tokens are whole words"),
         (home / "spiece.model", "is no tokenizer.json, and .*bert is an encoder"),
         (home / "t5.json", r"has no \[CLS\]"),
+        (home / "t5", r"has no \[CLS\]"),
         (home, "has no tokenizer.json"),
         (home / "gone", "There is no --vocab .*gone"),
         (bert, "there is nothing to replace"),
@@ -141,4 +148,11 @@ def test_bad_requests_write_nothing(folders, tmp_path):
     ):
         with pytest.raises((ValueError, OSError), match=message):
             replacing.replace(bert, out, str(vocab))
+    shutil.copytree(folders["roberta"], home / "odd")
+    settings = json.loads((home / "odd/tokenizer_config.json").read_text())
+    (home / "odd/tokenizer_config.json").write_text(json.dumps(settings | {"odd_key": 1}))
+    with pytest.raises(ValueError, match=r"odd_key is 1\. Limba does not know this key"):
+        replacing.replace(bert, out, str(home / "odd"))
     assert {x.name for x in tmp_path.iterdir()} == {"files"}
+    replacing.replace(bert, out, str(home / "odd"), ignore_config_keys=["odd_key"], verify=False)
+    assert json.loads((tmp_path / "out/config.json").read_text())["pad_token_id"] == 1

@@ -16,7 +16,7 @@ from convert.vocabulary import trimmed_tokenizer
 from convert.vocabulary.tokens import Tokens
 from limba.checkpoints import checkpointing
 from tests.convert.vocabulary import encoders
-from tests.convert.vocabulary.encoders import LATIN, WORDS, cyrillic
+from tests.convert.vocabulary.encoders import LATIN, WORDS, greek
 
 torch = pytest.importorskip("torch")
 
@@ -33,7 +33,7 @@ def folder(request, tmp_path_factory):
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     file = tmp_path_factory.mktemp("corpus") / "corpus.txt"
-    file.write_text("\n".join([*LATIN[:60], *map(cyrillic, LATIN[:3])]), "utf-8")
+    file.write_text("\n".join([*LATIN[:60], *map(greek, LATIN[:3])]), "utf-8")
     return file
 
 
