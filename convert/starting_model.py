@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from convert import from_hf
-from convert.families import byt5, heads, networks
+from convert.families import byt5, heads
 from convert.families.config_files import default_networks, new_network, t5_config
 from convert.families.heads import Head
 from convert.families.networks import Network
 from convert.families.table import find_encoder, find_t5
-from convert.model_files import any_format, encoder_files, encoder_vocabularies, t5_vocabularies
+from convert.model_files import any_format, encoder_files, encoder_vocabularies, given_config, t5_vocabularies
 from convert.model_files.hf import added_sentinels, hf_folder, hf_tokenizer, hub_models, tokenizer_folder
 from convert.model_files.model import Model, ModelHints
 from convert.t5x import limba_run, model_gin
@@ -162,7 +162,8 @@ def open_model(
       model: model_name_or_path: a folder, a name, a run of Limba's or one of its checkpoints, or a file of weights
         such as a .pth.
       config: config_name: a config.json, a folder or a name. The network of a file of weights, or of a training from
-        scratch; of other models, whose files have it, it must be the same.
+        scratch; of a folder of transformers' its settings, with the sizes that the weights have; of a run, whose
+        network it must be, the rates of dropout.
       tokenizer: tokenizer_name: a folder, a SentencePiece model or a name; None takes the model's own.
       ignored: keys of the model's files that have no effect.
 
@@ -193,14 +194,16 @@ def open_model(
         )
     else:
         opened = any_format.open_model(path, hints)
-        if config_file is not None:
-            _check_same_network(opened, config_file, ignored)
+        if config_file is not None and opened.folder is not None:
+            opened, hints = given_config.open_folder(opened, config_file, hints)
+        elif config_file is not None:
+            opened = given_config.of_checkpoint(opened, config_file, hints)
     if has_decoder:
         _check_head(path, opened.head)
         if opened.vocabulary is None:
             raise _no_vocabulary(path)
     if opened.folder is not None:
-        from_hf.say_notes(config_file if is_weights and config_file else path / "config.json", ignored)
+        from_hf.say_notes(config_file or path / "config.json", ignored)
     else:
         opened = dataclasses.replace(opened, step_from="the checkpoint")
     return StartingModel(path, opened, hints, any_format.known_vocabulary(opened), opened.config)
@@ -293,24 +296,6 @@ def _check_head(path: Path, head: Head) -> None:
             f"{path} is a {head.class_name} of the labels {', '.join(head.labels)}, and a new network, or a T5, begins "
             "without labels in `limba run`; docs/encoders.md shows a classifier."
         )
-
-
-def _check_same_network(opened: Model, config_file: Path, ignored: tuple[str, ...]) -> None:
-    """Raises ValueError if a config.json is of another network than a model, whose own files say which it has."""
-    given: Network
-    if opened.family.has_decoder:
-        given = t5_config.network_config(config_file, default_networks.OF_T5 | t5_config.read(config_file, ignored))
-    else:
-        given = new_network.read_network(config_file, ignored).config
-    fields, others = (vars(networks.plain(network)) for network in (opened.config, given))
-    for name in dict.fromkeys((*fields, *others)):
-        own, other = fields.get(name), others.get(name)
-        if own != other:
-            own, other = ([*x] if isinstance(x, tuple) else x for x in (own, other))
-            raise ValueError(
-                f"{name} is {own!r} in {opened.path}, and {other!r} by config_name, {config_file}. A model has its own "
-                "network: leave config_name out."
-            )
 
 
 def _no_class(network: Network) -> str:

@@ -174,7 +174,8 @@ def in_transformers(model: EncoderModel, batch: Batch) -> Output:
     order = order_of(model)
     inputs = {"input_ids": order[batch["tokens"]], "attention_mask": batch["tokens"] != model.config.pad_id}
     types = {"token_type_ids": batch["token_types"]} if "type_vocab_size" in model.folder.content else {}
-    found = transformers_process.run_encoder(Path(model.path), model.dtype, inputs | types, {"head": model.head.kind})
+    request = {"head": model.head.kind, "config": str(model.folder.config_file or model.path)}
+    found = transformers_process.run_encoder(Path(model.path), model.dtype, inputs | types, request)
     return Output({what: in_order(what, logits, model) for what, logits in found.items()})
 
 

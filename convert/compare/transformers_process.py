@@ -55,7 +55,7 @@ def run_encoder(path: Path, dtype: np.dtype, batch: Batch, request: Mapping[str,
     Args:
       path, dtype: as of `run_t5`.
       batch: the arguments of the class, int32 `[batch, length]`.
-      request: "head", the ending of the class, "MaskedLM".
+      request: "head", the ending of the class, "MaskedLM", and "config", the folder or file of its configuration.
 
     Raises:
       ValueError: as `run_t5`.
@@ -107,7 +107,11 @@ def _encoder(directory: Path, request: Mapping[str, Any], batch: Batch) -> dict[
 
     transformers = transformers_library.load()
     model, loading = getattr(transformers, f"AutoModelFor{request['head']}").from_pretrained(
-        request["path"], dtype=torch.float32, output_loading_info=True, attn_implementation="eager"
+        request["path"],
+        config=transformers.AutoConfig.from_pretrained(request["config"]),
+        dtype=torch.float32,
+        output_loading_info=True,
+        attn_implementation="eager",
     )
     lost = {kind: sorted(map(str, loading.get(kind) or ())) for kind in ("missing_keys", "mismatched_keys")}
     # RoFormer computes its sines itself.

@@ -117,7 +117,7 @@ def open_folder(
             f"{path} has weights of Flax alone: load it in transformers 4 with from_flax=True, and save it."
         )
     step = hf_folder.training_step(path, read_report(path))
-    return _open(path, path / "config.json", found, step, hints, keeps_pooler)
+    return _open(path, hints.config_file or path / "config.json", found, step, hints, keeps_pooler)
 
 
 def open_weights(file: Path, config_file: Path, hints: ModelHints = NO_HINTS) -> EncoderModel:
@@ -165,10 +165,12 @@ def _open(
         config=config,
         head=head,
         tensors={name: t for tensor in wanted for name, t in tensor.limbas(stored[tensor.name]).items()},
-        vocabulary=encoder_vocabularies.of_folder(config_file.parent, pad_id, hints),
+        vocabulary=encoder_vocabularies.of_folder(path if path.is_dir() else config_file.parent, pad_id, hints),
         step=step[0],
         step_from=step[1],
-        folder=Folder(read._replace(head=head).explicit, stored, format_, pad_id, is_headless, left_out),
+        folder=Folder(
+            read._replace(head=head).explicit, stored, format_, pad_id, is_headless, left_out, hints.config_file
+        ),
         ignored_config_keys=hints.ignore_config_keys,
         tokenizer_settings=dataclasses.replace(tokenizer_settings.beside(path, hints.vocab), pad_id=pad_id),
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -36,6 +37,7 @@ class ModelHints:
       average: whether the average of the parameters, which the run of a checkpoint kept, is meant.
       without_lora: whether the adapters of a LoRA are left out, and not merged.
       is_new: whether the weights are new ones, which learn the sentinels that a ByT5's tokenizer names.
+      config_file: in place of a Hugging Face folder's config.json.
     """
 
     family: str | None = None
@@ -46,6 +48,7 @@ class ModelHints:
     average: bool = False
     without_lora: bool = False
     is_new: bool = False
+    config_file: Path | None = None
 
     @property
     def in_bytes(self) -> bool:
@@ -68,6 +71,7 @@ class Folder:
       pad_id: its padding.
       is_headless: whether it lacked the head of an encoder, or a part of that of sentence pairs.
       left_out: tensors that the network does without.
+      config_file: of the hints, in place of the folder's config.json.
     """
 
     content: Mapping[str, Any]
@@ -76,6 +80,7 @@ class Folder:
     pad_id: int = 0
     is_headless: bool = False
     left_out: tuple[str, ...] = ()
+    config_file: Path | None = None
 
     @property
     def is_flax(self) -> bool:

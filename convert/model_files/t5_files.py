@@ -139,8 +139,9 @@ _UNUSED = "EncDecAttention.relative_attention_bias"
 
 def open_folder(path: Path, hints: ModelHints = NO_HINTS, format_: str | None = None) -> T5Model:
     """Opens a Hugging Face folder; see `any_format.open_model`."""
-    files = read_files(path, path / "config.json", hints.ignore_config_keys, format_)
-    _check_hints(files.config, hints, f"{path}/config.json")
+    config_file = hints.config_file or path / "config.json"
+    files = read_files(path, config_file, hints.ignore_config_keys, format_)
+    _check_hints(files.config, hints, str(config_file))
     step = hf_folder.training_step(path, read_report(path))
     model = _model(path, files, t5_vocabularies.of_folder(path, hints), hints, *step)
     return dataclasses.replace(model, tokenizer_settings=tokenizer_settings.beside(path, hints.vocab))

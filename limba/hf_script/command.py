@@ -375,7 +375,7 @@ def _compose(arguments: RunArguments, model: Any, out: Path, devices: int) -> tu
         examples = script_data.count_examples(arguments, corpus, model.vocabulary, model.encoder is not None)
     steps, how_many = max(arguments.max_steps, 0), "max_steps"
     if examples.number is not None and arguments.max_steps < 0:
-        steps = gin_recipe.steps_of_epochs(arguments, examples.number, devices)
+        steps = gin_recipe.steps_of_epochs(arguments, examples, devices)
         about = "" if examples.is_exact else "about "
         how_many = f"{arguments.num_train_epochs:g} epochs of {about}{examples.number:,} examples"
     initial: tuple[Any, ...] = (model.network.dropout_rate, model.has_weights, model.network.vocab_size, model.encoder)
@@ -389,7 +389,7 @@ def _compose(arguments: RunArguments, model: Any, out: Path, devices: int) -> tu
     }
     if examples.number is not None and examples.is_exact:
         one = dataclasses.replace(arguments, num_train_epochs=1.0)
-        counted["steps_of_epoch"] = gin_recipe.steps_of_epochs(one, examples.number, devices)
+        counted["steps_of_epoch"] = gin_recipe.steps_of_epochs(one, examples, devices)
         counted["train_samples"] = examples.number
     return gin_recipe.compose(arguments, plan), counted
 

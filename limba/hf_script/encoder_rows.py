@@ -88,7 +88,7 @@ def _length(arguments: RunArguments, length: int, model: Any) -> int:
 def _learns_masks(arguments: RunArguments) -> bool:
     """Whether a key says that documents are learned."""
     of_documents = arguments.task or arguments.use_nsp or arguments.whole_word_mask
-    return bool(of_documents or arguments.script == script_names.MASKS)
+    return bool(of_documents or arguments.script in script_names.OF_MASKS)
 
 
 def label_names(arguments: RunArguments) -> tuple[str, ...]:

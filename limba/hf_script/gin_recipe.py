@@ -50,13 +50,11 @@ def batch_size(arguments: RunArguments, devices: int) -> int:
     return arguments.per_device_train_batch_size * devices * arguments.gradient_accumulation_steps
 
 
-def steps_of_epochs(arguments: RunArguments, num_examples: int, devices: int) -> int:
-    """Updates in `num_train_epochs`, at least one, as the scripts count them.
-
-    Those of pre-training drop the last, partial batch of an epoch; in fine-tuning the next epoch fills it up.
-    """
-    batches = num_examples / batch_size(arguments, devices)
-    whole = math.ceil(batches) if arguments.is_finetuning else max(1, math.floor(batches))
+def steps_of_epochs(arguments: RunArguments, examples: script_data.Counted, devices: int) -> int:
+    """Updates in `num_train_epochs`, at least one, as the scripts count them; the examples are counted."""
+    assert examples.number is not None
+    batches = examples.number / batch_size(arguments, devices)
+    whole = max(1, math.floor(batches)) if examples.drops_last else math.ceil(batches)
     return math.ceil(whole * arguments.num_train_epochs)
 
 
@@ -292,7 +290,7 @@ def _steps_of_one_epoch(what: str, arguments: RunArguments, plan: Plan) -> int:
             f"this machine are counted, because a data set elsewhere would be read to its end. Write {what}_steps, or "
             "num_train_epochs in place of max_steps."
         )
-    return steps_of_epochs(dataclasses.replace(arguments, num_train_epochs=1.0), plan.examples.number, plan.devices)
+    return steps_of_epochs(dataclasses.replace(arguments, num_train_epochs=1.0), plan.examples, plan.devices)
 
 
 def _delay(arguments: RunArguments, plan: Plan) -> list[Statement]:

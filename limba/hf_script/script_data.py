@@ -185,11 +185,14 @@ class Counted:
       is_exact: and no estimate.
       buffer: examples in the shuffle buffers: one of several epochs would mix them. None if it is not known whether an
         epoch has fewer than `BUFFER`.
+      drops_last: whether the last, partial batch of an epoch is no step, as in the Flax scripts, to which T5's masked
+        spans belong; else the next epoch fills it up.
     """
 
     number: int | None = None
     is_exact: bool = True
     buffer: int | None = None
+    drops_last: bool = False
 
 
 def count_examples(arguments: RunArguments, corpus: Corpus, vocabulary: Any, is_encoder: bool = False) -> Counted:
@@ -225,7 +228,8 @@ def count_examples(arguments: RunArguments, corpus: Corpus, vocabulary: Any, is_
         tokens, _ = masked_text.count_tokens(source, "train", column, opened)
         return Counted(buffer=min(BUFFER, max(1, tokens // objective.raw_length(length))))
     number, is_exact = masked_text.count_examples(source, "train", column, opened, objective, length)
-    return Counted(number, is_exact, min(BUFFER, number))
+    drops_last = not is_encoder or arguments.script == script_names.FLAX_MASKS
+    return Counted(number, is_exact, min(BUFFER, number), drops_last)
 
 
 def check_vocabulary(reference: Any) -> None:

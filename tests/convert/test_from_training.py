@@ -255,10 +255,20 @@ def test_a_run_or_one_of_its_checkpoints(saved, pth, tmp_path, place):
 
 
 @pytest.mark.parametrize("place", ["run", "copy"])
+def test_the_dropout_of_another_config_counts(saved, pth, tmp_path, place):
+    content = json.loads((pth / "t5-small.json").read_text())
+    (tmp_path / "other.json").write_text(json.dumps(content | {"dropout_rate": 0.37}))
+    assert (
+        starting_model.open_model(str(saved[0] / place), str(tmp_path / "other.json"), None).network.dropout_rate
+        == 0.37
+    )
+
+
+@pytest.mark.parametrize("place", ["run", "copy"])
 def test_another_network_than_the_models_is_refused(saved, pth, tmp_path, place):
     content = json.loads((pth / "t5-small.json").read_text())
     (tmp_path / "other.json").write_text(json.dumps(content | {"feed_forward_proj": "gated-silu"}))
     with pytest.raises(
-        ValueError, match=r"mlp_activations is \['relu'\] in .*, and \['silu', 'linear'\] by config_name"
+        ValueError, match=r"has mlp_activations \['relu'\]; config_name, .* has mlp_activations \['silu', 'linear'\]"
     ):
         starting_model.open_model(str(saved[0] / place), str(tmp_path / "other.json"), None)

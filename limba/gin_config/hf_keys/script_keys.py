@@ -172,7 +172,7 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     arguments = RunArguments(**used)
     if arguments.do_train and not (arguments.learning_rate or arguments.relative_step):
         notes.append("learning_rate is 0: the training changes no parameter.")
-    if not arguments.is_finetuning and arguments.script in (None, script_names.MASKS):
+    if not arguments.is_finetuning and arguments.script in (None, *script_names.OF_MASKS):
         lengths = ("max_target_length", "val_max_target_length", "generation_max_length")
         of_answers = [name for name in values if ALIASES.get(name, name) in lengths]
         notes += [f"Without effect: {name} (targets are as long as the masked spans need)." for name in of_answers]

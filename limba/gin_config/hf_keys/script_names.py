@@ -8,6 +8,9 @@ SUMMARIES, TRANSLATIONS, QUESTIONS, MASKS, WORDS = (
     *("run_summarization", "run_translation", "run_seq2seq_qa", "run_mlm", "run_ner"),
 )
 CLASSES = "run_classification"
+# Flax scripts drop the last, partial batch of an epoch, the others train on it.
+FLAX_MASKS = "run_mlm_flax"
+OF_MASKS = (MASKS, FLAX_MASKS)
 OF_LABELS = ("run_glue", CLASSES)
 # Other names of scripts that do the same.
 _SAME = {
@@ -48,6 +51,10 @@ def _stem(word: str) -> str:
     return stem
 
 
+def _is_flax(word: str) -> bool:
+    return PurePath(word).name.removesuffix(".py").endswith("_flax")
+
+
 def _plain(word: str) -> str | None:
     """The script that does what the one of this name does; None for an unknown one."""
     stem = _SAME.get(_stem(word), _stem(word))
@@ -68,7 +75,7 @@ def complete(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
                 "Leave the script's name out: a T5 learns to continue texts with task prefix_lm, and masked spans "
                 "without it; an encoder learns masked words."
             )
-        used["script"] = _plain(given)
+        used["script"] = FLAX_MASKS if _plain(given) == MASKS and _is_flax(given) else _plain(given)
         if used["script"] is None:
             notes += [f"Without effect: {given} (of a script that is not known here the keys say what is learned)."]
     decided = any(used.get(name) for name in _DECIDE)
@@ -96,8 +103,7 @@ def _complete_flax(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]
     Of run_t5_mlm_flax there are two keys that no other script has together.
     """
     script = used.get("script")
-    named = script is not None and PurePath(script).name.removesuffix(".py").endswith("_flax")
-    is_flax = named or (script is None and "mean_noise_span_length" in values)
+    is_flax = "mean_noise_span_length" in values if script is None else _is_flax(script)
     own = {"scale_parameter", "relative_step", "warmup_init", "optim", "iters"} & {*values}
     if not (is_flax and used.get("adafactor")) or own:
         return []

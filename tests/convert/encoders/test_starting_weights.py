@@ -8,6 +8,8 @@ import safetensors.torch
 import torch
 
 from convert import __main__, starting_model
+from convert.families import heads
+from convert.families.heads import Head
 from convert.model_files import any_format
 from convert.to_hf import to_hf
 from tests.convert.encoders.conftest import VARIANTS
@@ -56,5 +58,36 @@ def test_a_run(saved, tmp_path):
     same_tensors(tmp_path / "initial" / "checkpoint_10", saved / "run")
     content = json.loads((saved / "bert.json").read_text())
     (tmp_path / "other.json").write_text(json.dumps(content | {"layer_norm_eps": 1e-5}))
-    with pytest.raises(ValueError, match=r"norm_epsilon is 0.01 in .*, and 1e-05 by config_name"):
+    with pytest.raises(ValueError, match=r"has norm_epsilon 0.01; config_name, .*, has norm_epsilon 1e-05"):
         starting_model.open_model(str(saved / "run"), str(tmp_path / "other.json"), None)
+
+
+def test_the_settings_of_another_config_count_in_the_run_and_its_export(saved, tmp_path, capsys):
+    """As `from_pretrained(FOLDER, config=…)`; the check compares with transformers, which gets that config too."""
+    content = json.loads((saved / "bert.json").read_text())
+    changes = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2, "layer_norm_eps": 1e-3}
+    (tmp_path / "other.json").write_text(json.dumps(content | changes))
+    opened = starting_model.open_model(str(saved / "export"), str(tmp_path / "other.json"), None)
+    rates = opened.network.dropout_rate, opened.network.attention_dropout_rate, opened.network.norm_epsilon
+    assert rates == (0.3, 0.2, 1e-3)
+    opened.write(tmp_path / "initial")
+    assert "ok    logits, A in PyTorch" in capsys.readouterr().out
+    to_hf(tmp_path / "initial", tmp_path / "export", verify=False)
+    assert json.loads((tmp_path / "export" / "config.json").read_text())["layer_norm_eps"] == 1e-3
+
+    sizes = {"num_hidden_layers": 3, "intermediate_size": 28, "layer_norm_eps": 1e-3}
+    (tmp_path / "larger.json").write_text(json.dumps(content | sizes))
+    given = str(saved / "export"), str(tmp_path / "larger.json"), None
+    with pytest.raises(ValueError, match=r"mlp_dim 20, num_layers 2; config_name, .* has mlp_dim 28, num_layers 3"):
+        starting_model.open_model(*given)
+
+
+def test_a_classifier_keeps_its_head_with_another_config(new_encoder, tmp_path):
+    head = Head(heads.SEQUENCE, ("good", "bad"), "tanh")
+    run = new_encoder(tmp_path / "run", head, **VARIANTS["bert"])
+    to_hf(run, tmp_path / "export", verify=False)
+    content = json.loads((tmp_path / "export" / "config.json").read_text())
+    bare = {key: x for key, x in content.items() if key not in ("architectures", "id2label", "label2id")}
+    (tmp_path / "bare.json").write_text(json.dumps(bare | {"hidden_dropout_prob": 0.4}))
+    opened = starting_model.open_model(str(tmp_path / "export"), str(tmp_path / "bare.json"), None)
+    assert opened.labels == ("good", "bad") and opened.network.dropout_rate == 0.4

@@ -271,9 +271,14 @@ def test_epochs_become_steps_of_the_global_batch():
         ARGUMENTS, per_device_train_batch_size=8, gradient_accumulation_steps=2, num_train_epochs=3.0
     )
     assert gin_recipe.batch_size(arguments, 4) == 64
-    assert gin_recipe.steps_of_epochs(arguments, 1000, 4) == 45  # 15 whole batches an epoch
-    assert gin_recipe.steps_of_epochs(arguments, 10, 4) == 3
-    assert gin_recipe.steps_of_epochs(dataclasses.replace(arguments, num_train_epochs=0.5), 1000, 4) == 8
+    examples, few = script_data.Counted(1000, drops_last=True), script_data.Counted(10, drops_last=True)
+    assert gin_recipe.steps_of_epochs(arguments, examples, 4) == 45  # 15 whole batches an epoch
+    assert gin_recipe.steps_of_epochs(arguments, few, 4) == 3
+    half = dataclasses.replace(arguments, num_train_epochs=0.5)
+    assert gin_recipe.steps_of_epochs(half, examples, 4) == 8
+    # transformers' Trainer: 32 batches of 32 rows, 16 pairs of them.
+    assert gin_recipe.steps_of_epochs(arguments, script_data.Counted(1000), 4) == 48
+    assert gin_recipe.steps_of_epochs(arguments, script_data.Counted(47), 1) == 9
 
 
 def test_what_the_text_binds():

@@ -95,3 +95,15 @@ def test_each_row_comes_once_an_epoch(tmp_path):
         assert len({tuple(row) for row in batch["decoder_target_tokens"]}) == ROWS
         assert batches.epochs()[name] <= epoch + 1
     TaskRegistry.remove(name)
+
+
+@pytest.mark.parametrize(
+    ("script", "is_encoder", "drops"),
+    [("run_mlm.py", True, False), ("run_mlm_flax.py", True, True), ("run_t5_mlm_flax.py", False, True)],
+)
+def test_which_scripts_drop_the_last_batch_of_an_epoch(tmp_path, script, is_encoder, drops):
+    (tmp_path / "corpus.txt").write_text("a document of some words\n" * 200)
+    arguments = _arguments(tmp_path / "corpus.txt", script=script, max_steps=-1, **OF_DOCUMENTS)
+    vocabulary = {"class": run_folder.BYTES, "extra_ids": 100}
+    counted = script_data.count_examples(arguments, script_data.find(arguments), vocabulary, is_encoder)
+    assert counted.drops_last == drops
