@@ -33,6 +33,9 @@ def first_by_offset(words: Sequence[str], offsets: Sequence[tuple[int, int]]) ->
     A piece that is the blank before a word alone is the word's, as in transformers' `word_ids`.
     """
     places, place, begin = [], 0, 0
+    if offsets and offsets[0] in ((0, 0), (1, 1)):
+        # Trimmed by a blank that the tokenizer put before the text.
+        offsets = [(0, 1), *offsets[1:]]
     for word in words:
         end = begin + len(word)
         while place < len(offsets) and offsets[place][1] < max(begin, 1):

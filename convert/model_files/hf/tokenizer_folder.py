@@ -127,8 +127,10 @@ def with_blank_before(file: str | Path) -> Path:
     content = untrusted_json.read_object(Path(file))
     part = content.get("pre_tokenizer") or {}
     found = [x for x in part.get("pretokenizers") or [part] if x.get("add_prefix_space") is False]
-    for step in found:
-        step["add_prefix_space"] = True
+    # The post-processor keeps that blank in the characters of the first piece.
+    for step in (*found, *_processors(content.get("post_processor"))):
+        if "add_prefix_space" in step:
+            step["add_prefix_space"] = True
     return temporary_file(json_text.dumps(content, ensure_ascii=False).encode()) if found else Path(file)
 
 

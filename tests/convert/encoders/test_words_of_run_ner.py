@@ -13,6 +13,7 @@ from convert.model_files.hf import tokenizer_folder
 from tasks.vocabularies import TokenizerVocabulary
 
 WORDS = ["the", "old", "cat", "don't", "U.S.", ",", "!", "É", "日本", "x-y", "3.5", "sleeps", "🙂", "''s", "n't"]
+WORDS += ["a", "У", "ж", "7", "日", "Я-", "é́", "„"]
 SPECIAL = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>", "cls": "<s>", "sep": "</s>"}
 
 
@@ -29,6 +30,8 @@ def folder(tmp_path_factory):
         show_progress=False,
     )
     tokenizer.train_from_iterator([" ".join(WORDS)] * 3, trainer)
+    ends = [(token, tokenizer.token_to_id(token)) for token in ("</s>", "<s>")]
+    tokenizer.post_processor = tokenizers.processors.RobertaProcessing(*ends, add_prefix_space=False)
     named = {f"{role}_token": token for role, token in SPECIAL.items()}
     transformers.RobertaTokenizerFast(tokenizer_object=tokenizer, **named).save_pretrained(root)
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
@@ -37,17 +40,23 @@ def folder(tmp_path_factory):
     return root
 
 
-def test_tokens_and_first_pieces_are_those_of_run_ner(folder):
+def test_tokens_and_first_pieces_are_those_of_run_ner(folder, tmp_path):
+    """Also of first words of one character, whose piece begins with the blank that is put before the text."""
     theirs = transformers.AutoTokenizer.from_pretrained(folder, add_prefix_space=True)
     spaced = tokenizer_folder.with_blank_before(folder / "tokenizer.json")
-    ours = TokenizerVocabulary(str(spaced))
+    content = json.loads(spaced.read_text())
+    assert content["post_processor"] == json.loads(theirs.backend_tokenizer.to_str())["post_processor"]
+    assert tokenizer_folder.with_blank_before(spaced) == spaced
+    # A file that says of the blank only that it is put there: then offsets are without it.
+    content["post_processor"]["add_prefix_space"] = False
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     choose = random.Random(3)
     texts = [choose.choices(WORDS, k=choose.randint(1, 7)) for _ in range(300)]
-    for words, found in zip(texts, ours.encode_words(texts), strict=True):
-        expected = theirs(words, is_split_into_words=True, add_special_tokens=False)
-        word_ids = expected.word_ids()
-        assert found == (expected["input_ids"], [word_ids.index(i) for i in range(len(words))]), words
-    assert tokenizer_folder.with_blank_before(spaced) == spaced
+    for file in (spaced, tmp_path / "tokenizer.json"):
+        for words, found in zip(texts, TokenizerVocabulary(str(file)).encode_words(texts), strict=True):
+            expected = theirs(words, is_split_into_words=True, add_special_tokens=False)
+            word_ids = expected.word_ids()
+            assert found == (expected["input_ids"], [word_ids.index(i) for i in range(len(words))]), words
 
 
 def test_only_a_new_classifier_of_words_gets_the_blank(folder):
