@@ -83,6 +83,13 @@ class StartingModel:
         of_class = find_encoder(self.encoder).heads[kind].fields(folder.content if folder else {}, self.encoder)
         return dataclasses.replace(Head(kind), **of_class).fields
 
+    def shared_modules(self, network: str) -> dict[str, str]:
+        """The modules of a new head with labels that begin with those of the masked language model's, as in
+        transformers, and the names of these."""
+        if self.encoder is None or self.head not in (heads.OF_MASKED_LM, heads.OF_PAIRS) or self.no_export:
+            return {}
+        return find_encoder(self.encoder).shared_modules(heads.kind_of(network))
+
     def for_rows_with(self, network: str) -> "StartingModel":
         """The model as a network of `limba.network.encoders.classifier` begins with it in transformers; "" is a T5.
 

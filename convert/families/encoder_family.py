@@ -102,6 +102,12 @@ class EncoderFamily(Family):
         """How the family holds a kind of head; vectors have none."""
         return HeadClass((), lambda config: {}) if kind == heads.VECTORS else self.heads[kind]
 
+    def shared_modules(self, kind: str) -> dict[str, str]:
+        """The modules of a head with labels that are the masked language model's in Hugging Face's classes, and the
+        names that these have in Limba's."""
+        of_masked_lm = {row.theirs: row.limba for row in self.heads[heads.MASKED_LM].rows}
+        return {row.limba: of_masked_lm[row.theirs] for row in self.heads[kind].rows if row.theirs in of_masked_lm}
+
     def problems(self, config: EncoderConfig, head: Head) -> list[str]:
         """Why no class holds a network with its head, in clauses; empty if one does."""
         found = []

@@ -132,9 +132,10 @@ def _fields_of_labels(content: Mapping[str, Any], config: EncoderConfig) -> dict
     refuse_unless(content, {"classifier_pooling": tuple(_POOLINGS)})
     return {
         "pooling": _POOLINGS[content.get("classifier_pooling") or "cls"],
-        "activation": activation(content, "classifier_activation"),
+        # The same keys of config.json: the class of masked language models has the same transform.
+        "activation": config.head_activation,
         "use_norm": True,
-        "dense_bias": value(content, "classifier_bias", False, bool),
+        "dense_bias": config.head_bias,
     }
 
 

@@ -380,7 +380,8 @@ def _compose(arguments: RunArguments, model: Any, out: Path, devices: int) -> tu
         how_many = f"{arguments.num_train_epochs:g} epochs of {about}{examples.number:,} examples"
     initial: tuple[Any, ...] = (model.network.dropout_rate, model.has_weights, model.network.vocab_size, model.encoder)
     if model.encoder is not None and arguments.is_finetuning:
-        initial += (encoder_rows.label_names(arguments), model.head_fields(arguments.row_answers.network))
+        network = arguments.row_answers.network
+        initial += (encoder_rows.label_names(arguments), model.head_fields(network), model.shared_modules(network))
     plan = gin_recipe.Plan(corpus, out, examples, devices, steps, how_many, *initial)
     counted: dict[str, Any] = {
         "rows": gin_recipe.batch_size(arguments, devices),

@@ -29,6 +29,7 @@ class Plan:
       vocab_size: of the network.
       encoder: the network, where it is an encoder and no T5.
       labels, head: those of an encoder with labels, and the fields of its network that the head has.
+      shared_modules: of that head, which begin with modules of the initial checkpoint that have other names.
     """
 
     corpus: Corpus
@@ -43,6 +44,7 @@ class Plan:
     encoder: EncoderConfig | None = None
     labels: Sequence[str] = ()
     head: Mapping[str, Any] | None = None
+    shared_modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def batch_size(arguments: RunArguments, devices: int) -> int:
@@ -216,6 +218,9 @@ def _training(arguments: RunArguments, plan: Plan) -> list[Statement]:
     ]
     if arguments.use_nsp:  # which most published encoders have no head for
         with_weights.append(Binding(f"{restore}.initialize", ["target/classifier_head/.*", "target/pair_head/.*"]))
+    if plan.shared_modules:
+        pairs = [(f"target/{ours}/(.*)", rf"target/{found}/\1") for ours, found in plan.shared_modules.items()]
+        with_weights.append(Binding(f"{restore}.assignment_map", pairs, "as in transformers' class"))
     no_weights = from_scratch if arguments.is_finetuning else []
     network = "encoder.EncoderConfig" if plan.encoder else "network.T5Config"
     passes = arguments.gradient_accumulation_steps

@@ -440,3 +440,15 @@ def test_adafactor_is_that_of_the_trainer(scale_parameter, relative_step, weight
 def test_the_command_of_a_gin_file_can_be_pasted_into_a_shell():
     plan = dataclasses.replace(PLAN, out=pathlib.Path("/a folder/of me"))
     assert "#   limba train --gin_file='/a folder/of me/run.gin'" in gin_recipe.compose(ARGUMENTS, plan).splitlines()
+
+
+def test_shared_modules_of_a_head_are_taken_from_the_checkpoint():
+    plan = dataclasses.replace(PLAN, has_weights=True, shared_modules={"head/dense": "mlm_head/dense"})
+    line = next(x for x in lines_of(gin_recipe._training(ARGUMENTS, plan)) if ".assignment_map" in x)
+    assert ast.literal_eval(line.partition("=")[2].partition("#")[0].strip()) == [
+        ("target/head/dense/(.*)", r"target/mlm_head/dense/\1")
+    ]
+    assert not any(
+        ".assignment_map" in x
+        for x in lines_of(gin_recipe._training(ARGUMENTS, dataclasses.replace(plan, shared_modules={})))
+    )
