@@ -15,7 +15,14 @@ from convert.families.heads import Head
 from convert.families.networks import Network
 from convert.families.table import find_encoder, find_t5
 from convert.model_files import any_format, encoder_files, encoder_vocabularies, given_config, t5_vocabularies
-from convert.model_files.hf import added_sentinels, hf_folder, hf_tokenizer, hub_models, tokenizer_folder
+from convert.model_files.hf import (
+    added_sentinels,
+    hf_folder,
+    hf_tokenizer,
+    hub_models,
+    tokenizer_folder,
+    tokenizer_settings,
+)
 from convert.model_files.model import Model, ModelHints
 from convert.t5x import limba_run, model_gin
 from limba.checkpoint_files import run_folder
@@ -27,6 +34,9 @@ from limba.network.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config
 
 logger = logging.getLogger(__name__)
+
+# Of transformers' VERY_LARGE_INTEGER, which stands for no length.
+_ENDLESS = 10**29
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +79,16 @@ class StartingModel:
     def labels(self) -> tuple[str, ...]:
         """Those of an encoder with labels."""
         return self.head.labels
+
+    @property
+    def tokenizer_length(self) -> int | None:
+        """The `model_max_length` of the tokenizer; None where its files do not say it, or it is endless."""
+        settings = self.opened.tokenizer_settings if self.opened is not None else tokenizer_settings.NONE
+        if self.hints.vocab is not None or self.opened is None:
+            place = Path(self.hints.vocab) if self.hints.vocab is not None else self.path.parent
+            settings = tokenizer_settings.of_folder(place if place.is_dir() else place.parent)
+        length = settings.config.get("model_max_length")
+        return length if isinstance(length, int) and 0 < length < _ENDLESS else None
 
     def head_fields(self, network: str) -> dict[str, Any]:
         """The fields of a network of `limba.network.encoders.classifier`, with this encoder: those of its head, or of a

@@ -21,6 +21,8 @@ _LABEL, _SENTENCE, _WORDS, _TAGS = "label", "sentence", "tokens", "tags"
 _WHOLE = re.compile(r"[+-]?\d+")
 # Beyond that a column has texts and no labels.
 _MOST_LABELS = 1000
+# Of run_mlm.py, where no key says how long rows are.
+_LONGEST = 1024
 
 
 def found(arguments: RunArguments, model: Any) -> dict[str, Any]:
@@ -72,9 +74,19 @@ def found(arguments: RunArguments, model: Any) -> dict[str, Any]:
 
 
 def _of_documents(arguments: RunArguments, model: Any) -> dict[str, Any]:
-    """{}, or the length of rows where the encoder reads fewer tokens: run_mlm.py takes those."""
-    length = _length(arguments, arguments.inputs_length, model)
-    return {} if length == arguments.inputs_length else {"max_seq_length": length}
+    """The length of rows where no key says it or the encoder reads fewer tokens, and which documents are read."""
+    length = arguments.max_seq_length
+    if length is None:
+        length = min(model.tokenizer_length or _LONGEST, _LONGEST)
+        logger.info(
+            "Rows have at most %d tokens: without max_seq_length run_mlm.py takes the tokenizer's model_max_length, at "
+            "most %d.",
+            *(length, _LONGEST),
+        )
+    keys: dict[str, Any] = first_column(arguments)
+    if (length := _length(arguments, length, model)) != arguments.max_seq_length:
+        keys["max_seq_length"] = length
+    return keys | script_data.rows_of_samples(dataclasses.replace(arguments, **keys), model.vocabulary)
 
 
 def _length(arguments: RunArguments, length: int, model: Any) -> int:
@@ -156,6 +168,22 @@ def _columns(arguments: RunArguments, corpus: Corpus, split: str) -> tuple[str, 
         )
     kind = arguments.answers if arguments.answers != TEXT else NUMBER if arguments.do_regression else LABEL
     return named_text or text_of(names, label), label, kind
+
+
+def first_column(arguments: RunArguments) -> dict[str, str]:
+    """The column of documents where no key names it and none is `text`: the first, as run_mlm.py takes it; else {}."""
+    if arguments.text_column_name is not None:
+        return {}
+    of_one = dataclasses.replace(arguments, do_eval=arguments.do_eval and not arguments.do_train)
+    names = column_names(script_data.find(of_one), script_data.used_splits(of_one)[0])
+    if DOCUMENTS in names or not names:
+        return {}
+    logger.warning(
+        "No column is 'text': %r, the first, is read, as in run_mlm.py and run_t5_mlm_flax.py (text_column_name names "
+        "another).",
+        names[0],
+    )
+    return {"text_column_name": names[0]}
 
 
 def column_names(corpus: Corpus, split: str) -> list[str]:

@@ -22,6 +22,7 @@ BUFFER = 4096
 _SPLITS = ("train", "training", "validation", "test")
 # Bytes of text a token beyond which files surely fill the buffers, and are not tokenized to find it out.
 _BYTES_OF_TOKEN = 8
+_MOST = {"train": "max_train_samples", "validation": "max_eval_samples", "test": "max_predict_samples"}
 # Of the length of labels, as in `limba.inference.text_batches`.
 _MULTIPLE = 8
 
@@ -74,11 +75,7 @@ def find(arguments: RunArguments) -> Corpus:
         share = arguments.validation_split_percentage
         logger.info("There is no validation split: the first %d %% of the training documents are held out.", share)
         parts |= {"train": f"train[{share}%:]", "validation": f"train[:{share}%]"}
-    for split, key in (
-        ("train", "max_train_samples"),
-        ("validation", "max_eval_samples"),
-        ("test", "max_predict_samples"),
-    ):
+    for split, key in _MOST.items():
         most = getattr(arguments, key)
         if most is not None and split in parts:
             parts[split] = f"{parts[split]}[:{most}]"
@@ -201,7 +198,7 @@ def count_examples(arguments: RunArguments, corpus: Corpus, vocabulary: Any, is_
     Opens the splits in any case, which finds missing files and columns now.
     """
     if arguments.is_finetuning:
-        return _count_rows(arguments, corpus)
+        return _count_rows(arguments, corpus, vocabulary)
     from tasks import objectives
     from tasks.pretraining import masked_text
 
@@ -230,6 +227,36 @@ def count_examples(arguments: RunArguments, corpus: Corpus, vocabulary: Any, is_
     number, is_exact = masked_text.count_examples(source, "train", column, opened, objective, length)
     drops_last = not is_encoder or arguments.script == script_names.FLAX_MASKS
     return Counted(number, is_exact, min(BUFFER, number), drops_last)
+
+
+def rows_of_samples(arguments: RunArguments, described: Mapping[str, Any]) -> dict[str, int]:
+    """`max_train_samples` and `max_eval_samples` as documents: run_mlm.py counts rows, behind the grouping of texts.
+
+    Args:
+      described: the vocabulary of an encoder.
+    """
+    from tasks import objectives
+    from tasks.pretraining import masked_text
+
+    keys = {split: key for split, key in _MOST.items() if split in used_splits(arguments) and getattr(arguments, key)}
+    if not keys:
+        return {}
+    corpus = find(dataclasses.replace(arguments, max_train_samples=None, max_eval_samples=None))
+    column, length = arguments.text_column, arguments.inputs_length
+    source = masked_text.open_source(corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, column)
+    objective = objectives.MaskedLM(pairs="next_sentence" if arguments.use_nsp else "")
+    found = {}
+    for split, key in keys.items():
+        source.check(split)
+        wanted, opened = getattr(arguments, key), masked_text.open_vocabulary(described)
+        found[key], made = masked_text.documents_of_examples(
+            source, split, column, opened, objective.raw_length(length), wanted
+        )
+        logger.info(
+            "%s %d counts rows of %d tokens, as in run_mlm.py: the first %d documents are read, which make %d.",
+            *(key, wanted, length, found[key], made),
+        )
+    return found
 
 
 def check_vocabulary(reference: Any) -> None:
@@ -325,7 +352,7 @@ def written(arguments: RunArguments, predictions: Sequence[Any]) -> list[Any]:
     return [script_metrics.without_special_tokens(text) if isinstance(text, str) else text for text in predictions]
 
 
-def _count_rows(arguments: RunArguments, corpus: Corpus) -> Counted:
+def _count_rows(arguments: RunArguments, corpus: Corpus, vocabulary: Any) -> Counted:
     from tasks.supervised import script_task
 
     form = row_form(arguments)
@@ -333,7 +360,7 @@ def _count_rows(arguments: RunArguments, corpus: Corpus) -> Counted:
     source = script_task.open_source(form, corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits)
     for split in used_splits(arguments):
         source.check(split)
-        _check_rows(arguments, corpus, form, source, split)
+        _check_rows(arguments, corpus, form, source, split, vocabulary)
     if _counts(arguments, source):
         number = _num_examples(form, source)
         return Counted(number, buffer=min(BUFFER, number))
@@ -353,17 +380,27 @@ def _num_examples(form: Any, source: Any) -> int:
     return sum(map(len, source.documents("train")))
 
 
-def _check_rows(arguments: RunArguments, corpus: Corpus, form: Any, source: Any, split: str) -> None:
+def _check_rows(arguments: RunArguments, corpus: Corpus, form: Any, source: Any, split: str, vocabulary: Any) -> None:
     """Makes examples of the first rows, as the training does before its first step, and warns of what it finds.
 
     Raises ValueError for a row that makes none, such as one with an unknown label.
     """
+    from tasks.pretraining import masked_text
+    from tasks.registry import Feature
     from tasks.supervised import row_preprocessor, token_labels
+    from tasks.supervised.row_formats import Template
+    from tasks.vocabularies import LabelVocabulary
 
     name = corpus.name
     is_of_words = arguments.answers == WORD_LABELS
     step = token_labels.LabelTokens(name, form) if is_of_words else row_preprocessor.Supervise(name, form.format)
-    found = step.check_examples(source, split)
+    feature = Feature(masked_text.open_vocabulary(vocabulary), add_eos=True)
+    features, lengths = {"inputs": feature, "targets": feature}, {"inputs": arguments.inputs_length}
+    if arguments.answers == LABEL and isinstance(form.format, Template):
+        features["targets"] = Feature(LabelVocabulary(form.format.choices), add_eos=False)
+    if arguments.answers == TEXT and split != "test":
+        lengths["targets"] = arguments.target_length if split == "train" else arguments.eval_target_length
+    found = step.check_rows(source, split, features, lengths)
     of_answers = ("empty_rows", "unanswered_questions")
     row_preprocessor.warn(x for x in found if split != "test" or x.name not in of_answers)  # These get their answers.
 

@@ -35,8 +35,10 @@ def found(arguments: RunArguments) -> dict[str, Any]:
       FileNotFoundError, ValueError: if the data are not there, or have too few columns.
     """
     is_of_labels = arguments.script in script_names.OF_LABELS
-    if arguments.is_finetuning or not (is_of_labels or arguments.script == script_names.SUMMARIES):
+    if arguments.is_finetuning:
         return {}
+    if not (is_of_labels or arguments.script == script_names.SUMMARIES):
+        return encoder_rows.first_column(arguments)
     corpus = script_data.find(dataclasses.replace(arguments, label_column_name=_LABEL))
     names = encoder_rows.column_names(corpus, script_data.used_splits(arguments)[0])
     if is_of_labels:
@@ -48,7 +50,7 @@ def found(arguments: RunArguments) -> dict[str, Any]:
                 f"{corpus.name!r} has only the column {', '.join(names)}: run_summarization learns from two. "
                 "source_prefix belongs to it; leave it out to learn from documents."
             )
-        return {}
+        return encoder_rows.first_column(arguments)
     else:
         keys = _of_summaries(arguments, names)
     logger.info(

@@ -11,6 +11,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from limba.checkpoint_files import run_folder
 from tasks.objectives import Objective
 from tasks.pretraining import pretraining_tasks
@@ -152,6 +154,26 @@ def count_examples(
             f"{raw_length}: give more text, or a smaller max_seq_length."
         )
     return total // raw_length, is_exact
+
+
+def documents_of_examples(
+    source: ShardedSource, split: str, text_column: str, vocabulary: Vocabulary, raw_length: int, examples: int
+) -> tuple[int, int]:
+    """How many of a split's first documents make `examples`, and how many these make: more if the last one is long.
+
+    All documents where they make fewer. Beyond 20,000 documents the number follows from the mean length of these.
+    """
+    num_tokens = num_documents = 0
+    for batch in source.documents(split):
+        _, lengths = encode_batch(vocabulary, [(document[text_column] or "").encode() for document in batch])
+        totals = num_tokens + np.cumsum(lengths)
+        last = int(np.searchsorted(totals, examples * raw_length))
+        if last < len(batch):
+            return num_documents + last + 1, int(totals[last]) // raw_length
+        num_documents, num_tokens = num_documents + len(batch), int(totals[-1])
+        if num_documents >= _SAMPLE:
+            return -(-examples * raw_length * num_documents // max(num_tokens, 1)), examples
+    return num_documents, num_tokens // raw_length
 
 
 def count_tokens(source: ShardedSource, split: str, text_column: str, vocabulary: Vocabulary) -> tuple[int, bool]:

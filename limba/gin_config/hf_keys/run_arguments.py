@@ -58,13 +58,16 @@ class RunArguments:
     train_file: str | None = _key("a file or pattern: txt, csv, json, jsonl or parquet")
     validation_file: str | None = _key("the same, for evaluation")
     text_column_name: str | None = _key(
-        "the column with the text; in fine-tuning also a template: '{question} {context}'; text if it is not given"
+        "the column with the text; also a template: '{question} {context}'; else text, or of documents the first"
     )
     validation_split_percentage: int = _key("of the training documents, where there is no validation split", 5)
     test_file: str | None = _key("the same, for do_predict")
-    max_seq_length: int | None = _key("tokens of the inputs: 512, of rows with labels of an encoder 128")
-    max_train_samples: int | None = _key("only the first rows of the training split")
-    max_eval_samples: int | None = _key("only the first rows of the validation split")
+    max_seq_length: int | None = _key(
+        "tokens of the inputs: 512; of run_summarization and run_translation 1024; of an encoder with labels 128, "
+        "with documents the tokenizer's model_max_length, at most 1024"
+    )
+    max_train_samples: int | None = _key("only the first rows; of run_mlm those behind the grouping of texts")
+    max_eval_samples: int | None = _key("the same of the validation split")
     task: str | None = _key(
         "what is learned from documents: by a T5 span_corruption, the default, or prefix_lm; by an encoder masked_lm"
     )

@@ -37,6 +37,8 @@ _NOTHING: tuple[Any, ...] = (False, "", [], {})
 _HIDDEN_TOKEN = re.compile(r"<\w*TOKEN>")
 # Lengths of run_seq2seq_qa.py.
 _OF_QUESTIONS = {"max_seq_length": 384, "max_target_length": 30}
+# Of run_summarization.py and run_translation.py.
+_OF_TEXTS = {"max_seq_length": 1024}
 # Keys less alike than that are no misspellings of each other.
 _NEAR = 0.8
 # Keys without effect up to which each reason is a line.
@@ -153,6 +155,7 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     notes += script_names.complete(values, used)
     notes += _complete_questions(used)
     notes += _complete_summaries(values, used)
+    notes += _complete_texts(used)
     if not {"do_train", "do_eval", "do_predict"} & used.keys():
         used |= {"do_train": True, "do_eval": True}
     if used.get("eval_strategy") not in (None, "no"):
@@ -195,6 +198,15 @@ def _complete_summaries(values: Mapping[str, Any], used: dict[str, Any]) -> list
     if used.get("label_column_name"):  # Else the data say whether there are summaries.
         used["metric_names"] = "rouge"
     return []
+
+
+def _complete_texts(used: dict[str, Any]) -> list[str]:
+    """Adds the length of inputs of run_summarization.py and run_translation.py, where it is one of these; a note."""
+    if used.get("script") not in (script_names.SUMMARIES, script_names.TRANSLATIONS) or used.get("benchmark"):
+        return []
+    added = {name: value for name, value in _OF_TEXTS.items() if used.get(name) is None}
+    used |= added
+    return [f"As in {used['script']}.py, {', '.join(f'{key} is {x}' for key, x in added.items())}."] if added else []
 
 
 def has_rouge() -> bool:

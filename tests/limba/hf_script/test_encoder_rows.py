@@ -270,6 +270,7 @@ def test_rows_of_documents_are_as_long_as_the_encoder_reads(asked, found, warned
     (tmp_path / "t.txt").write_text("a\n")
     keys = {"model_name_or_path": "m", "output_dir": "o", "train_file": str(tmp_path / "t.txt"), "script": "run_mlm"}
     arguments = from_values(keys | ({} if asked is None else {"max_seq_length": asked}))[0]
-    model = types.SimpleNamespace(network=types.SimpleNamespace(max_positions=128), labels=())
+    network = types.SimpleNamespace(max_positions=128)
+    model = types.SimpleNamespace(network=network, labels=(), tokenizer_length=512, vocabulary={})
     assert encoder_rows.found(arguments, model) == ({} if found is None else {"max_seq_length": found})
     assert caplog.text.count("the encoder reads 128 tokens") == warned

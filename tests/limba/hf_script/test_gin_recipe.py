@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 
+from limba.checkpoint_files import run_folder
 from limba.data import contract
 from limba.gin_config.hf_keys import script_keys
 from limba.gin_config.hf_keys.run_arguments import RunArguments
@@ -61,7 +62,8 @@ def test_a_translation_has_its_task(tmp_path):
     given = {"train_file": str(rows), "source_lang": "en", "target_lang": "uk", "source_prefix": "{to} uk: "}
     arguments = dataclasses.replace(ARGUMENTS, **given)
     corpus = script_data.find(arguments)
-    assert script_data.count_examples(arguments, corpus, None) == script_data.Counted(3, True, 3)
+    vocabulary = {"class": run_folder.BYTES, "extra_ids": 100}
+    assert script_data.count_examples(arguments, corpus, vocabulary) == script_data.Counted(3, True, 3)
     lines = lines_of(gin_recipe._rows(arguments, dataclasses.replace(PLAN, corpus=corpus)))
     given = {name.strip(): value for name, _, value in (line.partition(" = ") for line in lines) if name[:1] == " "}
     values = {name: ast.literal_eval(value) for name, value in given.items() if value != "%VOCABULARY"}

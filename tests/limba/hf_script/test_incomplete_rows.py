@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from limba.checkpoint_files import run_folder
 from limba.data import contract
 from limba.gin_config.hf_keys.script_keys import from_values
 from limba.hf_script import gin_recipe, script_data
@@ -54,7 +55,7 @@ def test_rows_that_are_left_out(tmp_path, caplog, ending, script, kept):
         found = _targets(arguments, split)
         assert found == kept if kept else len(found) == len(ROWS + MANY)
     corpus = script_data.find(arguments)
-    counted = script_data.count_examples(arguments, corpus, None)
+    counted = script_data.count_examples(arguments, corpus, {"class": run_folder.BYTES, "extra_ids": 100})
     assert counted.number == (2 if script else len(ROWS + MANY))
     for split in ("train", "validation", "test"):
         said = f"304 of the first 306 rows of split '{split}' have no text or no answer and are left out"

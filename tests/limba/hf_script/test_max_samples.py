@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from limba.checkpoint_files import run_folder
 from limba.gin_config.hf_keys.script_keys import from_values
 from limba.hf_script import encoder_rows, script_data, text_rows
 from tasks.supervised import row_formats, script_task
@@ -96,3 +97,35 @@ def test_labels_are_those_of_the_first_rows(tmp_path):
     for most, labels in ((60, ["ask", "tell"]), (61, ["ask", "shout", "tell"])):
         arguments = _complete("run_glue", {"train": file, "validation": file}, most)
         assert encoder_rows.found(arguments, MODEL)["labels"] == labels
+
+
+@pytest.mark.parametrize(("most", "documents", "made"), [(5, 13, 5), (50, 60, 23)])
+def test_samples_of_documents_are_rows_behind_the_grouping_of_texts(tmp_path, most, documents, made, caplog):
+    """run_mlm.py selects of rows of 64 tokens, 62 of them text; a line has 24 bytes, the tokens of this vocabulary."""
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.txt").write_text("a document of some words\n" * ROWS)
+    files = {split: str(tmp_path / f"{split}.txt") for split in ("train", "validation")}
+    model = types.SimpleNamespace(
+        **vars(MODEL), tokenizer_length=1000, vocabulary={"class": run_folder.BYTES, "extra_ids": 100}
+    )
+    caplog.set_level("INFO")
+    arguments = _complete("run_mlm", files, most)
+    arguments = _with(arguments, encoder_rows.found(arguments, model))
+    assert (arguments.max_seq_length, arguments.max_train_samples) == (64, documents)
+    assert arguments.max_eval_samples == 19  # 7 rows are 434 bytes
+    assert f"the first {documents} documents are read, which make {made}" in caplog.text
+    counted = script_data.count_examples(arguments, script_data.find(arguments), model.vocabulary, is_encoder=True)
+    assert counted.number == made
+
+
+@pytest.mark.parametrize(
+    ("of_tokenizer", "positions", "length"), [(128, 130, 128), (None, 2048, 1024), (9000, 512, 512)]
+)
+def test_rows_of_documents_are_as_long_as_run_mlm_makes_them(tmp_path, of_tokenizer, positions, length):
+    (tmp_path / "train.txt").write_text("a document\n" * ROWS)
+    network = types.SimpleNamespace(max_positions=positions)
+    model = types.SimpleNamespace(
+        **{**vars(MODEL), "network": network, "tokenizer_length": of_tokenizer, "vocabulary": {}}
+    )
+    files = {"train": str(tmp_path / "train.txt")}
+    assert encoder_rows.found(_complete("run_mlm", files, None), model) == {"max_seq_length": length}

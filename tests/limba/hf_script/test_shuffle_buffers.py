@@ -19,6 +19,7 @@ from tests.limba.gin_lines import lines_of
 ROWS = 32
 OF_ROWS = {"label_column_name": "label", "text_column_name": "text"}
 OF_DOCUMENTS = {"max_seq_length": 64}
+BYTES = {"class": run_folder.BYTES, "extra_ids": 100}
 
 
 def _arguments(file, **keys):
@@ -32,7 +33,7 @@ def _rows(folder, number):
     return file
 
 
-def _counted(arguments, vocabulary=None):
+def _counted(arguments, vocabulary=BYTES):
     return script_data.count_examples(arguments, script_data.find(arguments), vocabulary)
 
 
@@ -107,3 +108,11 @@ def test_which_scripts_drop_the_last_batch_of_an_epoch(tmp_path, script, is_enco
     vocabulary = {"class": run_folder.BYTES, "extra_ids": 100}
     counted = script_data.count_examples(arguments, script_data.find(arguments), vocabulary, is_encoder)
     assert counted.drops_last == drops
+
+
+def test_rows_that_are_cut_are_counted_before_the_run(tmp_path, caplog):
+    (tmp_path / "long.csv").write_text("text,label\n" + "".join(f"{'long ' * 8 * (i % 2)}row,{i}\n" for i in range(10)))
+    _counted(_arguments(tmp_path / "long.csv", **OF_ROWS, max_seq_length=32))
+    assert (
+        "5 of the first 10 examples of split 'train' have inputs longer than 32 tokens (the longest: 44)" in caplog.text
+    )

@@ -7,7 +7,7 @@ import types
 import pytest
 
 from limba.gin_config.hf_keys.script_keys import from_values
-from limba.hf_script import script_data, text_rows
+from limba.hf_script import encoder_rows, script_data, text_rows
 
 
 def _found(tmp_path, columns, **keys):
@@ -70,3 +70,16 @@ def test_targets_are_as_long_as_the_longest_label(caplog):
     assert _length(caplog, **rows, labels=["sad", "glad"], max_target_length=99) == {}
     assert _length(caplog, **rows) == {}  # any text
     assert _length(caplog, train_file="t.txt") == {}
+
+
+URL = {"text_column_name": "url"}
+
+
+@pytest.mark.parametrize(("first", "keys", "found"), [("body", {}, "body"), ("body", URL, None), ("text", {}, None)])
+def test_of_documents_without_a_column_text_the_first_is_read(tmp_path, first, keys, found, caplog):
+    file = tmp_path / "train.jsonl"
+    file.write_text(json.dumps({first: "a text", "url": "x"}) + "\n")
+    given = {"train_file": str(file), "model_name_or_path": "m", "output_dir": "o", "do_train": True}
+    arguments, _ = from_values(given | keys)
+    assert encoder_rows.first_column(arguments).get("text_column_name") == found
+    assert ("'body', the first, is read, as in run_mlm.py" in caplog.text) == (found is not None)

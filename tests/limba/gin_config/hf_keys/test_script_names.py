@@ -35,7 +35,8 @@ def test_lengths_of_answers_have_their_effect_on_summaries():
     notes = {
         prefix: from_values(BASE | {"source_prefix": prefix, "max_target_length": 20})[1] for prefix in ("", "sum: ")
     }
-    assert notes["sum: "] == [] and notes[""] and notes[""][0].startswith("Without effect: max_target_length")
+    assert notes["sum: "] == ["As in run_summarization.py, max_seq_length is 1024."]
+    assert notes[""][0].startswith("Without effect: max_target_length")
 
 
 def test_the_script_is_the_first_word(tmp_path):
@@ -110,3 +111,18 @@ def test_a_flag_without_its_value(words, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         from_command_line(words)
     assert from_command_line([*(f"--{name}={x}" for name, x in BASE.items()), "--do_train"])[0].do_train
+
+
+@pytest.mark.parametrize(
+    ("keys", "length"),
+    [
+        ({"script": "run_summarization.py", "text_column": "a", "summary_column": "b"}, 1024),
+        ({"script": "run_translation.py", "source_lang": "en", "target_lang": "ro"}, 1024),
+        ({"script": "run_translation.py", "source_lang": "en", "target_lang": "ro", "max_source_length": 64}, 64),
+        ({"label_column_name": "b"}, 512),
+    ],
+)
+def test_the_length_of_texts_is_that_of_the_script(keys, length):
+    given = {"model_name_or_path": "m", "train_file": "t.csv", "output_dir": "o"}
+    arguments, _ = from_values(given | keys)
+    assert (arguments.inputs_length, arguments.target_length) == (length, 128)
