@@ -25,14 +25,15 @@ class Guard:
     Args:
       app: the application.
       hosts: names under which the page may be asked for, besides those of the loopback.
-      posts: paths that take a POST. No other method that sends something is accepted, so nothing can be uploaded.
+      posts: paths that take a POST. No other method that sends something is accepted, so nothing can be uploaded. None
+        leaves it to an application that knows all of its paths.
       closed: beginnings of paths that are not answered, such as those of an application's files.
     """
 
-    def __init__(self, app: App, hosts: Iterable[str], posts: Collection[str], closed: Iterable[str] = ()):
+    def __init__(self, app: App, hosts: Iterable[str], posts: Collection[str] | None, closed: Iterable[str] = ()):
         self._app = app
         self._hosts = {host.strip("[]").lower() for host in hosts}
-        self._posts = frozenset(posts)
+        self._posts = None if posts is None else frozenset(posts)
         self._closed = tuple(closed)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -61,7 +62,8 @@ class Guard:
         if scope["type"] == "websocket":
             return None
         method, path = scope["method"], scope["path"]
-        if method not in ("GET", "HEAD") and not (method == "POST" and path in self._posts):
+        sends = method not in ("GET", "HEAD")
+        if sends and self._posts is not None and not (method == "POST" and path in self._posts):
             return f"The page takes no {method} at {path!r}."
         if path.startswith(self._closed):
             return f"The page serves nothing at {path!r}."

@@ -91,7 +91,7 @@ class _Masks:
 
     def encode(self, line: str) -> list[int]:
         if not _BLANK.search(line):
-            raise ValueError(f"{line!r} has no [MASK]: write it, or ___ on the command line, where a word is missing.")
+            raise ValueError(f"{line!r} has no [MASK]: write it, or ___, where a word is missing.")
         first, *others = (self._vocabulary.encode(part) for part in _BLANK.split(line))
         filled = [x for part in others for x in (self._vocabulary.mask_id, *part)]
         return [self._vocabulary.cls_id, *first, *filled, self._vocabulary.sep_id]

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import dataclasses
 import hmac
 import logging
 import time
@@ -31,8 +32,14 @@ _OPEN = ("/", "/health")
 _PATHS = (*_OPEN, "/metrics", "/v1/models", "/v1/completions", "/v1/embeddings")
 
 
+# Tokens. While an answer may be longer, the engine is told after each token whether somebody still waits for it.
+_LONG = 256
+
+
 class Engine(Protocol):
     """What the server needs of `limba.serve.base_engine.BaseEngine`."""
+
+    has_blanks: bool
 
     def read(self, text: str, max_tokens: int = 0, temperature: float = 0.0) -> Any: ...
 
@@ -66,20 +73,28 @@ class Service:
         self.metrics.add_batch(len(texts))
         return self.engine.run(texts)
 
-    async def replies(self, lines: Sequence[str], *settings: Any) -> tuple[list[Any], int]:
+    async def replies(self, request: fastapi.Request, lines: Sequence[str], *settings: Any) -> tuple[list[Any], int]:
         """The replies of the engine, and the tokens of the texts.
 
         Raises:
-          RequestError: 413 or 422 for a text that cannot be read, 500 for one without a finite answer, 503 if the queue
-            is full, 504 if it takes too long.
+          RequestError: 413 or 422 for a text that cannot be read, 499 if the client has left, 500 for one without a
+            finite answer, 503 if the queue is full, 504 if it takes too long.
         """
+        is_left = False
         texts = await self._read(lines, *settings)
-        waiting = self._submit(texts)
+        asking = [dataclasses.replace(x, listener=lambda token: is_left) if x.max_tokens > _LONG else x for x in texts]
+        together = asyncio.gather(*map(asyncio.wrap_future, self._submit(asking)))
+        leaving = asyncio.ensure_future(_until_left(request))
+        ends: list[asyncio.Future[Any]] = [together, leaving]
         try:
-            together = asyncio.gather(*map(asyncio.wrap_future, waiting))
-            found = await asyncio.wait_for(together, self.timeout_s)
-        except TimeoutError:
-            raise self.too_late() from None
+            await asyncio.wait(ends, timeout=self.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not together.done():
+                raise RequestError(499, "The client has left.") if leaving.done() else self.too_late()
+            found = together.result()
+        finally:  # Nobody waits any more: what is queued is taken back, a long answer ends at its next token.
+            is_left = True
+            together.cancel()
+            leaving.cancel()
         return [_finite(reply) for reply in found], sum(len(text.ids) for text in texts)
 
     async def stream(self, lines: Sequence[str], *settings: Any) -> Streams:
@@ -125,10 +140,9 @@ def make_app(service: Service) -> fastapi.FastAPI:
             if path in _OPEN or _has_token(request, service.token):
                 response = await call(request)
             else:
-                headers = {"WWW-Authenticate": "Bearer"}
-                response = _error(
-                    RequestError(401, "Send the server's token: Authorization: Bearer TOKEN.", None, headers)
-                )
+                is_wrong = "The token is wrong; send" if "authorization" in request.headers else "Send"
+                message = f"{is_wrong} the server's token: Authorization: Bearer TOKEN."
+                response = _error(RequestError(401, message, None, {"WWW-Authenticate": "Bearer"}))
             status = response.status_code
             return response
         finally:
@@ -141,6 +155,8 @@ def make_app(service: Service) -> fastapi.FastAPI:
     @app.exception_handler(HTTPException)
     async def refuse_path(request: fastapi.Request, error: HTTPException) -> Response:
         message = f"{request.method} {request.url.path[:100]!r}: {error.detail}. There are {', '.join(_PATHS)}."
+        if request.url.path.startswith("/v1/chat"):
+            message += " These models complete and answer texts; they hold no chats: use /v1/completions."
         return _error(RequestError(error.status_code, message, headers=error.headers))
 
     @app.exception_handler(Exception)
@@ -150,7 +166,8 @@ def make_app(service: Service) -> fastapi.FastAPI:
     @app.get("/")
     async def show_page() -> Response:
         return HTMLResponse(
-            page.html(limits.name, bool(service.token)), headers={"Content-Security-Policy": page.POLICY}
+            page.html(limits.name, service.engine.has_blanks, bool(service.token)),
+            headers={"Content-Security-Policy": page.POLICY},
         )
 
     @app.get("/health")
@@ -163,7 +180,12 @@ def make_app(service: Service) -> fastapi.FastAPI:
 
     @app.get("/v1/models")
     async def models() -> Any:
-        return {"object": "list", "data": [{"id": limits.name, "object": "model", "owned_by": "limba"}]}
+        return {"object": "list", "data": [_model(limits.name)]}
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> Any:
+        request_fields.check_model(name, limits)
+        return _model(name)
 
     @app.post("/v1/completions")
     async def completions(request: fastapi.Request) -> Response:
@@ -172,7 +194,7 @@ def make_app(service: Service) -> fastapi.FastAPI:
         if asked.stream:
             streams = await service.stream(asked.prompts, *settings)
             return StreamingResponse(_events(head, service, streams), media_type="text/event-stream")
-        found, of_texts = await service.replies(asked.prompts, *settings)
+        found, of_texts = await service.replies(request, asked.prompts, *settings)
         of_answers = sum(reply.num_tokens for reply in found)
         service.metrics.add_tokens(of_texts, of_answers)
         choices = [_choice(index, reply.text, reply.finish_reason) for index, reply in enumerate(found)]
@@ -181,7 +203,7 @@ def make_app(service: Service) -> fastapi.FastAPI:
     @app.post("/v1/embeddings")
     async def embeddings(request: fastapi.Request) -> Response:
         texts, in_base64 = request_fields.embedding(request_fields.parse(await _body(request)), limits)
-        found, of_texts = await service.replies(texts)
+        found, of_texts = await service.replies(request, texts)
         service.metrics.add_tokens(of_texts, 0)
         data = [
             {"object": "embedding", "index": index, "embedding": _vector(reply.vector, in_base64)}
@@ -194,8 +216,15 @@ def make_app(service: Service) -> fastapi.FastAPI:
 
 
 def _has_token(request: fastapi.Request, token: str) -> bool:
-    given = request.headers.get("authorization", "")
-    return not token or hmac.compare_digest(given.encode("latin-1"), f"Bearer {token}".encode("latin-1"))
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    is_same = hmac.compare_digest(given.strip().encode("latin-1"), token.encode("latin-1"))
+    return not token or (scheme.lower() == "bearer" and is_same)
+
+
+async def _until_left(request: fastapi.Request) -> None:
+    """Returns when the client has left; its body has been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _body(request: fastapi.Request) -> bytes:
@@ -222,6 +251,10 @@ def _error(error: RequestError) -> Response:
 def _described(error: RequestError) -> dict[str, Any]:
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     return {"error": {"message": error.message, "type": kind, "param": error.field, "code": error.status}}
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "limba"}
 
 
 def _head(model: str) -> dict[str, Any]:

@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 _TOKEN = "LIMBA_SERVE_TOKEN"
 _COUNTS = ("max_batch", "max_queue", "max_input_tokens", "max_new_tokens")
 # Where only the page and clients of this machine are expected, a browser may ask for these.
-_POSTS = ("/v1/completions", "/v1/embeddings")
 
 
 def serve(
@@ -74,7 +73,7 @@ def serve_engine(engine: BaseEngine, options: argparse.Namespace, name: str, lis
     service = app.Service(engine, limits, options.max_batch, options.max_wait_ms, options.timeout_s, options.token)
     application: Any = app.make_app(service)
     if not options.token:  # A browser has no token to send for a foreign site.
-        application = web_guard.Guard(application, _hosts(options), _POSTS)
+        application = web_guard.Guard(application, _hosts(options), posts=None)
     host = f"[{options.host}]" if ":" in options.host else options.host
     greeting = f"{name} answers at http://{host}:{listening_at.getsockname()[1]}/ ; Ctrl-C ends."
     listening.make_server(application, greeting).run(sockets=[listening_at])

@@ -18,14 +18,15 @@ _PAGE = """<!DOCTYPE html>
 body { font: 17px/1.5 system-ui, sans-serif; max-width: 42rem; margin: 3rem auto; padding: 0 1rem; }
 textarea, input { font: inherit; width: 100%; box-sizing: border-box; padding: .5rem; }
 button { font: inherit; margin: .8rem 0; padding: .4rem 1.6rem; }
-#answer { white-space: pre-wrap; border-left: 4px solid #999; padding: .2rem .8rem; min-height: 1.5em; }
+#answer { white-space: pre-wrap; overflow-wrap: anywhere; min-height: 1.5em; }
+#answer { border-left: 4px solid #999; padding: .2rem .8rem; }
 #answer.error { border-color: #b00; }
 </style>
 </head>
 <body>
 <h1>NAME</h1>
 <form id="form">
-<p><label for="text">Write a text. Where words are missing write ___, and the model fills them in.</label></p>
+<p><label for="text">TASK</label></p>
 <p><textarea id="text" rows="4" dir="auto" required autofocus></textarea></p>
 <p id="of_token" HIDDEN><label for="token">The server's token</label>
 <input id="token" type="password" autocomplete="off"></p>
@@ -34,25 +35,38 @@ button { font: inherit; margin: .8rem 0; padding: .4rem 1.6rem; }
 <p id="answer" dir="auto" aria-live="polite"></p>
 <script>
 const find = (id) => document.getElementById(id);
+const ask = async () => {
+  const token = find("token").value;
+  if (/[^!-~]/.test(token)) throw new Error("A token has letters, digits and signs of ASCII, and no blanks.");
+  const headers = {"Content-Type": "application/json"};
+  if (token) headers.Authorization = "Bearer " + token;
+  const body = JSON.stringify({prompt: find("text").value});
+  const reply = await fetch("/v1/completions", {method: "POST", headers, body})
+    .catch((error) => { throw new Error(`The server does not answer; does it still run? (${error.message})`); });
+  if (reply.status == 401) throw new Error(token ? "This token is wrong." : "Write the server's token.");
+  const found = await reply.json();
+  if (!reply.ok) throw new Error(found.error.message);
+  const {text, finish_reason} = found.choices[0];
+  return (text || "(an empty answer)") + (finish_reason == "length" ? " … (cut: answers are no longer here)" : "");
+};
 find("form").addEventListener("submit", async (event) => {
   event.preventDefault();
   const answer = find("answer");
+  const focused = document.activeElement;
   answer.className = "";
   answer.textContent = "…";
   find("ask").disabled = true;
-  const headers = {"Content-Type": "application/json"};
-  if (find("token").value) headers.Authorization = "Bearer " + find("token").value;
   try {
-    const body = JSON.stringify({prompt: find("text").value});
-    const reply = await fetch("/v1/completions", {method: "POST", headers, body});
-    const found = await reply.json();
-    if (!reply.ok) throw new Error(found.error.message);
-    answer.textContent = found.choices[0].text || "(an empty answer)";
+    answer.textContent = await ask();
   } catch (error) {
     answer.className = "error";
     answer.textContent = error.message;
   }
   find("ask").disabled = false;
+  focused.focus();
+});
+find("text").addEventListener("keydown", (event) => {
+  if (event.key == "Enter" && (event.ctrlKey || event.metaKey)) find("form").requestSubmit(find("ask"));
 });
 </script>
 </body>
@@ -60,6 +74,11 @@ find("form").addEventListener("submit", async (event) => {
 """
 
 
-def html(name: str, needs_token: bool) -> str:
+_BLANKS = "Write a text. Where words are missing write ___, and the model fills them in."
+_ANSWERS = "Write a text; the model answers it."
+
+
+def html(name: str, has_blanks: bool, needs_token: bool) -> str:
     """The page of a model, with a field for the token if the server asks for one."""
-    return _PAGE.replace("HIDDEN", "" if needs_token else "hidden").replace("NAME", html_text.escape(name))
+    page = _PAGE.replace("HIDDEN", "" if needs_token else "hidden")
+    return page.replace("TASK", _BLANKS if has_blanks else _ANSWERS).replace("NAME", html_text.escape(name))

@@ -1,6 +1,7 @@
 """What a request asks for, checked: the fields are OpenAI's, and what is not carried out is refused by name."""
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -108,11 +109,16 @@ def _check_fields(body: Mapping[str, Any], names: tuple[str, ...], limits: Limit
                 422, f"There is no field {_shown(field)}; there are {', '.join(names)}.", field[:_MOST_SHOWN]
             )
         if value not in neutral:
-            allowed = " or ".join(str(x).lower() for x in neutral) or "null"
+            allowed = " or ".join(map(json.dumps, neutral)) or "null"
             raise _refused(field, value, f"{allowed}, or left out: this server does nothing else with it")
-    model = body.get("model")
-    if model is not None and model != limits.name:
-        raise RequestError(404, f"model is {_shown(model)}; this server has {limits.name!r}, or leave it out.", "model")
+    if body.get("model") is not None:
+        check_model(body["model"], limits)
+
+
+def check_model(name: Any, limits: Limits) -> None:
+    """Raises RequestError, 404, for another model than the server's."""
+    if name != limits.name:
+        raise RequestError(404, f"model is {_shown(name)}; this server has {limits.name!r}, or leave it out.", "model")
 
 
 def _texts(body: Mapping[str, Any], field: str, limits: Limits) -> list[str]:
@@ -149,5 +155,6 @@ def _refused(field: str, value: Any, allowed: str) -> RequestError:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    """A value as the client wrote it, cut; texts between single quotes."""
+    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"

@@ -22,6 +22,8 @@ class Line:
 class UpperCase:
     """Answers in capitals after `seconds`, and has a vector of two numbers. A token is a word; it takes six."""
 
+    has_blanks = True
+
     def __init__(self, seconds: float = 0):
         self.seconds = seconds
         self.batches: list[int] = []

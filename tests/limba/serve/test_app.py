@@ -76,18 +76,18 @@ def test_each_of_twenty_clients_gets_its_own_answer():
         (b"[1]", 400, "The body holds a list of 1; it is one object"),
         (b'{"prompt": ' + b"[" * 5000, 400, "The body: line 1 has more than 200 brackets"),
         (b'{"prompt": "\xff"}', 400, "The body"),
-        ({}, 422, "prompt is None; it is a text, or a list of texts."),
+        ({}, 422, "prompt is null; it is a text, or a list of texts."),
         ({"prompt": [1, 2]}, 422, "prompt is [1, 2]; it is a text"),
         ({"prompt": []}, 422, "prompt is []; it is a text"),
         ({"prompt": ["a", " "]}, 422, "prompt: text 2 of 2 is empty"),
         ({"prompt": "a", "max_tokens": 101}, 422, "max_tokens is 101; it is a whole number from 1 to 100."),
-        ({"prompt": "a", "max_tokens": True}, 422, "max_tokens is True; it is a whole number"),
+        ({"prompt": "a", "max_tokens": True}, 422, "max_tokens is true; it is a whole number"),
         ({"prompt": "a", "temperature": -1}, 422, "temperature is -1; it is a number from 0"),
-        (b'{"prompt": "a", "temperature": NaN}', 422, "temperature is nan"),
+        (b'{"prompt": "a", "temperature": NaN}', 422, "temperature is NaN"),
         ({"prompt": "a", "n": 2}, 422, "n is 2; it is 1: a text has one answer."),
         ({"prompt": "a", "stream": "yes"}, 422, "stream is 'yes'; it is true or false."),
         ({"prompt": "a", "top_p": 0.5}, 422, "top_p is 0.5; it is 1, or left out"),
-        ({"prompt": "a", "stop": ["x"]}, 422, "stop is ['x']; it is [] or"),
+        ({"prompt": "a", "stop": ["x"]}, 422, 'stop is ["x"]; it is [] or "", or left out'),
         ({"prompt": "a", "promt": "b"}, 422, "There is no field 'promt'; there are model, prompt"),
         ({"prompt": "a", "model": "other"}, 404, "model is 'other'; this server has 'mine'"),
         ({"prompt": "a b c d e f g"}, 413, "A text has 7 tokens; at most 6 are taken."),
@@ -123,6 +123,13 @@ def test_other_paths_and_methods(client):
     assert client.get("/docs").status_code == client.get("/openapi.json").status_code == 404
 
 
+def test_one_model_and_chats(client):
+    assert client.get("/v1/models/mine").json()["id"] == "mine"
+    assert client.get("/v1/models/other").status_code == 404
+    reply = client.post("/v1/chat/completions", json={"messages": []})
+    assert reply.status_code == 404 and "use /v1/completions" in reply.json()["error"]["message"]
+
+
 def test_an_answer_that_is_not_finite(client, caplog):
     reply = _ask(client, prompt=["fine", "broken"])
     assert reply.status_code == 500 and "gives no finite answer" in reply.json()["error"]["message"]
@@ -154,6 +161,9 @@ def test_a_token():
         ):
             assert reply.status_code == 401 and "Authorization: Bearer TOKEN" in reply.json()["error"]["message"]
     with client:
+        wrong = client.get("/metrics", headers={"Authorization": "Bearer other"}).json()["error"]["message"]
+        assert wrong.startswith("The token is wrong; ")
+        assert client.get("/v1/models", headers={"Authorization": "bearer s3cret"}).status_code == 200
         right = {"Authorization": "Bearer s3cret"}
         assert client.post("/v1/completions", json={"prompt": "a"}, headers=right).status_code == 200
         assert client.get("/v1/models", headers=right).json()["data"][0]["id"] == "mine"
@@ -219,7 +229,8 @@ def test_the_page(client):
     assert "<textarea" in reply.text and 'id="of_token" hidden' in reply.text
     assert "default-src 'none'" in reply.headers["content-security-policy"]
     assert "://" not in reply.text, "nothing comes from elsewhere"
-    assert "&lt;b&gt;" in page.html("<b>", True) and "hidden" not in page.html("<b>", True)
+    assert "&lt;b&gt;" in page.html("<b>", True, True) and "hidden" not in page.html("<b>", True, True)
+    assert "Where words are missing write ___" in reply.text and "___" not in page.html("mine", False, False)
 
 
 def test_nothing_of_a_text_or_a_token_is_logged(client, caplog, capfd):

@@ -36,7 +36,7 @@ class _Speller(UpperCase):
 def spelling():
     """The engine, and the port of a server."""
     engine = _Speller()
-    made = service(engine, timeout_s=20)
+    engine.service = made = service(engine, timeout_s=20)
     bound = listening.bind("127.0.0.1", 0)
     server = listening.make_server(app.make_app(made))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
@@ -102,3 +102,22 @@ def test_texts_of_a_stream_have_their_numbers(spelling):
         found[event["choices"][0]["index"]] += event["choices"][0]["text"]
     assert found == {0: "A B C", 1: "D E F"}
     connection.close()
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["the client leaves", "time is over"])
+def test_a_long_answer_as_a_whole_ends_when_nobody_waits(spelling, monkeypatch, leaves):
+    engine, port = spelling
+    monkeypatch.setattr(app, "_LONG", 5)
+    if not leaves:
+        engine.service.timeout_s = 0.3
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("POST", "/v1/completions", json.dumps({"prompt": "a b c", "max_tokens": 6}))
+    while engine.given < 2:
+        time.sleep(0.01)
+    if leaves:
+        connection.close()
+        time.sleep(0.5)
+    else:
+        assert connection.getresponse().status == 504
+    engine.gate.set()
+    assert engine.has_left.wait(20) and engine.given < 6
