@@ -129,6 +129,7 @@ def _finite(reply: Any) -> Any:
 def make_app(service: Service) -> fastapi.FastAPI:
     """The application of a service."""
     app = fastapi.FastAPI(openapi_url=None)
+    _add_refusals(app)
     limits = service.limits
 
     @app.middleware("http")
@@ -147,21 +148,6 @@ def make_app(service: Service) -> fastapi.FastAPI:
             return response
         finally:
             service.metrics.add_request(path, status, time.monotonic() - begun)
-
-    @app.exception_handler(RequestError)
-    async def refuse(request: fastapi.Request, error: RequestError) -> Response:
-        return _error(error)
-
-    @app.exception_handler(HTTPException)
-    async def refuse_path(request: fastapi.Request, error: HTTPException) -> Response:
-        message = f"{request.method} {request.url.path[:100]!r}: {error.detail}. There are {', '.join(_PATHS)}."
-        if request.url.path.startswith("/v1/chat"):
-            message += " These models complete and answer texts; they hold no chats: use /v1/completions."
-        return _error(RequestError(error.status_code, message, headers=error.headers))
-
-    @app.exception_handler(Exception)
-    async def fail(request: fastapi.Request, error: Exception) -> Response:
-        return _error(RequestError(500, f"The server failed ({type(error).__name__}); its log says where."))
 
     @app.get("/")
     async def show_page() -> Response:
@@ -213,6 +199,25 @@ def make_app(service: Service) -> fastapi.FastAPI:
         return JSONResponse({"object": "list", "model": limits.name, "data": data, "usage": usage})
 
     return app
+
+
+def _add_refusals(app: fastapi.FastAPI) -> None:
+    """What errors look like: OpenAI's objects."""
+
+    @app.exception_handler(RequestError)
+    async def refuse(request: fastapi.Request, error: RequestError) -> Response:
+        return _error(error)
+
+    @app.exception_handler(HTTPException)
+    async def refuse_path(request: fastapi.Request, error: HTTPException) -> Response:
+        message = f"{request.method} {request.url.path[:100]!r}: {error.detail}. There are {', '.join(_PATHS)}."
+        if request.url.path.startswith("/v1/chat"):
+            message += " These models complete and answer texts; they hold no chats: use /v1/completions."
+        return _error(RequestError(error.status_code, message, headers=error.headers))
+
+    @app.exception_handler(Exception)
+    async def fail(request: fastapi.Request, error: Exception) -> Response:
+        return _error(RequestError(500, f"The server failed ({type(error).__name__}); its log says where."))
 
 
 def _has_token(request: fastapi.Request, token: str) -> bool:
