@@ -14,7 +14,14 @@ from convert.families.config_files import default_networks, new_network, t5_conf
 from convert.families.heads import Head
 from convert.families.networks import Network
 from convert.families.table import find_encoder, find_t5
-from convert.model_files import any_format, encoder_files, encoder_vocabularies, given_config, t5_vocabularies
+from convert.model_files import (
+    any_format,
+    encoder_files,
+    encoder_vocabularies,
+    given_config,
+    t5_vocabularies,
+    trimmed_model,
+)
 from convert.model_files.hf import (
     added_sentinels,
     hf_folder,
@@ -118,8 +125,8 @@ class StartingModel:
         """
         if self.encoder is None or self.opened is None:
             return self
-        if network == "SequenceClassifier" and self.opened.folder is not None and self.path.is_dir():
-            found = encoder_files.open_folder(self.path, self.hints, keeps_pooler=True)
+        if network == "SequenceClassifier" and hf_folder.is_folder(self.path):
+            found = _resized(encoder_files.open_folder(self.path, self.hints, keeps_pooler=True))
             return dataclasses.replace(self, opened=found)
         file = self.opened.vocabulary_file
         if network != "TokenClassifier" or self.labels or self.opened.family.model_type != "roberta" or file is None:
@@ -181,7 +188,11 @@ def has_decoder(model: str | None, config: str | None) -> bool:
 
 
 def open_model(
-    model: str | None, config: str | None, tokenizer: str | None, ignored: tuple[str, ...] = ()
+    model: str | None,
+    config: str | None,
+    tokenizer: str | None,
+    ignored: tuple[str, ...] = (),
+    learns_sentinels: bool = False,
 ) -> StartingModel:
     """Finds a model and its vocabulary, on this machine or on the hub.
 
@@ -193,6 +204,7 @@ def open_model(
         network it must be, the rates of dropout.
       tokenizer: tokenizer_name: a folder, a SentencePiece model or a name; None takes the model's own.
       ignored: keys of the model's files that have no effect.
+      learns_sentinels: whether a ByT5 learns those that its tokenizer names; a new network does in any case.
 
     Raises:
       FileNotFoundError: if something is not there, or has no vocabulary.
@@ -207,7 +219,7 @@ def open_model(
         )
     has_decoder = any_format.has_decoder(config_file if is_weights and config_file else path)
     if has_decoder:
-        hints = _hints(tokenizer, ignored, is_new=model is None)
+        hints = _hints(tokenizer, ignored, learns_sentinels or model is None)
     else:
         hints = ModelHints(vocab=tokenizer and str(_local_tokenizer(tokenizer)))
     hints = dataclasses.replace(hints, ignore_config_keys=ignored)
@@ -233,7 +245,30 @@ def open_model(
         from_hf.say_notes(config_file or path / "config.json", ignored)
     else:
         opened = dataclasses.replace(opened, step_from="the checkpoint")
+    opened = _resized(opened)
     return StartingModel(path, opened, hints, any_format.known_vocabulary(opened), opened.config)
+
+
+def _resized(opened: Model) -> Model:
+    """The model with a row of the embedding for each id of its tokenizer, as `resize_token_embeddings` adds them.
+
+    A new row is the mean of all others, and so is one of the output; transformers draws it around that.
+    """
+    if opened.vocabulary is None:
+        return opened
+    described = opened.vocabulary
+    if not opened.family.has_decoder and (file := opened.vocabulary_file) is not None:
+        described = tokenizer_folder.describe(file)
+    rows, ids = opened.config.vocab_size, described.get("vocab_size", 0)
+    if ids <= rows:
+        return opened
+    logger.warning(
+        "The tokenizer has %d ids, and the embedding of %s %d rows: %d are added, each the mean of these, as "
+        "transformers' resize_token_embeddings does. Ids below %d keep their rows: the tokenizer must be the model's, "
+        "with tokens added.",
+        *(ids, opened.path, rows, ids - rows, rows),
+    )
+    return trimmed_model.replaced(opened, rows, [[id_] for id_ in range(rows)], ids, opened.vocabulary)
 
 
 @functools.cache
@@ -360,13 +395,14 @@ def _local_tokenizer(tokenizer: str) -> Path:
         return Path(hf.snapshot_download(tokenizer, allow_patterns=["*.json", "*.model"]))
 
 
-def _hints(tokenizer: str | None, ignored: tuple[str, ...], is_new: bool) -> ModelHints:
+def _hints(tokenizer: str | None, ignored: tuple[str, ...], learns_sentinels: bool) -> ModelHints:
     if tokenizer is None:
-        return ModelHints(is_new=is_new)
+        return ModelHints(learns_sentinels=learns_sentinels)
     path = _local_tokenizer(tokenizer)
     if path.is_file():
         return ModelHints(vocab=str(path))
-    vocabulary = t5_vocabularies.of_folder(path, ModelHints(is_new=is_new, ignore_config_keys=ignored))
+    hints = ModelHints(learns_sentinels=learns_sentinels, ignore_config_keys=ignored)
+    vocabulary = t5_vocabularies.of_folder(path, hints)
     if vocabulary is None:
         raise FileNotFoundError(f"tokenizer_name {tokenizer!r}: {path} has no tokenizer.")
     if run_folder.is_bytes(vocabulary):

@@ -68,7 +68,7 @@ def of_folder(path: Path, hints: ModelHints) -> Mapping[str, Any] | None:
     if not any((path / name).is_file() for name in ("tokenizer_config.json", "tokenizer.json", hf_tokenizer.SPIECE)):
         return None
     tokenizer_keys.read(path, tokenizer_keys.T5, hints.ignore_config_keys)
-    found = folder_tokenizer.read(path, hints.is_new)
+    found = folder_tokenizer.read(path, hints.learns_sentinels)
     if hints.extra_ids not in (None, found["extra_ids"]):
         raise ValueError(f"--extra_ids {hints.extra_ids}: the tokenizer in {path} has {found['extra_ids']}.")
     return found

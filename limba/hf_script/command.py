@@ -188,7 +188,8 @@ def _prepare(
             found = text_rows.found(arguments)
         arguments = dataclasses.replace(arguments, **found)
         arguments.check_documents()
-    model = starting_model.open_model(*_names(arguments), ignored=arguments.ignored_config_keys)
+    learns_spans = not arguments.is_finetuning
+    model = starting_model.open_model(*_names(arguments), arguments.ignored_config_keys, learns_spans)
     with native_logs.filtered():
         complete = script_data.length_of_labels if model.encoder is None else encoder_rows.found
         found |= complete(arguments, model)

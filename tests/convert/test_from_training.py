@@ -272,3 +272,35 @@ def test_another_network_than_the_models_is_refused(saved, pth, tmp_path, place)
         ValueError, match=r"has mlp_activations \['relu'\]; config_name, .* has mlp_activations \['silu', 'linear'\]"
     ):
         starting_model.open_model(str(saved[0] / place), str(tmp_path / "other.json"), None)
+
+
+def test_tokens_without_a_row_get_one(saved, tmp_path):
+    """As `resize_token_embeddings(len(tokenizer))`; this T5 has an output of its own."""
+    from transformers import AutoTokenizer
+
+    shutil.copytree(saved[0] / "copy", tmp_path / "added")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "added")
+    rows = saved[1].config.vocab_size
+    tokenizer.add_tokens([f"<new_{i}>" for i in range(rows - len(tokenizer) + 3)])
+    tokenizer.save_pretrained(tmp_path / "added")
+    opened = starting_model.open_model(str(tmp_path / "added"), None, None)
+    assert opened.network.vocab_size == rows + 3
+    opened.write(tmp_path / "initial")
+    to_hf(tmp_path / "initial", tmp_path / "export", formats=["safetensors"], verify=False)
+    model = saved[1].from_pretrained(tmp_path / "export")
+    for before, after in ((saved[1].shared, model.shared), (saved[1].lm_head, model.lm_head)):
+        assert torch.equal(after.weight[:rows], before.weight)
+        torch.testing.assert_close(after.weight[rows:], before.weight.mean(0).expand(3, -1))
+
+
+@pytest.mark.parametrize(("learns", "extra_ids"), [(True, 125), (False, 0)])
+def test_a_byt5_learns_the_sentinels_of_its_tokenizer_with_masked_spans(tmp_path, learns, extra_ids):
+    """run_t5_mlm_flax.py trains google/byt5-small with them."""
+    from transformers import ByT5Tokenizer, T5Config, T5ForConditionalGeneration
+
+    sizes = {"vocab_size": 384, "d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    config = T5Config(**sizes, feed_forward_proj="gated-gelu", tie_word_embeddings=False, decoder_start_token_id=0)
+    T5ForConditionalGeneration(config).save_pretrained(tmp_path)
+    ByT5Tokenizer().save_pretrained(tmp_path)
+    opened = starting_model.open_model(str(tmp_path), None, None, learns_sentinels=learns)
+    assert opened.vocabulary["extra_ids"] == extra_ids

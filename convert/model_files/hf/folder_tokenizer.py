@@ -15,22 +15,22 @@ from limba.data.sentinels import NAME, counts_down
 from limba.files import json_text
 
 
-def read(folder: Path, is_new: bool = False) -> dict[str, Any]:
+def read(folder: Path, learns_sentinels: bool = False) -> dict[str, Any]:
     """The vocabulary of a Hugging Face folder of T5's families, as `run.json` would describe it.
 
     Of two files that tokenize differently it is tokenizer.json, which transformers reads, and a warning says so. What
     tokenizer.json says is a SentencePiece model, for as long as the process lives, if one gives the same tokens.
 
     Args:
-      is_new: whether a network with new weights is trained. A ByT5's tokenizer names sentinels that Google's weights do
-        not know; a new network learns them, from the last id down, as run_t5_mlm_flax.py takes them.
+      learns_sentinels: whether masked spans are learned. A ByT5's tokenizer names sentinels that Google's weights do
+        not know; training gives them a meaning, from the last id down, as run_t5_mlm_flax.py takes them.
 
     Raises:
       FileNotFoundError: if there is no SentencePiece model and no tokenizer.json.
       ValueError: if no vocabulary of SeqIO's gives the folder's ids; the tokens are named. Or if a file is damaged.
     """
     try:
-        return _read(folder, is_new)
+        return _read(folder, learns_sentinels)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(
             f"{folder}: a file of the tokenizer is damaged ({type(error).__name__}: {error}). Download it again, or "
@@ -38,11 +38,11 @@ def read(folder: Path, is_new: bool = False) -> dict[str, Any]:
         ) from error
 
 
-def _read(folder: Path, is_new: bool) -> dict[str, Any]:
+def _read(folder: Path, learns_sentinels: bool) -> dict[str, Any]:
     config = read_json(folder / "tokenizer_config.json")
     classes = (config.get("tokenizer_class"), read_json(folder / "config.json").get("tokenizer_class"))
     if "ByT5Tokenizer" in classes:
-        return _read_bytes(folder, config, is_new)
+        return _read_bytes(folder, config, learns_sentinels)
     files = _Files(folder, config, read_json(folder / "tokenizer.json"))
     if (folder / SPIECE).is_file():
         tokenizer = _of_model(files)
@@ -225,7 +225,7 @@ def _entries(fast: Mapping[str, Any]) -> list[str]:
     return [entry[0] for entry in vocab] if isinstance(vocab, list) else []
 
 
-def _read_bytes(folder: Path, config: Mapping[str, Any], is_new: bool) -> dict[str, Any]:
+def _read_bytes(folder: Path, config: Mapping[str, Any], learns_sentinels: bool) -> dict[str, Any]:
     added = _added_tokens(folder, config, {})
     sentinels = {int(match[1]): id_ for token, id_ in added.items() if (match := NAME.fullmatch(token))}
     # Without ids transformers numbers them, 125 if nothing is said, upward.
@@ -233,7 +233,7 @@ def _read_bytes(folder: Path, config: Mapping[str, Any], is_new: bool) -> dict[s
     upward = {i: NUM_BYTE_IDS + i for i in range(count)}
     downward = {i: NUM_BYTE_IDS + count - 1 - i for i in range(count)}
     sentinels = sentinels or upward
-    if sentinels == downward or (is_new and sentinels == upward):
+    if sentinels == downward or (learns_sentinels and sentinels == upward):
         return Tokenizer(None, NUM_BYTE_IDS, count).vocabulary
     if sentinels != upward:
         raise ValueError(
@@ -243,8 +243,8 @@ def _read_bytes(folder: Path, config: Mapping[str, Any], is_new: bool) -> dict[s
     print(
         f"warning: {folder} numbers its {count} sentinels upward from {NUM_BYTE_IDS}, as transformers does for every "
         "ByT5; SeqIO counts down from the last id. Google's ByT5 knows none of them: it was trained with extra_ids=0, "
-        "where 258, 257, … stand for masked spans. The vocabulary is taken with extra_ids=0; for a model that was "
-        f"trained otherwise bind seqio.ByteVocabulary.extra_ids = {count}.",
+        "where 258, 257, … stand for masked spans. The vocabulary is taken with extra_ids=0; convert a model that was "
+        f"trained otherwise with --family byt5 --extra_ids {count}.",
         file=sys.stderr,
     )
     return Tokenizer(None, NUM_BYTE_IDS, 0).vocabulary

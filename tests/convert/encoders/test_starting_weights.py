@@ -1,10 +1,12 @@
 """An encoder that training starts from: a file of weights of a PyTorch script, or a run of Limba's."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import safetensors.torch
+import tokenizers
 import torch
 
 from convert import __main__, starting_model
@@ -91,3 +93,24 @@ def test_a_classifier_keeps_its_head_with_another_config(new_encoder, tmp_path):
     (tmp_path / "bare.json").write_text(json.dumps(bare | {"hidden_dropout_prob": 0.4}))
     opened = starting_model.open_model(str(tmp_path / "export"), str(tmp_path / "bare.json"), None)
     assert opened.labels == ("good", "bad") and opened.network.dropout_rate == 0.4
+
+
+def test_tokens_without_a_row_get_one(saved, tmp_path, caplog):
+    """As `resize_token_embeddings(len(tokenizer))`: the others keep theirs."""
+    folder = tmp_path / "added"
+    shutil.copytree(saved / "export", folder)
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    rows = json.loads((folder / "config.json").read_text())["vocab_size"]
+    tokenizer.add_tokens([f"<new_{i}>" for i in range(rows - tokenizer.get_vocab_size() + 2)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    opened = starting_model.open_model(str(folder), None, None)
+    assert opened.network.vocab_size == rows + 2 and f"{rows} rows: 2 are added" in caplog.text
+    opened.write(tmp_path / "initial")
+    to_hf(tmp_path / "initial", tmp_path / "export", verify=False)
+    assert json.loads((tmp_path / "export" / "config.json").read_text())["vocab_size"] == rows + 2
+    before, after = (
+        safetensors.torch.load_file(place / "model.safetensors")["bert.embeddings.word_embeddings.weight"].numpy()
+        for place in (folder, tmp_path / "export")
+    )
+    np.testing.assert_array_equal(after[:rows], before)
+    np.testing.assert_allclose(after[rows:], [before.mean(0)] * 2, atol=1e-6)

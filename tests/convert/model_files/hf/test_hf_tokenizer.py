@@ -318,7 +318,7 @@ def test_google_s_byt5_counts_upward_and_has_no_sentinels(tmp_path, capsys):
     assert folder_tokenizer.read(tmp_path) == byte_vocabulary(0)
     error = capsys.readouterr().err
     assert "numbers its 125 sentinels upward from 259" in error
-    assert "seqio.ByteVocabulary.extra_ids = 125" in error
+    assert "--family byt5 --extra_ids 125" in error
 
 
 def added(**ids) -> dict:
