@@ -272,17 +272,20 @@ def _resized(opened: Model) -> Model:
 
 
 @functools.cache
-def default_config(model_type: str, tokenizer: str | None) -> Path:
+def default_config(model_type: str, tokenizer: str | None, overrides: str = "") -> Path:
     """A config.json of the network that transformers' class of a `model_type` has by default, as run_mlm.py makes it.
 
     The embedding has at least a row for each token. The file lies in a temporary folder, for as long as the process
     lives.
 
+    Args:
+      overrides: "key=value,key=value" in place of the defaults, as transformers' `update_from_string` takes them.
+
     Raises:
       FileNotFoundError: if there is no such tokenizer.
       ValueError: if none is given, or a network from scratch cannot be of this type.
     """
-    content = default_networks.content(model_type)
+    content = default_networks.content(model_type) | default_networks.parsed(overrides)
     if tokenizer is None:
         raise ValueError(f"model_type is {model_type!r}, and a network from scratch needs a tokenizer: tokenizer_name.")
     file = hf_tokenizer.temporary_file(json_text.dumps(content).encode(), "config.json")

@@ -268,7 +268,8 @@ def _names(arguments: RunArguments) -> tuple[str | None, str | None, str | None]
     model, config = arguments.model_name_or_path, arguments.config_name
     if model is None and config is None:
         assert arguments.model_type is not None
-        config = str(starting_model.default_config(arguments.model_type, arguments.tokenizer_name))
+        overrides = arguments.config_overrides or ""
+        config = str(starting_model.default_config(arguments.model_type, arguments.tokenizer_name, overrides))
     if arguments.initialize_from_scratch:
         model, config = None, config or model
     return model, config, arguments.tokenizer_name

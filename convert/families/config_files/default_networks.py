@@ -3,6 +3,7 @@
 A config.json always has them, so no family fills them in. Other keys that are missing have its defaults anyway.
 """
 
+import json
 from typing import Any
 
 # T5Config's.
@@ -30,3 +31,22 @@ def content(model_type: str) -> dict[str, Any]:
             "that Limba has write a config.json, and name it as config_name."
         )
     return {"model_type": model_type, **sizes[model_type]}
+
+
+def parsed(overrides: str) -> dict[str, Any]:
+    """Keys and values of "key=value,key=value"; the reader of the config.json says which keys there are.
+
+    Raises:
+      ValueError: for a part without a value.
+    """
+    found = {}
+    for part in filter(None, overrides.split(",")):
+        key, equals, text = (word.strip() for word in part.partition("="))
+        if not (key and equals and text):
+            raise ValueError(f"config_overrides has {part!r}; it is key=value, and commas stand between several.")
+        text = {"true": "true", "y": "true", "yes": "true", "false": "false", "n": "false"}.get(text.lower(), text)
+        try:
+            found[key] = json.loads(text)
+        except ValueError:
+            found[key] = text
+    return found

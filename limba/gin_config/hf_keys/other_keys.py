@@ -56,6 +56,7 @@ _LOGS = "the log and metrics.jsonl have loss, rate and tokens a second"
 _DEVICES = "JAX takes the accelerator that is there, with all its devices; JAX_PLATFORMS=cpu forbids it"
 _ANSWERS = "answers are generated wherever a task has metrics of them"
 _LENGTHS = "rows are full, or padded to one length"
+_LANGUAGES = "the scripts read them for mBART and its like alone; a T5 is told the language by source_prefix"
 _SUMS = "an evaluation keeps sums, and gathers nothing"
 _SAME_PRECISION = "evaluation computes as training does"
 _ONLY_HALF = "it says how float16 is computed, which fp16 would ask for"
@@ -90,7 +91,9 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     **dict.fromkeys(("fp16_opt_level", "fp16_backend", "half_precision_backend"), _ONLY_HALF),
     **dict.fromkeys(("min_loss_scale", "max_loss_scale"), "bf16 needs no scaled loss"),
     **dict.fromkeys(("predict_with_generate", "use_generate_on_valid"), _ANSWERS),
-    **dict.fromkeys(("pad_to_max_length", "line_by_line", "short_seq_prob", "group_by_length"), _LENGTHS),
+    **dict.fromkeys(("pad_to_max_length", "short_seq_prob", "group_by_length"), _LENGTHS),
+    "line_by_line": "lines are joined to full rows, so there are fewer rows and steps than with a row for each line",
+    **dict.fromkeys(("lang", "forced_bos_token"), _LANGUAGES),
     **dict.fromkeys(("length_column_name", "sortish_sampler", "train_sampling_strategy"), _LENGTHS),
     **dict.fromkeys(("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object"), _SUMS),
     **dict.fromkeys(("batch_eval_metrics", "prediction_loss_only", "use_legacy_prediction_loop"), _SUMS),
@@ -135,7 +138,6 @@ _FSDP = (
     "(docs/partitioning.md)"
 )
 _BATCH = "`limba plan` says which batch fits; write per_device_train_batch_size and gradient_accumulation_steps"
-_LANGUAGES = "only mBART and its like read it; a T5 is told the language by source_prefix"
 _LAYERWISE = "it belongs to optimizers of single layers; AdamW and adafactor are here"
 _DECODING = "here is no such rule; docs/decoding.md has what there is"
 _LORA = "LoRA is trained by `limba train` with gin/runs/lora.gin, of which docs/lora.md has the commands; leave it out"
@@ -188,9 +190,7 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
         ("main",),
         "name a folder: hf download NAME --revision REVISION --local-dir FOLDER",
     ),
-    "config_overrides": ((), "write the values into a config.json, and name it as config_name"),
     "ray_scope": (("last",), "`limba sweep` searches (docs/sweeps.md)"),
-    **dict.fromkeys(("lang", "forced_bos_token"), ((), _LANGUAGES)),
     **{
         f"{split}_split_name": ((split,), "splits have this name: write train_file, validation_file and test_file")
         for split in ("train", "validation", "test")

@@ -42,6 +42,7 @@ class RunArguments:
     model_type: str | None = _key(
         "in place of config_name: the network that transformers' class has by default, from scratch"
     )
+    config_overrides: str | None = _key("in place of the defaults of model_type: hidden_size=256,hidden_act=relu")
     initialize_from_scratch: bool = _key("of model_name_or_path only the network and the tokenizer: new weights", False)
     tokenizer_name: str | None = _key("a tokenizer's folder, a spiece.model or a name, where it is not the model's")
     ignore_config_keys: str | Sequence[str] | None = _key(
@@ -194,6 +195,11 @@ class RunArguments:
                 "model_name_or_path and config_name are missing; give the first to train a model further, the second "
                 "(or model_type, with tokenizer_name) to train from scratch."
             )
+        if self.config_overrides is not None and (self.model_name_or_path or self.config_name):
+            raise ValueError(
+                f"config_overrides is {self.config_overrides!r}, and changes the defaults of model_type: leave it "
+                "out, or write the values into the config.json that config_name names."
+            )
         for name, value in vars(self).items():
             if value == "" and name not in ("source_prefix", "text_column_delimiter"):
                 raise ValueError(f"{name} is empty; leave it out, or give a value.")
@@ -206,11 +212,6 @@ class RunArguments:
 
     def _check_task(self) -> None:
         files = [name for name in ("train_file", "validation_file", "test_file") if getattr(self, name) is not None]
-        if self.dataset_name is not None and files and self.benchmark is None:
-            raise ValueError(
-                f"dataset_name is {self.dataset_name!r}, and {files[0]} {getattr(self, files[0])!r} goes with "
-                "train_file; give one of them."
-            )
         without_train = self.dataset_name is None and self.train_file is None and self.benchmark is None
         if without_train and (self.do_train or not files):
             raise ValueError(

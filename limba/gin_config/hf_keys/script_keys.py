@@ -156,6 +156,7 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     notes += _complete_questions(used)
     notes += _complete_summaries(values, used)
     notes += _complete_texts(used)
+    notes += _without_files(used)
     if not {"do_train", "do_eval", "do_predict"} & used.keys():
         used |= {"do_train": True, "do_eval": True}
     if used.get("eval_strategy") not in (None, "no"):
@@ -198,6 +199,16 @@ def _complete_summaries(values: Mapping[str, Any], used: dict[str, Any]) -> list
     if used.get("label_column_name"):  # Else the data say whether there are summaries.
         used["metric_names"] = "rouge"
     return []
+
+
+def _without_files(used: dict[str, Any]) -> list[str]:
+    """Removes the files beside a data set, which the scripts look at first; returns a note of it."""
+    files = [name for name in ("train_file", "validation_file", "test_file") if used.get(name)]
+    if not (used.get("dataset_name") and files) or used.get("benchmark"):
+        return []
+    for name in files:
+        del used[name]
+    return [f"Without effect: {', '.join(files)} (dataset_name is given, and is read, as in the scripts)."]
 
 
 def _complete_texts(used: dict[str, Any]) -> list[str]:

@@ -41,3 +41,20 @@ def test_the_embedding_has_a_row_for_each_token(tmp_path, monkeypatch):
         assert json.loads(file.read_text())["vocab_size"] == expected
         network = starting_model.open_model(None, str(file), str(tmp_path)).encoder
         assert (network.vocab_size, network.num_layers, network.max_positions) == (expected, 12, 510)
+
+
+def test_overrides_of_the_defaults(tmp_path):
+    """As `update_from_string` of transformers."""
+    write_tokenizer(tmp_path / "tokenizer.json", SPECIAL_TOKENS)
+    given = "hidden_size=24,num_attention_heads=3,hidden_act=relu,hidden_dropout_prob=0.2,num_hidden_layers=1"
+    theirs = CONFIG_MAPPING["bert"]()
+    theirs.update_from_string(given)
+    file = starting_model.default_config("bert", str(tmp_path), given)
+    network = starting_model.open_model(None, str(file), str(tmp_path)).encoder
+    assert (network.emb_dim, network.num_heads) == (theirs.hidden_size, theirs.num_attention_heads) == (24, 3)
+    assert (network.mlp_activations, network.dropout_rate) == ((theirs.hidden_act,), theirs.hidden_dropout_prob)
+    with pytest.raises(ValueError, match=r"config_overrides has 'hidden_size'; it is key=value"):
+        starting_model.default_config("bert", str(tmp_path), "hidden_size,num_hidden_layers=1")
+    file = starting_model.default_config("bert", str(tmp_path), "n_embd=8")
+    with pytest.raises(ValueError, match="n_embd"):
+        starting_model.open_model(None, str(file), str(tmp_path))

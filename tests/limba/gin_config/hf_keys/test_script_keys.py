@@ -284,7 +284,7 @@ def test_a_token_is_written_nowhere():
         ({"seed": -1}, ["seed is -1"]),
         ({"tokenizer_name": ""}, ["tokenizer_name is empty"]),
         ({"model_name_or_path": None}, ["model_name_or_path and config_name are missing", "from scratch"]),
-        ({"train_file": "a.txt"}, ["dataset_name is 'wikitext'", "give one of them"]),
+        ({"config_overrides": "hidden_size=8"}, ["config_overrides is 'hidden_size=8'", "the defaults of model_type"]),
         ({"lr_scheduler_type": "step"}, ["'step'", "cosine"]),
         ({"optim": "sgd"}, ["'sgd'"]),
         ({"report_to": ["comet"]}, ["'comet'"]),
@@ -423,3 +423,22 @@ def test_a_dump_of_all_keys_gets_one_line_for_those_without_effect():
     assert from_values(EXAMPLE | many)[1] == [
         f"Without effect: {first} and 2 more keys; docs/run_keys.md has the reasons."
     ]
+
+
+def test_a_data_set_is_read_before_files(tmp_path):
+    """As in the scripts, whose first branch is that of dataset_name."""
+    keys = {"output_dir": "o", "model_name_or_path": "m", "dataset_name": "wikitext", "train_file": "a.txt"}
+    arguments, notes = from_values(keys | {"validation_file": "b.txt"})
+    assert (arguments.dataset_name, arguments.train_file, arguments.validation_file) == ("wikitext", None, None)
+    assert notes == [
+        "Without effect: train_file, validation_file (dataset_name is given, and is read, as in the scripts)."
+    ]
+    arguments, notes = from_values(keys | {"benchmark": "glue", "dataset_name": "sst2"})
+    assert (arguments.train_file, notes) == ("a.txt", [])
+
+
+@pytest.mark.parametrize(("name", "value"), [("lang", "en_XX"), ("forced_bos_token", "en_XX"), ("line_by_line", True)])
+def test_keys_of_other_tokenizers_are_named(name, value):
+    keys = {"output_dir": "o", "model_name_or_path": "m", "train_file": "a.txt", name: value}
+    _, (note,) = from_values(keys)
+    assert note.startswith(f"Without effect: {name} (")
