@@ -16,7 +16,7 @@ from tasks.metrics.text_metrics import MetricFn, Metrics
 # texts as these tokens, so an answer cannot have them otherwise.
 _SPECIAL = re.compile(r"<extra_id_\d+>|<unk>| \u2047 ")
 # Ends of names of metrics that are shares.
-_SHARES = ("accuracy", "precision", "recall", "f1", "exact_match", "corrcoef")
+_SHARES = ("accuracy", "precision", "recall", "f1", "exact_match", "corrcoef", "combined_score")
 # SQuAD's F1, and that of SQuAD 2, which comes with `exact`.
 _F1 = ("f1", "HasAns_f1", "NoAns_f1")
 _CORRELATIONS = {"pearson_corrcoef": "pearson", "spearman_corrcoef": "spearmanr"}

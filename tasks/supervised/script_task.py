@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from tasks.metrics import tagging_metrics, text_metrics
+from tasks.metrics.glue_metrics import COMBINED_SCORES
 from tasks.sources import corpora
 from tasks.sources.sharded import ShardedSource
 from tasks.supervised import dataset_table, script_metrics, supervised_tasks, token_labels
@@ -170,6 +171,8 @@ def row_dataset(
         form = SupervisedDataset(inputs or "", label_column, labels, hidden)
     if metric_names is not None:
         form = dataclasses.replace(form, metric_fns=tuple(map(_metric, metric_names)))
+    elif entry in COMBINED_SCORES:
+        form = dataclasses.replace(form, metric_fns=(*form.metrics, COMBINED_SCORES[entry]))
     return _as_scripts(form, answers)
 
 

@@ -119,6 +119,7 @@ def _check_dashes(word: str, rest: Sequence[str]) -> None:
 
 def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     """`from_command_line` of keys and values."""
+    script_names.check(values.get("script"))
     for name in values:
         check_key(name)
     values = _without_what_asks_for_nothing(_flat(values))

@@ -18,8 +18,23 @@ _SAME = {
     "run_text_classification": "run_glue",
     **dict.fromkeys(("run_t5_mlm", "run_t5_pretraining", "run_bert_pretraining", "run_mlm_wwm"), MASKS),
 }
-# Scripts of networks that only decode.
-_REFUSED = ("run_clm", "run_plm", "run_fim")
+_DECODES = (
+    "trains a network that only decodes, such as GPT-2, and `limba run` trains T5s and encoders. Leave the script's "
+    "name out: a T5 learns to continue texts with task prefix_lm, and masked spans without it; an encoder learns "
+    "masked words"
+)
+# Scripts whose task is not here: what they do, and the remedy.
+_REFUSED = {
+    **dict.fromkeys(("run_clm", "run_plm", "run_fim"), _DECODES),
+    "run_xnli": (
+        "takes the pairs of XNLI from the hub by the key language, which is not here. Write run_glue with the files of "
+        "a language as train_file and validation_file: their columns are premise, hypothesis and label"
+    ),
+    "run_swag": (
+        "chooses among several endings of a text, and `limba run` has no such head. A T5 can learn to write the right "
+        "ending: leave the script's name out, and give text_column_name, a template of columns, and label_column_name"
+    ),
+}
 _SCRIPTS = (SUMMARIES, TRANSLATIONS, QUESTIONS, MASKS, WORDS, *OF_LABELS)
 NAMES = (*_SCRIPTS, *_SAME, *_REFUSED)
 # Keys that one kind of script alone has.
@@ -61,20 +76,20 @@ def _plain(word: str) -> str | None:
     return stem if stem in _SCRIPTS else None
 
 
+def check(name: Any) -> None:
+    """Raises ValueError for a script whose task is not here; its keys need not be known."""
+    if isinstance(name, str) and _stem(name) in _REFUSED:
+        raise ValueError(f"{name} {_REFUSED[_stem(name)]}.")
+
+
 def complete(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
     """Adds `script`, and what it means without other keys, to the arguments `used`; returns notes.
 
     Raises:
-      ValueError: for a translation without its languages, or a script whose task is not here.
+      ValueError: for a translation without its languages, or an unknown script where no key says what is learned.
     """
     notes = _complete_flax(values, used)
     if (given := used.pop("script", None)) is not None:
-        if _stem(given) in _REFUSED:
-            raise ValueError(
-                f"{given} trains a network that only decodes, such as GPT-2, and `limba run` trains T5s and encoders. "
-                "Leave the script's name out: a T5 learns to continue texts with task prefix_lm, and masked spans "
-                "without it; an encoder learns masked words."
-            )
         used["script"] = FLAX_MASKS if _plain(given) == MASKS and _is_flax(given) else _plain(given)
         if used["script"] is None:
             notes += [f"Without effect: {given} (of a script that is not known here the keys say what is learned)."]
@@ -86,6 +101,15 @@ def complete(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
             used["script"] = MASKS
         elif asks & {*_OF_SUMMARIES}:
             used["script"] = SUMMARIES
+        elif given is not None and "answers" not in used:
+            raise ValueError(
+                f"{given} is no script that `limba run` knows, and no key says what is learned. It knows "
+                f"{', '.join(_SCRIPTS)}: write the one that yours does the same as, or no name; then the model and the "
+                "data say what is learned."
+            )
+    if given is not None and _stem(given) == "run_mlm_wwm" and "whole_word_mask" not in used:
+        used["whole_word_mask"] = True
+        notes.append(f"{given} masks whole words: whole_word_mask is true.")
     script = used.get("script")
     has_languages = used.get("source_lang") and used.get("target_lang")
     if script == TRANSLATIONS and not used.get("benchmark") and not has_languages:

@@ -44,7 +44,7 @@ def test_the_script_is_the_first_word(tmp_path):
     arguments, notes = from_command_line(["run_seq2seq_qa.py", str(tmp_path / "c.json"), "--max_steps", "5"])
     assert arguments.questions == ("question", "context", "answers") and arguments.max_steps == 5
     assert from_command_line(["run_ner", str(tmp_path / "c.json")])[0].has_word_task
-    arguments, notes = from_command_line(["my_train.py", str(tmp_path / "c.json")])
+    arguments, notes = from_command_line(["my_train.py", str(tmp_path / "c.json"), "--label_column_name", "mood"])
     assert arguments.script is None
     assert notes == ["Without effect: my_train.py (of a script that is not known here the keys say what is learned)."]
     with pytest.raises(ValueError, match="run_translation needs the languages: write source_lang"):
@@ -56,6 +56,40 @@ def test_a_script_of_another_task_is_refused(tmp_path, script):
     (tmp_path / "c.json").write_text(json.dumps(BASE))
     with pytest.raises(ValueError, match=f"{script} trains a network that only decodes, .* with task prefix_lm"):
         from_command_line([script, str(tmp_path / "c.json")])
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (["run_xnli.py", "--language", "de"], "run_xnli.py takes .* Write run_glue with the files of a language"),
+        (["run_swag", "--tokenizer_name", "m"], "run_swag chooses among several endings .* text_column_name, a templ"),
+        (["run_clm.py", "--no_such_key", "1"], "run_clm.py trains a network that only decodes"),
+        (["foo.py"], "foo.py is no script that `limba run` knows, .* It knows run_summarization, .*run_ner, run_glue"),
+    ],
+)
+def test_no_script_without_its_task_trains_something_else(tmp_path, script, words):
+    (tmp_path / "c.json").write_text(json.dumps(BASE))
+    with pytest.raises(ValueError, match=words):
+        from_command_line([script[0], str(tmp_path / "c.json"), *script[1:]])
+
+
+@pytest.mark.parametrize("key", ["--task=masked_lm", "--mlm_probability=0.2", "--answers=label", "--source_prefix=x: "])
+def test_a_script_of_one_s_own_passes_where_a_key_says_what_is_learned(tmp_path, key):
+    (tmp_path / "c.json").write_text(json.dumps(BASE))
+    _, notes = from_command_line(["foo.py", str(tmp_path / "c.json"), key])
+    assert notes[0].startswith("Without effect: foo.py (of a script that is not known here")
+
+
+def test_run_mlm_wwm_masks_whole_words(tmp_path):
+    (tmp_path / "c.json").write_text(json.dumps(BASE))
+    for script, more, whole in (
+        ("run_mlm_wwm.py", [], True),
+        ("run_mlm_wwm", ["--whole_word_mask", "false"], False),
+        ("run_mlm.py", [], False),
+    ):
+        arguments, notes = from_command_line([script, str(tmp_path / "c.json"), *more])
+        assert (arguments.script, arguments.whole_word_mask) == ("run_mlm", whole)
+        assert any("masks whole words" in note for note in notes) is whole
 
 
 @pytest.mark.parametrize(
@@ -89,7 +123,7 @@ def test_arguments_in_python_are_not_read_and_their_json_is(tmp_path):
     for rest in ([], ["--do_train"]):
         with pytest.raises(ValueError, match=r"ta\.py is a file of Python, .* not read.*args\.to_json_string\(\)"):
             from_command_line([str(tmp_path / "ta.py"), *rest])
-    keys = [f"--{name}={value}" for name, value in BASE.items()]
+    keys = [f"--{name}={value}" for name, value in (BASE | {"task": "prefix_lm"}).items()]
     assert from_command_line([str(tmp_path / "mine.py"), *keys])[0].output_dir == "o"
     (tmp_path / "training_args.bin").write_bytes(b"PK\x03\x04more")
     with pytest.raises(ValueError, match=r"training_args\.bin keeps objects of Python.*torch\.load\(.*to_json_string"):
