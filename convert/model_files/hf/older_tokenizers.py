@@ -2,20 +2,33 @@
 
 vocab.txt                   BERT's WordPiece, a token a line
 vocab.json, merges.txt      byte-level BPE, as RoBERTa has it
+sentencepiece.bpe.model     SentencePiece's unigrams, as XLM-R has them, or CamemBERT
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from limba.files import untrusted_json
+from limba.files import untrusted_files, untrusted_json
 
-WORDPIECE, BYTES = ("vocab.txt",), ("vocab.json", "merges.txt")
+WORDPIECE, BYTES, UNIGRAMS = ("vocab.txt",), ("vocab.json", "merges.txt"), ("sentencepiece.bpe.model",)
 _OF_BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
 _OF_ROBERTA = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+# The tokens before the pieces of SentencePiece, with their scores, and how many of its own pieces these take the place
+# of: fairseq's order, in which each piece has another id than in the model.
+_FIRST: Mapping[str, tuple[list[tuple[str, float]], int]] = {
+    "xlm-roberta": ([("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)], 3),
+    "camembert": (
+        [("<s>NOTUSED", 0.0), ("<pad>", 0.0), ("</s>NOTUSED", 0.0), ("<unk>", 0.0), ("<unk>NOTUSED", -100.0)],
+        1,
+    ),
+}
+_UNIGRAM, _CONTROL, _USER_DEFINED = 1, 3, 4  # of SentencePiece's TrainerSpec and of its pieces
 
 
 def has_files(folder: Path) -> bool:
     """Whether a tokenizer can be made of the folder's files."""
-    return any(all((folder / name).is_file() for name in names) for names in (WORDPIECE, BYTES))
+    return any(all((folder / name).is_file() for name in names) for names in (WORDPIECE, BYTES, UNIGRAMS))
 
 
 def content(folder: Path) -> bytes:
@@ -24,12 +37,17 @@ def content(folder: Path) -> bytes:
     Raises:
       ValueError: if a file is damaged, or a special token is not in the vocabulary.
     """
-    file = folder / "tokenizer_config.json"
-    config = untrusted_json.read_object(file) if file.is_file() else {}
+    config = _read(folder / "tokenizer_config.json")
     is_wordpiece = (folder / WORDPIECE[0]).is_file()
     usual = _OF_BERT if is_wordpiece else _OF_ROBERTA
     named = {role: _token(config.get(f"{role}_token", token)) for role, token in usual.items()}
+    if (folder / UNIGRAMS[0]).is_file() and not is_wordpiece:
+        return _unigrams(folder, config, named).encode()
     return (_wordpiece if is_wordpiece else _bytes)(folder, config, named).encode()
+
+
+def _read(file: Path) -> dict[str, Any]:
+    return untrusted_json.read_object(file) if file.is_file() else {}
 
 
 def _token(value: object) -> str:
@@ -77,6 +95,46 @@ def _bytes(folder: Path, config: dict, named: dict[str, str]) -> str:
     tokenizer.add_special_tokens([AddedToken(x, lstrip=role == "mask", special=True) for role, x in named.items()])
     cls, sep = ((named[role], ids[named[role]]) for role in ("cls", "sep"))
     tokenizer.post_processor = processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=space)
+    return tokenizer.to_str()
+
+
+def _unigrams(folder: Path, config: dict, named: dict[str, str]) -> str:
+    """As transformers' XLMRobertaConverter and CamembertConverter."""
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    file = folder / UNIGRAMS[0]
+    try:
+        proto = sentencepiece_pb2.ModelProto.FromString(untrusted_files.read_bytes(file))
+    except DecodeError as error:
+        raise ValueError(f"{file} is damaged: it is no model of SentencePiece. Download it again.") from error
+    if proto.trainer_spec.model_type != _UNIGRAM:
+        raise ValueError(
+            f"{file} is no unigram model of SentencePiece, as XLM-R and CamemBERT have. Save the tokenizer with "
+            "transformers, AutoTokenizer.from_pretrained(IN).save_pretrained(OUT): then there is a tokenizer.json."
+        )
+    kinds = str(config.get("tokenizer_class")), str(_read(folder / "config.json").get("model_type"))
+    is_camembert = any(kind.lower().startswith("camembert") for kind in kinds)
+    first, num_replaced = _FIRST["camembert" if is_camembert else "xlm-roberta"]
+    pieces = [*first, *((piece.piece, piece.score) for piece in proto.pieces[num_replaced:]), ("<mask>", 0.0)]
+    ids = {token: id_ for id_, (token, _) in reversed([*enumerate(pieces)])}
+    _check(file, ids, named)
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=ids["<unk>"]))
+    charsmap = proto.normalizer_spec.precompiled_charsmap
+    steps = [normalizers.Strip(left=False, right=True), normalizers.Replace(Regex(" {2,}"), "▁")]
+    tokenizer.normalizer = normalizers.Sequence([*([normalizers.Precompiled(charsmap)] if charsmap else []), *steps])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()  # add_prefix_space has no effect on these classes
+    tokenizer.decoder = decoders.Metaspace()
+    own = [(piece.piece, piece.type == _CONTROL) for piece in proto.pieces if piece.type in (_CONTROL, _USER_DEFINED)]
+    tokenizer.add_tokens([AddedToken(token, normalized=False, special=special) for token, special in own])
+    tokenizer.add_special_tokens([AddedToken(x, lstrip=role == "mask", special=True) for role, x in named.items()])
+    cls, sep = (named[role] for role in ("cls", "sep"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} {sep} $B {sep}",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
+    )
     return tokenizer.to_str()
 
 

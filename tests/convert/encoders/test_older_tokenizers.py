@@ -1,8 +1,10 @@
-"""Folders with vocab.txt, or with vocab.json and merges.txt, give the tokens that transformers makes of them."""
+"""Folders with vocab.txt, vocab.json and merges.txt, or sentencepiece.bpe.model give the tokens that transformers makes
+of them."""
 
 import json
 
 import pytest
+import sentencepiece
 import transformers
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
 
@@ -41,6 +43,48 @@ def test_tokens_are_those_of_transformers(kind, settings, tmp_path):
     ours, other = Tokenizer.from_file(str(file)), {0: pad, pad: 0}
     for text in TEXTS:
         assert [other.get(i, i) for i in ours.encode(text).ids] == theirs(text)["input_ids"], text
+
+
+@pytest.mark.parametrize("kind", ["xlm-roberta", "camembert"])
+@pytest.mark.parametrize("settings", [{}, {"add_prefix_space": False}])
+@pytest.mark.parametrize("rule", ["nmt_nfkc", "identity"])
+def test_tokens_of_unigrams_are_those_of_transformers(kind, settings, rule, tmp_path):
+    """With fairseq's order of the special tokens; of CamemBERT too, which has another one."""
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS * 9),
+        model_prefix=str(tmp_path / "sentencepiece.bpe"),
+        vocab_size=70,
+        hard_vocab_limit=False,
+        normalization_rule_name=rule,
+        user_defined_symbols=["vital"],
+        minloglevel=2,
+    )
+    (tmp_path / "sentencepiece.bpe.vocab").unlink()
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    if settings:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+    assert theirs.is_fast and type(theirs).__name__ in ("XLMRobertaTokenizerFast", "CamembertTokenizerFast")
+    file, pad = encoder_vocabularies.of_new_network(tmp_path / "config.json", ModelHints())
+    assert pad == theirs.pad_token_id == 1
+    ours, other = Tokenizer.from_file(str(file)), {0: 1, 1: 0}
+    assert ours.get_vocab_size() == len(theirs)
+    for text in [*TEXTS, "a  <mask>  vital\u00a0c ", "<s> a</s>", ""]:
+        assert [other.get(i, i) for i in ours.encode(text).ids] == theirs(text)["input_ids"], text
+    pair = ours.encode("a b", "c")
+    assert [other.get(i, i) for i in pair.ids] == theirs("a b", "c")["input_ids"]
+
+
+def test_a_model_of_sentencepiece_that_is_none_is_named(tmp_path):
+    file = tmp_path / "sentencepiece.bpe.model"
+    file.write_bytes(b"\xff\x00nothing")
+    with pytest.raises(ValueError, match=r"sentencepiece.bpe.model is damaged"):
+        encoder_vocabularies.of_new_network(tmp_path / "config.json", ModelHints())
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS * 9), model_prefix=str(file.with_suffix("")), model_type="bpe", vocab_size=80
+    )
+    with pytest.raises(ValueError, match=r"is no unigram model of SentencePiece.*save_pretrained\(OUT\)"):
+        encoder_vocabularies.of_new_network(tmp_path / "config.json", ModelHints())
 
 
 def test_a_vocabulary_without_its_special_tokens_is_named(tmp_path):
