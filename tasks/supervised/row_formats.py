@@ -7,13 +7,13 @@ A format is called with a row, `{column: value}`, and returns `Example`s. The te
 import dataclasses
 import json
 import re
-import string
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from tasks.supervised import column_templates
 from tasks.supervised.cell_texts import as_text, plain_text
 from tasks.supervised.postprocessors import string_to_float
 
@@ -124,16 +124,13 @@ class Template:
     @property
     def _fields(self) -> tuple[str, ...]:
         try:
-            parts = list(string.Formatter().parse(self.inputs))
+            fields = [name for _, name in column_templates.parts(self.inputs) if name is not None]
         except ValueError as error:
             raise ValueError(
-                f"The inputs {self.inputs!r} are not a template: {error}. Double braces that are meant."
+                f"The inputs {self.inputs!r} are not a template: {error}. Double braces that are meant, and rename a "
+                "column with a brace in its name."
             ) from error
-        fields = [name for _, name, _, _ in parts if name is not None]
-        strange = [name for name in fields if not name.strip()] + [
-            f"{name}!{conversion or ''}:{spec or ''}" for _, name, spec, conversion in parts if spec or conversion
-        ]
-        if strange:
+        if strange := [name for name in fields if not name.strip()]:
             raise ValueError(f"The inputs {self.inputs!r} have {strange}; braces hold the name of a column only.")
         return tuple(dict.fromkeys(fields))
 
@@ -164,7 +161,7 @@ class Template:
     def __call__(self, row: Row) -> list[Example]:
         inputs = "".join(
             literal + ("" if name is None else as_text(row[name]))
-            for literal, name, _, _ in string.Formatter().parse(self.inputs)
+            for literal, name in column_templates.parts(self.inputs)
         )
         label = as_text(row[self.label_column])
         if self.labels is None:

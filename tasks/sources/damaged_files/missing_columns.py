@@ -34,6 +34,11 @@ def describe(column: str, found: Sequence[str], wanted: Sequence[str], builder: 
             f"{problem}: its header {found[0]!r} is separated by {other!r}. Save it with commas, {tabs}, or give "
             f"data_files={source} with all splits, after `from tasks import sources`."
         )
+    if f"{{{column}}}" in found:
+        return (
+            f"{problem}: braces stand for the column whose name is in them, and the column is {{{column}}}. Rename it: "
+            "a name cannot have braces here."
+        )
     nearest = difflib.get_close_matches(column, found, n=1, cutoff=0.5)
     if builder == "csv" and not nearest and any(map(_looks_like_a_value, found)):
         first = ",".join(found)

@@ -197,13 +197,20 @@ def test_templates():
     for inputs, message in (
         ("text", "no column"),
         ("{}", "name of a column only"),
-        ("{a:3}", "column only"),
-        ("{", "not a template"),
+        ("{", "not a template: a single '{'"),
+        ("{sum}}", "not a template: a single '}'.*rename a column with a brace in its name"),
     ):
         with pytest.raises(ValueError, match=message):
             _ = formats.Template(inputs, "y").columns
     with pytest.raises(ValueError, match="at least two"):
         formats.Template("{t}", "y", ["a"])
+
+
+def test_a_column_may_have_any_name_without_braces():
+    row = {"text:full": "T", "a!b": 3, "x.y[0]": "z", "y": "ok"}
+    template = formats.Template("{text:full} {{{a!b}}} {x.y[0]}", "y")
+    assert template.columns == ("text:full", "a!b", "x.y[0]", "y")
+    assert template(row)[0].inputs == "T {3} z"
 
 
 def test_the_table_is_whole():

@@ -42,3 +42,12 @@ def test_more_readers_than_documents(tmp_path):
     source = sources.HuggingFaceSource({"train": str(tmp_path / "one.txt")})
     with pytest.raises(ValueError, match=r"set DatasetConfig\.num_readers to at most the number of documents\.$"):
         source.chunks_of("train", False, 0, reader=1, num_readers=8)
+
+
+def test_a_column_with_braces_in_its_name(tmp_path):
+    file = tmp_path / "stories.csv"
+    file.write_text("{doc},mood\nwind,glad\n")
+    with pytest.raises(
+        ValueError, match=r"no column 'doc' in .*: braces stand for .* the column is \{doc\}\. Rename it"
+    ):
+        _check(file, ["doc", "mood"])
