@@ -14,7 +14,7 @@ _OF_MODEL = (*_OF_NETWORK, ".safetensors", ".bin", ".msgpack")
 # What a run leaves in OUTPUT_DIR beside the model, which may be where the model was.
 OF_RUNS = (
     *("run.gin", "run.json", "*_results.json", "trainer_state.json", "generated_predictions.txt"),
-    *("predict_results.txt", "predictions.txt", "README.md", "conversion_report.json", "loss.png"),
+    *("predict_results*.txt", "predictions.txt", "README.md", "conversion_report.json", "loss.png"),
 )
 _BEGINS = "# Held when the run began: "
 # A larger file is known by its size, its beginning and its end.

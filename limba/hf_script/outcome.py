@@ -121,8 +121,11 @@ def write_answers(directory: Path, out: Path, arguments: RunArguments, seconds: 
         lines += [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     answers = arguments.row_answers
     texts = answers.lines(script_data.written(arguments, [line["prediction"] for line in lines]))
-    storage.replace_text(out / answers.file, "".join(f"{text}\n" for text in texts))
-    print(f"answers to the test split: {out / answers.file}")
+    file = out / answers.file
+    if answers.network == "SequenceClassifier" and arguments.benchmark == "glue":  # as run_glue.py with task_name
+        file = file.with_stem(f"{file.stem}_{arguments.dataset_name}")
+    storage.replace_text(file, "".join(f"{text}\n" for text in texts))
+    print(f"answers to the test split: {file}")
     tokens = [len(line["prediction_tokens"]) for line in lines if "prediction_tokens" in line]
     counts = {"tokens_per_prediction": sum(tokens) / len(tokens)} if tokens and not answers.network else {}
     rows = arguments.per_device_eval_batch_size * jax.device_count()

@@ -171,7 +171,7 @@ def row_dataset(
         form = SupervisedDataset(inputs or "", label_column, labels, hidden)
     if metric_names is not None:
         form = dataclasses.replace(form, metric_fns=tuple(map(_metric, metric_names)))
-    elif entry in COMBINED_SCORES:
+    elif entry is not None and entry in COMBINED_SCORES:
         form = dataclasses.replace(form, metric_fns=(*form.metrics, COMBINED_SCORES[entry]))
     return _as_scripts(form, answers)
 

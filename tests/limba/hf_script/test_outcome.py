@@ -34,3 +34,16 @@ def test_a_line_of_predictions_keeps_the_blanks_of_its_text(tmp_path):
     arguments = from_values(KEYS | {"output_dir": str(tmp_path), "do_predict": True, "test_file": "t.csv"})[0]
     outcome.write_answers(tmp_path, tmp_path, arguments, None)
     assert (tmp_path / "generated_predictions.txt").read_text() == "-, --  s   s\na  b\n\n"
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"), [({"task_name": "MRPC"}, "predict_results_mrpc.txt"), (KEYS, "predict_results.txt")]
+)
+def test_predicted_labels_of_a_task_of_glue_have_its_name(keys, name, tmp_path):
+    (tmp_path / "t-predict.jsonl-00000-of-00001").write_text(json.dumps({"inputs": {}, "prediction": "yes"}) + "\n")
+    more = {"output_dir": str(tmp_path / "out"), "do_predict": True, "test_file": "t.csv", "train_file": "t.csv"}
+    arguments = from_values({"model_name_or_path": "m", **keys, **more, "answers": "label"})[0]
+    (tmp_path / "out").mkdir()
+    outcome.write_answers(tmp_path, tmp_path / "out", arguments, None)
+    assert [file.name for file in (tmp_path / "out").iterdir()] == [name]
+    assert (tmp_path / "out" / name).read_text() == "index\tprediction\n0\tyes\n"
