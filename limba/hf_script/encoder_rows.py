@@ -86,7 +86,41 @@ def _of_documents(arguments: RunArguments, model: Any) -> dict[str, Any]:
     keys: dict[str, Any] = first_column(arguments)
     if (length := _length(arguments, length, model)) != arguments.max_seq_length:
         keys["max_seq_length"] = length
-    return keys | script_data.rows_of_samples(dataclasses.replace(arguments, **keys), model.vocabulary)
+    return keys | _rows_of_samples(dataclasses.replace(arguments, **keys), model.vocabulary)
+
+
+def _rows_of_samples(arguments: RunArguments, described: Mapping[str, Any]) -> dict[str, int]:
+    """`max_train_samples` and `max_eval_samples` as documents: run_mlm.py counts rows, behind the grouping of texts.
+
+    Args:
+      described: the vocabulary of an encoder.
+    """
+    from tasks import objectives
+    from tasks.pretraining import masked_text
+
+    keys = {
+        split: key
+        for split, key in script_data.MOST.items()
+        if split in script_data.used_splits(arguments) and getattr(arguments, key)
+    }
+    if not keys:
+        return {}
+    corpus = script_data.find(dataclasses.replace(arguments, max_train_samples=None, max_eval_samples=None))
+    column, length = arguments.text_column, arguments.inputs_length
+    source = masked_text.open_source(corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, column)
+    objective = objectives.MaskedLM(pairs="next_sentence" if arguments.use_nsp else "")
+    found = {}
+    for split, key in keys.items():
+        source.check(split)
+        wanted, opened = getattr(arguments, key), masked_text.open_vocabulary(described)
+        found[key], made = masked_text.documents_of_examples(
+            source, split, column, opened, objective.raw_length(length), wanted, arguments.line_by_line
+        )
+        logger.info(
+            "%s %d counts rows of at most %d tokens, as in run_mlm.py: the first %d documents are read, which make %d.",
+            *(key, wanted, length, found[key], made),
+        )
+    return found
 
 
 def _length(arguments: RunArguments, length: int, model: Any) -> int:

@@ -148,6 +148,8 @@ def _documents(arguments: RunArguments, plan: Plan) -> list[Statement]:
     else:
         of_task = spans
         function, of_lengths = "span_corruption_lengths", {"inputs_length": length, **spans}
+    if plan.encoder and arguments.line_by_line:
+        of_task["line_by_line"] = True
     masks = given(
         noise_density=arguments.mlm_probability,
         whole_words=arguments.whole_word_mask or None,

@@ -22,7 +22,7 @@ BUFFER = 4096
 _SPLITS = ("train", "training", "validation", "test")
 # Bytes of text a token beyond which files surely fill the buffers, and are not tokenized to find it out.
 _BYTES_OF_TOKEN = 8
-_MOST = {"train": "max_train_samples", "validation": "max_eval_samples", "test": "max_predict_samples"}
+MOST = {"train": "max_train_samples", "validation": "max_eval_samples", "test": "max_predict_samples"}
 # Of the length of labels, as in `limba.inference.text_batches`.
 _MULTIPLE = 8
 
@@ -75,7 +75,7 @@ def find(arguments: RunArguments) -> Corpus:
         share = arguments.validation_split_percentage
         logger.info("There is no validation split: the first %d %% of the training documents are held out.", share)
         parts |= {"train": f"train[{share}%:]", "validation": f"train[:{share}%]"}
-    for split, key in _MOST.items():
+    for split, key in MOST.items():
         most = getattr(arguments, key)
         if most is not None and split in parts:
             parts[split] = f"{parts[split]}[:{most}]"
@@ -221,42 +221,19 @@ def count_examples(arguments: RunArguments, corpus: Corpus, vocabulary: Any, is_
     fills_buffers = source.num_bytes("train") > BUFFER * objective.raw_length(length) * _BYTES_OF_TOKEN
     if not counts and fills_buffers and arguments.max_train_samples is None:
         return Counted(buffer=BUFFER)
-    if not counts:
+    if arguments.line_by_line and not is_encoder:
+        logger.warning("Without effect: line_by_line (it is a key of run_mlm.py, and a T5 learns full rows).")
+    if arguments.line_by_line and is_encoder:
+        number, is_exact = masked_text.count_lines(source, "train", column), True
+        if not counts:
+            return Counted(buffer=min(BUFFER, number))
+    elif not counts:
         tokens, _ = masked_text.count_tokens(source, "train", column, opened)
         return Counted(buffer=min(BUFFER, max(1, tokens // objective.raw_length(length))))
-    number, is_exact = masked_text.count_examples(source, "train", column, opened, objective, length)
+    else:
+        number, is_exact = masked_text.count_examples(source, "train", column, opened, objective, length)
     drops_last = not is_encoder or arguments.script == script_names.FLAX_MASKS
     return Counted(number, is_exact, min(BUFFER, number), drops_last)
-
-
-def rows_of_samples(arguments: RunArguments, described: Mapping[str, Any]) -> dict[str, int]:
-    """`max_train_samples` and `max_eval_samples` as documents: run_mlm.py counts rows, behind the grouping of texts.
-
-    Args:
-      described: the vocabulary of an encoder.
-    """
-    from tasks import objectives
-    from tasks.pretraining import masked_text
-
-    keys = {split: key for split, key in _MOST.items() if split in used_splits(arguments) and getattr(arguments, key)}
-    if not keys:
-        return {}
-    corpus = find(dataclasses.replace(arguments, max_train_samples=None, max_eval_samples=None))
-    column, length = arguments.text_column, arguments.inputs_length
-    source = masked_text.open_source(corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, column)
-    objective = objectives.MaskedLM(pairs="next_sentence" if arguments.use_nsp else "")
-    found = {}
-    for split, key in keys.items():
-        source.check(split)
-        wanted, opened = getattr(arguments, key), masked_text.open_vocabulary(described)
-        found[key], made = masked_text.documents_of_examples(
-            source, split, column, opened, objective.raw_length(length), wanted
-        )
-        logger.info(
-            "%s %d counts rows of %d tokens, as in run_mlm.py: the first %d documents are read, which make %d.",
-            *(key, wanted, length, found[key], made),
-        )
-    return found
 
 
 def check_vocabulary(reference: Any) -> None:

@@ -36,6 +36,21 @@ def split_into_windows(tokens: np.ndarray, length: int) -> tuple[np.ndarray, np.
     return windows.reshape(num_windows, length), lengths
 
 
+def one_window_each(tokens: np.ndarray, lengths: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A window for each text that has a token, cut at `length`: as of `split_into_windows`, and which texts they are.
+
+    Args:
+      tokens, lengths: of all texts, one behind the other, and of each.
+    """
+    which = np.flatnonzero(lengths)
+    kept = np.minimum(lengths[which], length)
+    windows = np.zeros((len(which), length), np.int32)
+    is_text = np.arange(length) < kept[:, None]
+    first = (np.cumsum(lengths) - lengths)[which]
+    windows[is_text] = tokens[(first[:, None] + np.arange(length))[is_text]]
+    return windows, kept, which
+
+
 @dataclasses.dataclass(frozen=True)
 class Denoise(Step):
     """Makes examples of documents: tokenizes, concatenates, cuts into windows and corrupts these by an objective.
@@ -50,6 +65,8 @@ class Denoise(Step):
         mean less padding.
       mode: text in front of the inputs that tells a model of several objectives which one is meant, such as UL2's
         "[NLU]". Its tokens count as inputs, and windows are that much shorter.
+      line_by_line: each document is a window of its own, and its rest is cut: `line_by_line` of run_mlm.py. Only for
+        objectives that take windows of one token, such as `objectives.MaskedLM`.
       output_features, sequence_length: set by `tasks.registry.steps.bind`, or by SeqIO.
     """
 
@@ -57,6 +74,7 @@ class Denoise(Step):
     text_column: str = "text"
     documents_per_batch: int = 1024
     mode: str = ""
+    line_by_line: bool = False
     output_features: Mapping[str, Feature] | None = None
     sequence_length: Mapping[str, int] | None = None
 
@@ -144,15 +162,19 @@ class Denoise(Step):
             tokens, lengths = encode_batch(vocabulary, texts)
             if self.objective.eos_after_documents:
                 tokens, lengths = np.insert(tokens, np.cumsum(lengths), vocabulary.eos_id), lengths + 1
-            windows, window_lengths = split_into_windows(tokens, raw_length)
+            if self.line_by_line:
+                windows, window_lengths, first_documents = one_window_each(tokens, lengths, raw_length)
+            else:
+                windows, window_lengths = split_into_windows(tokens, raw_length)
+                first_tokens = np.arange(len(windows)) * raw_length
+                first_documents = np.searchsorted(np.cumsum(lengths), first_tokens, side="right")
             seeds = objectives.example_seeds(seed, 0, len(windows))
             corrupted = self.objective.corrupt(windows, window_lengths, seeds, ids)
             features = {"targets": (corrupted.targets, corrupted.targets_lengths), **corrupted.others}
             if has_inputs:
                 inputs = np.concatenate([np.tile(mode, (len(windows), 1)), corrupted.inputs], axis=1)
                 features["inputs"] = inputs, corrupted.inputs_lengths + len(mode)
-            first_tokens = np.arange(len(windows)) * raw_length
-            return features, np.searchsorted(np.cumsum(lengths), first_tokens, side="right")
+            return features, first_documents
 
         return make_examples
 

@@ -47,6 +47,7 @@ def task(
     noise_density: float = 0.15,
     mean_noise_span_length: float = 3.0,
     shuffle_buffer_size: int = 4096,
+    line_by_line: bool = False,
 ) -> str:
     """Registers the task, unless it is there already, and returns its name.
 
@@ -64,6 +65,7 @@ def task(
         noise_density=noise_density,
         mean_noise_span_length=mean_noise_span_length,
         shuffle_buffer_size=shuffle_buffer_size,
+        line_by_line=line_by_line,
     ).name
 
 
@@ -156,16 +158,25 @@ def count_examples(
     return total // raw_length, is_exact
 
 
+def count_lines(source: ShardedSource, split: str, text_column: str) -> int:
+    """The documents of a split that are not blank."""
+    return sum(bool((document[text_column] or "").strip()) for batch in source.documents(split) for document in batch)
+
+
 def documents_of_examples(
-    source: ShardedSource, split: str, text_column: str, vocabulary: Vocabulary, raw_length: int, examples: int
-) -> tuple[int, int]:
+    source: ShardedSource, split: str, text_column: str, vocabulary: Vocabulary, raw_length: int, examples: int,
+    line_by_line: bool = False,
+) -> tuple[int, int]:  # fmt: skip
     """How many of a split's first documents make `examples`, and how many these make: more if the last one is long.
 
-    All documents where they make fewer. Beyond 20,000 documents the number follows from the mean length of these.
+    With `line_by_line` each that is not blank makes one. All documents where they make fewer. Beyond 20,000 documents
+    the number follows from the mean length of these.
     """
     num_tokens = num_documents = 0
     for batch in source.documents(split):
         _, lengths = encode_batch(vocabulary, [(document[text_column] or "").encode() for document in batch])
+        if line_by_line:
+            lengths, raw_length = np.minimum(lengths, 1), 1
         totals = num_tokens + np.cumsum(lengths)
         last = int(np.searchsorted(totals, examples * raw_length))
         if last < len(batch):

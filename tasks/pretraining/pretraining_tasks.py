@@ -23,6 +23,7 @@ def register_pretraining_task(
     noise_density: float = 0.15,
     mean_noise_span_length: float = 3.0,
     shuffle_buffer_size: int = 4096,
+    line_by_line: bool = False,
 ) -> Task:
     """Registers an objective over a corpus as a SeqIO task with the features `inputs` and `targets`, EOS on both.
 
@@ -39,6 +40,7 @@ def register_pretraining_task(
       mode: text in front of the inputs that says which objective is meant, where a model has several.
       noise_density, mean_noise_span_length: see `objectives.SpanCorruption`; spans of 20 are right for bytes.
       shuffle_buffer_size: examples in the shuffle buffers of all readers together.
+      line_by_line: see `denoising.Denoise`.
 
     Raises:
       ValueError: if the name is taken by a task with other arguments; if the objective is none, if there is also an
@@ -69,7 +71,7 @@ def register_pretraining_task(
     return TaskRegistry.add(
         name,
         source=corpora.open_source(data_files, text_column),
-        preprocessors=[denoising.Denoise(objective, text_column, mode=mode)],
+        preprocessors=[denoising.Denoise(objective, text_column, mode=mode, line_by_line=line_by_line)],
         output_features=features,
         shuffle_buffer_size=shuffle_buffer_size,
     )

@@ -92,7 +92,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     **dict.fromkeys(("min_loss_scale", "max_loss_scale"), "bf16 needs no scaled loss"),
     **dict.fromkeys(("predict_with_generate", "use_generate_on_valid"), _ANSWERS),
     **dict.fromkeys(("pad_to_max_length", "short_seq_prob", "group_by_length"), _LENGTHS),
-    "line_by_line": "lines are joined to full rows, so there are fewer rows and steps than with a row for each line",
     **dict.fromkeys(("lang", "forced_bos_token"), _LANGUAGES),
     **dict.fromkeys(("length_column_name", "sortish_sampler", "train_sampling_strategy"), _LENGTHS),
     **dict.fromkeys(("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object"), _SUMS),

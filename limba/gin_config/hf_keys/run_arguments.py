@@ -75,6 +75,7 @@ class RunArguments:
     mlm_probability: float = _key("share of tokens that is masked", 0.15)
     mean_noise_span_length: float = _key("tokens of a masked span, of a T5", 3.0)
     whole_word_mask: bool = _key("mask whole words, of an encoder", False)
+    line_by_line: bool = _key("of an encoder: a row for each document, a line of txt, cut at max_seq_length", False)
     use_nsp: bool = _key("predict the next sentence too, of an encoder", False)
     # --------------------------------------------------- fine-tuning -------------------------------------------------
     benchmark: str | None = _key("glue or super_glue, with the task as dataset_name; or squad, cnn_dailymail …")

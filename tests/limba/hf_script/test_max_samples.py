@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 
 from limba.checkpoint_files import run_folder
+from limba.data import contract
 from limba.gin_config.hf_keys.script_keys import from_values
 from limba.hf_script import encoder_rows, script_data, text_rows
+from tasks import objectives
+from tasks.pipeline import predictions
+from tasks.pretraining import masked_text
+from tasks.registry import TaskRegistry
 from tasks.supervised import row_formats, script_task
+from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 
 ROWS = 60
 MODEL = types.SimpleNamespace(
@@ -129,3 +135,29 @@ def test_rows_of_documents_are_as_long_as_run_mlm_makes_them(tmp_path, of_tokeni
     )
     files = {"train": str(tmp_path / "train.txt")}
     assert encoder_rows.found(_complete("run_mlm", files, None), model) == {"max_seq_length": length}
+
+
+@pytest.mark.parametrize(("keys", "rows"), [({}, 20), ({"max_train_samples": 8}, 8), ({"line_by_line": False}, 3)])
+def test_line_by_line_a_line_is_a_row(tmp_path, keys, rows):
+    """Of ten lines with 5 tokens of text and ten with 15, the longer are cut at 10: rows have 12 with CLS and SEP."""
+    write_tokenizer(tmp_path / "tokenizer.json", SPECIAL_TOKENS)
+    (tmp_path / "lines.txt").write_text(("w1 " * 5 + "\n\n" + "w2 " * 15 + "\n") * 10)
+    vocabulary = {"class": run_folder.TOKENIZERS, "tokenizer_file": str(tmp_path / "tokenizer.json")}
+    given = {"script": "run_mlm", "model_name_or_path": "m", "output_dir": "o", "do_train": True, "line_by_line": True}
+    given |= {"train_file": str(tmp_path / "lines.txt"), "max_seq_length": 12 if rows > 3 else 66}
+    model = types.SimpleNamespace(**vars(MODEL), tokenizer_length=None, vocabulary=vocabulary)
+    arguments = from_values(given | keys)[0]
+    arguments = arguments.__class__(**(vars(arguments) | encoder_rows.found(arguments, model)))
+    corpus = script_data.find(arguments)
+    assert script_data.count_examples(arguments, corpus, vocabulary, is_encoder=True).number == rows
+    if rows != 20:
+        return
+    name = masked_text.task(
+        *("lines_as_rows", masked_text.open_vocabulary(vocabulary), corpus.files),
+        objective=objectives.MaskedLM(),
+        line_by_line=arguments.line_by_line,
+    )
+    config = contract.DatasetConfig(name, {"inputs": 12}, "train", 1, seed=0)
+    examples = list(predictions.examples(TaskRegistry.get(name), config))
+    TaskRegistry.remove(name)
+    assert [len(example["inputs"]) for example in examples] == [7, 12] * 10

@@ -437,7 +437,7 @@ def test_a_data_set_is_read_before_files(tmp_path):
     assert (arguments.train_file, notes) == ("a.txt", [])
 
 
-@pytest.mark.parametrize(("name", "value"), [("lang", "en_XX"), ("forced_bos_token", "en_XX"), ("line_by_line", True)])
+@pytest.mark.parametrize(("name", "value"), [("lang", "en_XX"), ("forced_bos_token", "en_XX")])
 def test_keys_of_other_tokenizers_are_named(name, value):
     keys = {"output_dir": "o", "model_name_or_path": "m", "train_file": "a.txt", name: value}
     _, (note,) = from_values(keys)
