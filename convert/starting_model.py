@@ -245,7 +245,14 @@ def open_model(
         from_hf.say_notes(config_file or path / "config.json", ignored)
     else:
         opened = dataclasses.replace(opened, step_from="the checkpoint")
-    opened = _resized(opened)
+    rows, opened = opened.config.vocab_size, _resized(opened)
+    if (ids := opened.config.vocab_size) > rows:
+        logger.warning(
+            "The tokenizer has %d ids, and the embedding of %s %d rows: %d are added, each the mean of these, as "
+            "transformers' resize_token_embeddings does. Ids below %d keep their rows: the tokenizer must be the "
+            "model's with tokens added.",
+            *(ids, opened.path, rows, ids - rows, rows),
+        )
     return StartingModel(path, opened, hints, any_format.known_vocabulary(opened), opened.config)
 
 
@@ -262,12 +269,6 @@ def _resized(opened: Model) -> Model:
     rows, ids = opened.config.vocab_size, described.get("vocab_size", 0)
     if ids <= rows:
         return opened
-    logger.warning(
-        "The tokenizer has %d ids, and the embedding of %s %d rows: %d are added, each the mean of these, as "
-        "transformers' resize_token_embeddings does. Ids below %d keep their rows: the tokenizer must be the model's, "
-        "with tokens added.",
-        *(ids, opened.path, rows, ids - rows, rows),
-    )
     return trimmed_model.replaced(opened, rows, [[id_] for id_ in range(rows)], ids, opened.vocabulary)
 
 
