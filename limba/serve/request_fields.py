@@ -1,12 +1,11 @@
 """What a request asks for, checked: the fields are OpenAI's, and what is not carried out is refused by name."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
-from limba.files import untrusted_json
+from limba.files import json_text, untrusted_json
 
 _COMPLETION = ("model", "prompt", "max_tokens", "temperature", "n", "stream")
 _EMBEDDING = ("model", "input", "encoding_format")
@@ -109,7 +108,7 @@ def _check_fields(body: Mapping[str, Any], names: tuple[str, ...], limits: Limit
                 422, f"There is no field {_shown(field)}; there are {', '.join(names)}.", field[:_MOST_SHOWN]
             )
         if value not in neutral:
-            allowed = " or ".join(map(json.dumps, neutral)) or "null"
+            allowed = " or ".join(map(json_text.dumps, neutral)) or "null"
             raise _refused(field, value, f"{allowed}, or left out: this server does nothing else with it")
     if body.get("model") is not None:
         check_model(body["model"], limits)
@@ -156,5 +155,5 @@ def _refused(field: str, value: Any, allowed: str) -> RequestError:
 
 def _shown(value: Any) -> str:
     """A value as the client wrote it, cut; texts between single quotes."""
-    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = repr(value) if isinstance(value, str | float) else json_text.dumps(value, ensure_ascii=False)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"

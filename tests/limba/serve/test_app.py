@@ -83,7 +83,7 @@ def test_each_of_twenty_clients_gets_its_own_answer():
         ({"prompt": "a", "max_tokens": 101}, 422, "max_tokens is 101; it is a whole number from 1 to 100."),
         ({"prompt": "a", "max_tokens": True}, 422, "max_tokens is true; it is a whole number"),
         ({"prompt": "a", "temperature": -1}, 422, "temperature is -1; it is a number from 0"),
-        (b'{"prompt": "a", "temperature": NaN}', 422, "temperature is NaN"),
+        (b'{"prompt": "a", "temperature": NaN}', 422, "temperature is nan"),
         ({"prompt": "a", "n": 2}, 422, "n is 2; it is 1: a text has one answer."),
         ({"prompt": "a", "stream": "yes"}, 422, "stream is 'yes'; it is true or false."),
         ({"prompt": "a", "top_p": 0.5}, 422, "top_p is 0.5; it is 1, or left out"),
