@@ -8,6 +8,7 @@ import pytest
 from limba import train
 from limba.files import storage
 from limba.partitioning import meshes
+from tasks.registry import TaskRegistry
 from tests.convert.encoders import conftest
 
 MODULE = """
@@ -141,8 +142,9 @@ def test_a_model_whose_vocabulary_is_not_there(dry_run, tmp_path):
     assert dry_run(VOCABULARY_FILE="gs://bucket/far.model")  # the run reads it
 
 
-def test_a_pair_alone_has_no_negatives(tmp_path, capsys, monkeypatch):
+def test_a_pair_alone_has_no_negatives(tmp_path, capsys, monkeypatch, request):
     """Refused before a folder is made, also where microbatches or an evaluation have one pair."""
+    request.addfinalizer(lambda: TaskRegistry.remove("pairs"))  # which the recipe registers
     conftest.write_tokenizer(tmp_path / "tokenizer.json", conftest.SPECIAL_TOKENS)
     (tmp_path / "pairs.csv").write_text("anchor,positive\nsun,sunny\nrain,rainy\n")
     (tmp_path / "initial" / "checkpoint_3").mkdir(parents=True)
