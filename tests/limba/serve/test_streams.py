@@ -116,7 +116,9 @@ def test_a_long_answer_as_a_whole_ends_when_nobody_waits(spelling, monkeypatch, 
         time.sleep(0.01)
     if leaves:
         connection.close()
-        time.sleep(0.5)
+        ends_at = time.monotonic() + 20
+        while b'status="499"' not in engine.service.metrics.text() and time.monotonic() < ends_at:
+            time.sleep(0.01)
     else:
         assert connection.getresponse().status == 504
     engine.gate.set()
