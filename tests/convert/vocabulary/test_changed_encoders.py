@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import gin
 import numpy as np
 import pytest
 
@@ -13,20 +12,10 @@ from convert.vocabulary import extend as extending
 from convert.vocabulary import replace as replacing
 from convert.vocabulary import trim as trimming
 from limba.checkpoints import checkpointing
-from limba.data.contract import DatasetConfig
-from limba.gin_config import gin_files
-from limba.models import EncoderOnlyModel
-from limba.network.encoders import encoder
-from limba.optimizers import adafactor, schedules
-from limba.train import train
-from limba.training import trainer
-from tasks import objectives, pretraining
-from tasks.registry import TaskRegistry
-from tasks.vocabularies import TokenizerVocabulary
+from tests.convert import training_on
 from tests.convert.vocabularies import GREEK
 from tests.convert.vocabulary import encoders
 from tests.convert.vocabulary.encoders import LATIN
-from tests.limba import small
 
 pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
@@ -52,44 +41,9 @@ def runs(request, tmp_path_factory):
     extending.extend(replaced, extended, corpus, 100, verify=False)
     trimming.trim(extended, trimmed, corpus, min_count=3, verify=False)
     (home / "corpus.jsonl").write_text("\n".join(json.dumps({"text": line}) for line in lines), "utf-8")
-    _train(home / "trimmed", home / "corpus.jsonl", home / "trained")
+    files = dict.fromkeys(("train", "validation"), str(home / "corpus.jsonl"))
+    training_on.train_on(home / "trimmed", files, home / "trained", total_steps=2)
     return home
-
-
-def _train(begun, corpus, out):
-    """Two steps of masked language modelling."""
-    vocabulary = TokenizerVocabulary(str(begun / "tokenizer.json"))
-    task = pretraining.register_pretraining_task(
-        "test_changed_encoders",
-        data_files={split: str(corpus) for split in ("train", "validation")},
-        vocabulary=vocabulary,
-        objective=objectives.MaskedLM(),
-    )
-    gin.clear_config()
-    gin_files.parse_gin_flags([str(begun / "model.gin")], ["encoder.EncoderConfig.dtype = 'float32'"])
-    optimizer = adafactor.Adafactor(logical_factor_rules=adafactor.standard_logical_factor_rules())
-    model = EncoderOnlyModel(gin.get_configurable(encoder.MaskedLanguageModel)(), vocabulary, optimizer)
-    lengths = objectives.lengths(objectives.MaskedLM(), 32)
-    try:
-        train(
-            model=model,
-            train_dataset_cfg=DatasetConfig(task.name, lengths, "train", 8, seed=0),
-            checkpoint_cfg=checkpointing.CheckpointConfig(
-                save=checkpointing.SaveCheckpointConfig(period=2),
-                restore=checkpointing.RestoreCheckpointConfig(path=str(begun)),
-            ),
-            partitioner=small.partitioner(),
-            trainer_cls=lambda **arguments: trainer.Trainer(
-                learning_rate_fn=schedules.create_learning_rate_scheduler("constant", 0.02), **arguments
-            ),
-            model_dir=str(out),
-            total_steps=2,
-            eval_period=2,
-            stats_period=1,
-            random_seed=0,
-        )
-    finally:
-        TaskRegistry.remove(task.name)
 
 
 def test_training_moves_the_rows_that_were_made(runs):

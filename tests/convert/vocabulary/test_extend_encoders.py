@@ -18,11 +18,6 @@ torch = pytest.importorskip("torch")
 PIECES = 90
 
 
-@pytest.fixture(scope="module", params=encoders.NAMES)
-def folder(request, tmp_path_factory):
-    return encoders.save(request.param, tmp_path_factory.mktemp("encoders") / request.param)
-
-
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     file = tmp_path_factory.mktemp("corpus") / "corpus.txt"
@@ -31,14 +26,14 @@ def corpus(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def extended(folder, corpus, tmp_path_factory):
+def extended(encoder_folder, corpus, tmp_path_factory):
     out = tmp_path_factory.mktemp("extended") / "out"
-    assert extending.main([str(folder), str(out), "--corpus", str(corpus), "--pieces", str(PIECES)]) == 0
+    assert extending.main([str(encoder_folder), str(out), "--corpus", str(corpus), "--pieces", str(PIECES)]) == 0
     return out
 
 
-def test_old_tokens_keep_ids_rows_and_logits(folder, extended):
-    (old, before), (new, after) = encoders.load(folder), encoders.load(extended)
+def test_old_tokens_keep_ids_rows_and_logits(encoder_folder, extended):
+    (old, before), (new, after) = encoders.load(encoder_folder), encoders.load(extended)
     count = len(old)
     assert len(new) == count + PIECES and after.config.vocab_size == -(-len(new) // 128) * 128
     assert new.convert_ids_to_tokens(range(count)) == old.convert_ids_to_tokens(range(count))
@@ -54,8 +49,8 @@ def test_old_tokens_keep_ids_rows_and_logits(folder, extended):
     assert record["after"]["unknown"] == 0 and record["after"]["lines"] == 500
 
 
-def test_new_rows_and_biases_are_means(folder, extended):
-    (old, before), (new, after) = encoders.load(folder), encoders.load(extended)
+def test_new_rows_and_biases_are_means(encoder_folder, extended):
+    (old, before), (new, after) = encoders.load(encoder_folder), encoders.load(extended)
     tables = [m.get_input_embeddings().weight.detach().numpy() for m in (before, after)]
     biases = [m.get_output_embeddings().bias.detach().numpy() for m in (before, after)]
     kinds = {"means": 0, "unknown": 0}
@@ -76,8 +71,8 @@ def test_new_rows_and_biases_are_means(folder, extended):
     assert kinds["means"] > 5
 
 
-def test_new_tokens_are_used_and_other_texts_stay(folder, extended, corpus):
-    (old, _), (new, _) = encoders.load(folder), encoders.load(extended)
+def test_new_tokens_are_used_and_other_texts_stay(encoder_folder, extended, corpus):
+    (old, _), (new, _) = encoders.load(encoder_folder), encoders.load(extended)
     texts = [*WORDS, *GREEK[300:320]]
     ids, found = (x(texts, add_special_tokens=False).input_ids for x in (old, new))
     has_old = [max(x) < len(old) for x in found]
@@ -120,7 +115,10 @@ def test_bad_requests_write_nothing(corpus, tmp_path):
     folder, out = encoders.save("bert", tmp_path / "bert"), str(tmp_path / "out")
     (tmp_path / "old.txt").write_text("ba")
     for call, message in (
-        ((folder, out, [str(corpus)], 100_000), "--pieces is 100000, and these texts do not give so many new ones: "),
+        (
+            (folder, out, [str(corpus)], 100_000),
+            "--pieces is 100000, and these texts do not give so many new ones: ",
+        ),
         ((folder, out, [str(tmp_path / "old.txt")], 3), "do not give so many new ones: 0 of their characters"),
         ((folder, out, ["gone.txt"], 3), "gone.txt"),
         ((corpus.parent, out, [str(corpus)], 3), "has no config.json: it is not a model"),

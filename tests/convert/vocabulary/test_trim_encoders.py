@@ -24,12 +24,6 @@ SCRIPT = Path(__file__).parents[1] / "model_files/hf/tokenize_in_transformers5.p
 MIN_COUNT = 3
 
 
-@pytest.fixture(scope="module", params=encoders.NAMES)
-def folder(request, tmp_path_factory):
-    """A random masked language model that transformers saved."""
-    return encoders.save(request.param, tmp_path_factory.mktemp("encoders") / request.param)
-
-
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     file = tmp_path_factory.mktemp("corpus") / "corpus.txt"
@@ -38,9 +32,9 @@ def corpus(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def trimmed(folder, corpus, tmp_path_factory):
+def trimmed(encoder_folder, corpus, tmp_path_factory):
     out = tmp_path_factory.mktemp("trimmed") / "out"
-    trimming.trim(str(folder), str(out), [str(corpus)], min_count=MIN_COUNT)
+    trimming.trim(str(encoder_folder), str(out), [str(corpus)], min_count=MIN_COUNT)
     return out
 
 
@@ -53,8 +47,8 @@ def _numbers(old, new):
     return numbers
 
 
-def test_tokens_and_logits_are_those_of_before(folder, trimmed):
-    (old, before), (new, after) = encoders.load(folder), encoders.load(trimmed)
+def test_tokens_and_logits_are_those_of_before(encoder_folder, trimmed):
+    (old, before), (new, after) = encoders.load(encoder_folder), encoders.load(trimmed)
     numbers = _numbers(old, new)
     assert len(numbers) % 128 == 0 and len(numbers) == after.config.vocab_size < len(old) - 100
     # Texts that were not in the corpus: those whose tokens are all kept have the same ones.
@@ -76,8 +70,8 @@ def test_tokens_and_logits_are_those_of_before(folder, trimmed):
     np.testing.assert_array_equal(rows[1], rows[0][numbers])
 
 
-def test_roles_of_special_tokens_are_kept(folder, trimmed):
-    (old, _), (new, model) = encoders.load(folder), encoders.load(trimmed)
+def test_roles_of_special_tokens_are_kept(encoder_folder, trimmed):
+    (old, _), (new, model) = encoders.load(encoder_folder), encoders.load(trimmed)
     assert new.special_tokens_map == old.special_tokens_map
     assert model.config.pad_token_id == new.pad_token_id == new.convert_tokens_to_ids(old.pad_token)
     record = json.loads((trimmed / "trim.json").read_text())
@@ -86,8 +80,8 @@ def test_roles_of_special_tokens_are_kept(folder, trimmed):
 
 
 @pytest.mark.sample(1)
-def test_a_run_stays_a_run(folder, trimmed, corpus, tmp_path):
-    from_hf(folder, tmp_path / "run", verify=False)
+def test_a_run_stays_a_run(encoder_folder, trimmed, corpus, tmp_path):
+    from_hf(encoder_folder, tmp_path / "run", verify=False)
     words = [str(tmp_path / "run"), str(tmp_path / "out"), "--corpus", str(corpus), "--min_count", str(MIN_COUNT)]
     assert trimming.main(words) == 0
     assert {x.name for x in (tmp_path / "out").iterdir()} >= {
@@ -118,9 +112,9 @@ def test_transformers_5_gives_the_same_ids(trimmed, forks5, tmp_path):
 
 
 @pytest.mark.sample(1)
-def test_another_row_is_found(folder, trimmed):
+def test_another_row_is_found(encoder_folder, trimmed):
     """The proof can fail."""
-    before, after = map(any_format.open_model, (folder, trimmed))
+    before, after = map(any_format.open_model, (encoder_folder, trimmed))
     kept = np.array(json.loads((trimmed / "trim.json").read_text())["kept"])
     assert trimmed_logits.encoder_difference(before, after, kept, [kept[10:30]]) == 0
     wrong = kept.copy()
