@@ -93,8 +93,9 @@ def of_evaluation(directory: Path, eval_rows: int = 1, answers: RowAnswers = _TE
 
 
 def _of_answers(metrics: dict[str, Any], kind: str = "eval") -> dict[str, Any]:
-    """Metrics of answers, which are in the numbers of the scripts, under the scripts' names."""
-    return {f"{kind}_{name}".replace("/", "_"): value for name, value in metrics.items()}
+    """Metrics of answers, which are in the numbers of the scripts, under the scripts' names; counts are whole."""
+    named = {f"{kind}_{name}".replace("/", "_"): value for name, value in metrics.items()}
+    return {name: int(value) if name.endswith("_number") else value for name, value in named.items()}
 
 
 def _of_loss(scalars: dict[str, Any], answers: RowAnswers) -> dict[str, Any]:

@@ -25,7 +25,12 @@ FIELDS = {field.name: field for field in dataclasses.fields(RunArguments)}
 _TYPES = typing.get_type_hints(RunArguments)
 
 # Keys that are read in a way of their own.
-_OF_OWN_FORM = ("optimize_mode", "optimizer_parameters", "data_n_epochs", "checkpointing_steps")
+OF_OWN_FORM = {
+    "checkpointing_steps": "of the scripts without a Trainer: epoch, or how many steps there are between checkpoints",
+    "optimize_mode": "min or max: greater_is_better",
+    "optimizer_parameters": "an object of keys of the optimizer",
+    "data_n_epochs": "num_train_epochs of the data",
+}
 # Keys whose values are lists or objects, and those that take several words of the command line.
 _JSON = ("labels", "lr_scheduler_kwargs")
 _LISTS = ("report_to", "metric_names", "ignore_config_keys", "include_for_metrics", "label_names")
@@ -324,7 +329,7 @@ def check_key(name: str) -> None:
 
 
 def _known() -> tuple[str, ...]:
-    return (*FIELDS, *ALIASES, *WITHOUT_EFFECT, *REFUSED, *_OF_OWN_FORM)
+    return (*FIELDS, *ALIASES, *WITHOUT_EFFECT, *REFUSED, *OF_OWN_FORM)
 
 
 # As transformers reads them.
@@ -379,6 +384,7 @@ def help_text() -> str:
         lines.append(f"  --{name:30} {field.metadata['help']}{default}")
     lines += ["", "other names of the same: " + ", ".join(f"--{name} ({key})" for name, key in ALIASES.items())]
     warned_of = [name for name in WITHOUT_EFFECT if name not in IN_ANY_CASE]
+    lines += ["", *(f"  --{name:30} {what}" for name, what in OF_OWN_FORM.items())]
     lines += ["", "without effect, with a warning: " + ", ".join(f"--{name}" for name in warned_of)]
     lines += ["", "done in any case: " + ", ".join(f"--{name}" for name in IN_ANY_CASE)]
     lines += ["", "refused but for their defaults, with the remedy: " + ", ".join(f"--{name}" for name in REFUSED)]

@@ -40,6 +40,8 @@ NAMES = (*_SCRIPTS, *_SAME, *_REFUSED)
 # Keys that one kind of script alone has.
 _OF_MASKS = ("mlm_probability", "mlm_prob", "mean_noise_span_length", "line_by_line", "whole_word_mask", "iters")
 _OF_SUMMARIES = ("summary_column", "source_prefix", "predict_with_generate", "max_source_length")
+# What the loops of the scripts without a Trainer do: no clipping, and an evaluation after each epoch.
+_WITHOUT_TRAINER = {"max_grad_norm": 0.0, "eval_strategy": "epoch"}
 # The optimizer of the Flax scripts' `adafactor`.
 OPTAX_ADAFACTOR = "adafactor_optax"
 # Keys that say what is learned, whichever script has them.
@@ -110,6 +112,7 @@ def complete(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
     if given is not None and _stem(given) == "run_mlm_wwm" and "whole_word_mask" not in used:
         used["whole_word_mask"] = True
         notes.append(f"{given} masks whole words: whole_word_mask is true.")
+    notes += _complete_without_trainer(given, used)
     script = used.get("script")
     has_languages = used.get("source_lang") and used.get("target_lang")
     if script == TRANSLATIONS and not used.get("benchmark") and not has_languages:
@@ -121,16 +124,29 @@ def complete(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
     return notes
 
 
-def _complete_flax(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
-    """The Adafactor of a Flax script, which is `optax.adafactor(learning_rate)` and nothing else, for `adafactor`.
+def _complete_without_trainer(given: str | None, used: dict[str, Any]) -> list[str]:
+    """What a script whose name ends in _no_trainer does where no key says otherwise; a note."""
+    if given is None or not PurePath(given).name.removesuffix(".py").endswith("_no_trainer"):
+        return []
+    added = {name: value for name, value in _WITHOUT_TRAINER.items() if used.get(name) is None}
+    used |= added
+    return [f"As in {given}, {', '.join(f'{key} is {x}' for key, x in added.items())}."] if added else []
 
-    Of run_t5_mlm_flax there are two keys that no other script has together.
+
+def _complete_flax(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
+    """The optimizer of a Flax script: no clipping, and for `adafactor` `optax.adafactor(learning_rate)` alone; notes.
+
+    Of run_t5_mlm_flax there is a key that no other script has.
     """
     script = used.get("script")
     is_flax = "mean_noise_span_length" in values if script is None else _is_flax(script)
     own = {"scale_parameter", "relative_step", "warmup_init", "optim", "iters"} & {*values}
-    if not (is_flax and used.get("adafactor")) or own:
+    if not is_flax or own or (script is None and not used.get("adafactor")):
         return []
+    if not used.get("adafactor"):
+        clips = {"max_grad_norm", "clip_grad_value"} & {*used}
+        used.setdefault("max_grad_norm", 0.0)
+        return [] if clips else ["As in the Flax scripts, max_grad_norm is 0.0: no clipping of gradients."]
     del used["adafactor"]
     removed = [name for name in ("weight_decay", "max_grad_norm") if used.get(name)]
     used |= {"optim": OPTAX_ADAFACTOR, "weight_decay": 0.0, "max_grad_norm": 0.0}

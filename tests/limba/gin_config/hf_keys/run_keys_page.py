@@ -37,6 +37,8 @@ def page() -> str:
             _BEGIN,
             "## Carried out\n",
             *_table(("key", "default", "other names", "what"), carried),
+            "\n## Carried out as other keys\n",
+            *_table(("key", "what"), [(f"`{name}`", what) for name, what in script_keys.OF_OWN_FORM.items()]),
             "\n## Without effect, at any value\n",
             *_table(("keys", "because"), [(", ".join(names), reason) for reason, names in by_reason.items()]),
             "\n## Refused, but for null, false, an empty value and the values that are named\n",

@@ -92,6 +92,20 @@ def test_run_mlm_wwm_masks_whole_words(tmp_path):
         assert any("masks whole words" in note for note in notes) is whole
 
 
+def test_scripts_without_a_trainer_do_not_clip_and_evaluate_after_each_epoch(tmp_path):
+    (tmp_path / "c.json").write_text(json.dumps(BASE))
+    for script, more, clip, evaluated in (
+        ("run_mlm_no_trainer.py", [], 0.0, "epoch"),
+        ("run_mlm_no_trainer", ["--max_grad_norm=0.5", "--eval_strategy=steps"], 0.5, "steps"),
+        ("run_mlm.py", [], 1.0, None),
+        ("run_t5_mlm_flax.py", [], 0.0, None),
+        ("run_t5_mlm_flax.py", ["--max_grad_norm", "2"], 2.0, None),
+    ):
+        arguments, notes = from_command_line([script, str(tmp_path / "c.json"), *more])
+        assert (arguments.max_grad_norm, arguments.eval_strategy) == (clip, evaluated)
+        assert any("max_grad_norm is 0.0" in note for note in notes) is (clip == 0.0)
+
+
 @pytest.mark.parametrize(
     ("word", "nearest"),
     [
