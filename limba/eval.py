@@ -282,6 +282,8 @@ def run_bindings(flags: argparse.Namespace) -> dict[str, Any]:
     """
     run_dir, which = directories.run_directory(flags.run_dir), flags.checkpoints or "latest"
     path: Any = str(run_dir)
+    if flags.checkpoints is None and path != str(storage.as_path(flags.run_dir)):  # of an output folder of `limba run`
+        path = run_configuration.newest_checkpoint(flags.run_dir)
     if which not in ("latest", "all"):
         if not all(step.isdigit() for step in which.split(",")):
             raise ValueError(f"--checkpoints is {which!r}; give latest, all, or steps such as 500,1000.")

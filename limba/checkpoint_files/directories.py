@@ -1,9 +1,10 @@
 """Finds the checkpoints of a run: `checkpoint_<step>` folders, on this machine or in a bucket."""
 
 import re
+from pathlib import Path
 
 from limba.checkpoint_files import classic_format
-from limba.files import storage
+from limba.files import storage, untrusted_json
 from limba.files.storage import AnyPath
 
 PREFIX = "checkpoint"
@@ -11,6 +12,8 @@ PREFIX = "checkpoint"
 PINNED = "PINNED"
 # The folder of the checkpoints in an output folder of `limba run`.
 _OF_LIMBA_RUN = "run"
+# What `limba run` writes beside it, as transformers does.
+_STATE_OF_LIMBA_RUN = "trainer_state.json"
 # As Limba and T5X write it: no leading zeros, digits of ASCII only, not more of them than a step can have.
 _NAME = re.compile(rf"{PREFIX}_(0|[1-9][0-9]{{0,17}})")
 # Orbax's last file. It marks a finished checkpoint in a bucket, where files cannot be renamed.
@@ -59,11 +62,25 @@ def has_checkpoint(path: str | AnyPath) -> bool:
 def find_checkpoint(path: str | AnyPath) -> AnyPath:
     """The checkpoint at a path: the path itself, or the newest one of a run's directory or output folder.
 
+    Of an output folder whose model is the best one, as `load_best_model_at_end` asks, it is that.
+
     Raises:
       FileNotFoundError: if there is none.
+      ValueError: if trainer_state.json of an output folder is damaged.
     """
     path = storage.as_path(path)
-    return path if is_checkpoint(path) else all_checkpoints(path)[-1]
+    if is_checkpoint(path):
+        return path
+    best = _best_step(path) if run_directory(path) != path else None
+    found = all_checkpoints(path)
+    return next((x for x in found if x.name == f"{PREFIX}_{best}"), found[-1])
+
+
+def _best_step(output_folder: AnyPath) -> int | None:
+    file = output_folder / _STATE_OF_LIMBA_RUN
+    if isinstance(file, Path) and file.is_file():
+        return untrusted_json.read_object(file).get("best_global_step")
+    return None
 
 
 def all_checkpoints(path: str | AnyPath) -> list[AnyPath]:

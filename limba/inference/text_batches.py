@@ -11,6 +11,7 @@ from limba.models import BaseTransformerModel, ContrastiveModel, EncoderClassifi
 from limba.models.contrastive_model import NO_ANSWERS
 
 _BLANK = re.compile(r"<extra_id_\d+>|\[MASK\]|<mask>")
+_BLANK_AND_SPACE = re.compile(rf"( ?)({_BLANK.pattern})")
 _SEPARATOR = "[SEP]"
 _NO_LABEL = "?"
 
@@ -87,14 +88,16 @@ class _Masks:
     """Of a masked language model: `[MASK]`, or a sentinel of T5, is one token that is missing."""
 
     def __init__(self, model: EncoderOnlyModel):
-        self._vocabulary: Any = model.input_vocabulary
+        vocabulary: Any = model.input_vocabulary
+        self._vocabulary = vocabulary
+        mask = vocabulary.tokenizer.get_added_tokens_decoder().get(vocabulary.mask_id)
+        self._takes_blanks = mask is not None and mask.lstrip  # as RoBERTa's
 
     def encode(self, line: str) -> list[int]:
         if not _BLANK.search(line):
             raise ValueError(f"{line!r} has no [MASK]: write it, or ___, where a word is missing.")
-        first, *others = (self._vocabulary.encode(part) for part in _BLANK.split(line))
-        filled = [x for part in others for x in (self._vocabulary.mask_id, *part)]
-        return [self._vocabulary.cls_id, *first, *filled, self._vocabulary.sep_id]
+        mask = self._vocabulary.tokenizer.id_to_token(self._vocabulary.mask_id)
+        return tokens_of(self._vocabulary, _BLANK.sub(lambda _: mask, line))
 
     def features(self, tokens: np.ndarray) -> Batch:
         is_mask = tokens == self._vocabulary.mask_id
@@ -107,13 +110,21 @@ class _Masks:
         return {"encoder_input_tokens": tokens, "masked_lm_positions": positions}
 
     def answer(self, line: str, row: np.ndarray) -> tuple[str, str]:
-        words = [self._vocabulary.decode([token]).strip() for token in row.tolist() if token]
+        tokens = [token for token in row.tolist() if token]
+        words = [self._vocabulary.decode([token]).strip() for token in tokens]
         # A cut line may have fewer words than masks.
         found = list(zip(_BLANK.findall(line), words, strict=False))
         # As T5 answers, where the blanks are its sentinels.
         text = " ".join(f"{blank} {word}" if blanks.has_blanks(blank) else word for blank, word in found)
-        remaining = iter(words)
-        return text, _BLANK.sub(lambda match: next(remaining, match[0]), line)
+        remaining = iter(zip(tokens, words, strict=True))
+        return text, _BLANK_AND_SPACE.sub(lambda match: self._filled(match, *next(remaining, (0, match[2]))), line)
+
+    def _filled(self, match: re.Match, token: int, word: str) -> str:
+        """A word in place of its blank, without a space before a piece that goes on with a word."""
+        if word.startswith("##") and token:
+            return word.removeprefix("##")
+        goes_on = token and self._takes_blanks and self._vocabulary.continues_word[token]
+        return word if goes_on else match[1] + word
 
 
 class _Labels:

@@ -175,6 +175,9 @@ def test_flags_of_a_run(run_dir, tmp_path):
     chosen = eval.run_bindings(parse(**flags, checkpoints="3"))
     assert chosen["CHECKPOINT_PATH"] == [f"{output_dir}/run/checkpoint_3"]
     assert eval.run_bindings(parse(**flags, checkpoints=None))["EVAL_OUTPUT_DIR"] == f"{output_dir}/run/eval"
+    (output_dir / "trainer_state.json").write_text('{"best_global_step": 3}')  # of load_best_model_at_end
+    assert eval.run_bindings(parse(**flags, checkpoints=None))["CHECKPOINT_PATH"] == f"{output_dir}/run/checkpoint_3"
+    assert eval.run_bindings(parse(**flags, checkpoints="latest"))["CHECKPOINT_PATH"] == f"{output_dir}/run"
     flags |= {"run_dir": f"{run_dir}/checkpoint_10"}
     with pytest.raises(ValueError, match="--checkpoints is 'best'; give latest, all, or steps"):
         eval.run_bindings(parse(**flags, checkpoints="best"))

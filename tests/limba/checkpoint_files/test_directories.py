@@ -1,5 +1,7 @@
 """Folders that are given for a run, and are none."""
 
+import json
+
 import pytest
 
 from limba.checkpoint_files import directories
@@ -35,3 +37,20 @@ def test_a_run_with_checkpoints_of_its_own_is_not_left_for_a_folder_in_it(tmp_pa
     for folder in ("checkpoint_5", "run/checkpoint_7"):
         (tmp_path / folder / "state").mkdir(parents=True)
     assert directories.find_checkpoint(tmp_path).name == "checkpoint_5"
+
+
+def test_an_output_folder_of_limba_run_is_its_best_checkpoint_where_that_was_asked_for(tmp_path):
+    for step in (10, 20):
+        (tmp_path / f"run/checkpoint_{step}").mkdir(parents=True)
+    state = tmp_path / "trainer_state.json"
+    for content, name in (
+        ({"best_global_step": 10}, "checkpoint_10"),
+        ({"best_global_step": None}, "checkpoint_20"),
+        ({"best_global_step": 5}, "checkpoint_20"),  # it was removed since
+    ):
+        state.write_text(json.dumps(content))
+        assert directories.find_checkpoint(tmp_path).name == name
+        assert directories.find_checkpoint(tmp_path / "run").name == "checkpoint_20"
+    state.write_text("{")
+    with pytest.raises(ValueError, match=r"trainer_state\.json"):
+        directories.find_checkpoint(tmp_path)

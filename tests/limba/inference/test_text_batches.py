@@ -1,10 +1,14 @@
 """Lines of text for encoders: masks are filled, texts and pairs get labels."""
 
 import functools
+import types
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tokenizers
+from tokenizers import AddedToken, decoders, pre_tokenizers, trainers
+from tokenizers import models as tokenizer_models
 
 from limba import models, try_model
 from limba.checkpoints import checkpointing, train_state
@@ -13,6 +17,7 @@ from limba.network import t5
 from limba.network.encoders import classifier, encoder
 from limba.optimizers import definitions
 from tasks.vocabularies import ByteVocabulary, LabelVocabulary, TokenizerVocabulary
+from tasks.vocabularies.tokenizer_training import SPECIAL_TOKENS
 from tests.convert import vocabularies
 from tests.limba import small
 
@@ -42,6 +47,40 @@ def _answerer(model, directory):
         model=model, restore_checkpoint_cfg=restore, partitioner=small.partitioner(), batch_size=2
     )
     return made, params
+
+
+@pytest.fixture(scope="module")
+def byte_level(tmp_path_factory):
+    """As RoBERTa's, whose mask takes in the space before it."""
+    made = tokenizers.Tokenizer(tokenizer_models.BPE())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    special = [AddedToken(name, lstrip=name == "[MASK]", special=True) for name in SPECIAL_TOKENS]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator(["the cat saw the dog"] * 9, trainer)
+    file = tmp_path_factory.mktemp("bytes") / "tokenizer.json"
+    made.save(str(file))
+    return TokenizerVocabulary(str(file))
+
+
+def test_a_mask_takes_in_the_space_before_it_as_its_tokenizer_says(byte_level):
+    masks = text_batches._Masks(types.SimpleNamespace(input_vocabulary=byte_level))
+    cls, sep, mask = byte_level.cls_id, byte_level.sep_id, byte_level.mask_id
+    the, cat = byte_level.encode("the"), byte_level.encode(" cat")
+    expected = [cls, *the, mask, *cat, sep]
+    assert masks.encode("the [MASK] cat") == masks.encode("the<extra_id_0> cat") == expected
+    # A word behind a space, and a piece that goes on with the word before.
+    (begins,), (goes_on,) = byte_level.encode(" dog"), byte_level.encode("t")
+    assert masks.answer("the [MASK] cat", np.int32([begins]))[1] == "the dog cat"
+    assert masks.answer("the [MASK] cat", np.int32([goes_on]))[1] == "thet cat"
+
+
+def test_a_wordpiece_that_goes_on_joins_the_word_before_it(tmp_path):
+    file = vocabularies.write_words(tmp_path / "tokenizer.json", ["red", "##dish", "cat"])
+    vocabulary = TokenizerVocabulary(str(file))
+    masks = text_batches._Masks(types.SimpleNamespace(input_vocabulary=vocabulary))
+    ids = [vocabulary.tokenizer.token_to_id(x) for x in ("##dish", "cat")]
+    assert masks.answer("red [MASK] [MASK]", np.int32(ids)) == ("##dish cat", "reddish cat")
 
 
 def test_masks_are_filled_with_the_likeliest_words(vocabulary, tmp_path):
