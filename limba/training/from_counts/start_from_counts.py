@@ -9,6 +9,7 @@ take seconds. The network is an ordinary T5 1.1 afterwards, or a decoder on its 
 import dataclasses
 import logging
 import time
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -16,9 +17,15 @@ from jax.experimental import multihost_utils
 
 from limba.data.contract import DatasetConfig
 from limba.inference import tasks_door
-from limba.training.from_counts import factored_bigram, t5_wiring
+from limba.network import t5
+from limba.network.encoders.config import EncoderConfig
+from limba.network.encoders.encoder import MaskedLanguageModel
+from limba.training.from_counts import encoder_wiring, factored_bigram, t5_wiring
 
 PyTree = Any
+
+# Unless the user wants more: of 32,000 pieces it takes a minute or two.
+_MOST_RANK = 256
 
 logger = logging.getLogger(__name__)
 
@@ -28,15 +35,15 @@ class StartFromCounts:
     """Changes the initial parameters of a run that begins without a checkpoint.
 
     Attributes:
-      rank: dims of the factored bigram; None takes those that the width has left beside codes of sentinels, 102 of 128,
-        and at most 256.
+      rank: dims of the factored bigram; None takes those that the width has left beside codes, of 128 dims 102 in a T5
+        and 50 in a BERT, whose one table has both factors, and at most 256.
       most_tokens: of the training texts that are counted.
       discount: taken off each count of a pair, between 0 and 1, and given to pieces that follow many others.
       fit_steps: after the decomposition. Of a large vocabulary as many are made as take half a minute on two CPU cores,
         47 of 32,000 pieces and rank 256, and the log says so.
-      pointer_bias: with which heads of the encoder look at the left neighbour.
+      pointer_bias: with which heads of a T5's encoder look at the left neighbour.
       output_scale: of the random kernels whose products are added to the residual; 0 leaves nothing but the bigram.
-      seed: of the codes of sentinels.
+      seed: of codes.
 
     Raises:
       ValueError: for numbers out of range.
@@ -66,9 +73,7 @@ class StartFromCounts:
         Args:
           has_own_stream: whether Limba opens the training's task, whose texts are counted.
         """
-        config: Any = getattr(model.module, "config", None)
-        t5_wiring.check(config)
-        t5_wiring.room(config, self.rank)
+        self._check_network(model.module)
         if not has_own_stream:
             raise ValueError(
                 "A start from counts reads the texts of the training's task, and train.get_dataset_fn is a function of "
@@ -76,6 +81,25 @@ class StartFromCounts:
             )
         if model.input_vocabulary != model.output_vocabulary:
             raise ValueError("A start from counts needs one vocabulary for inputs and targets; the model has two.")
+
+    def _check_network(self, module: Any) -> None:
+        config: Any = getattr(module, "config", None)
+        if not isinstance(config, t5.T5Config | EncoderConfig):
+            problem = f"the network is of a {type(config).__name__}; it is for T5 1.1, its decoders, and encoders"
+        elif isinstance(config, EncoderConfig) and not isinstance(module, MaskedLanguageModel):
+            problem = f"the network is a {type(module).__name__}; of encoders it is for MaskedLanguageModel"
+        else:
+            problem = _wiring(config).problem(config)
+        if problem:
+            raise ValueError(
+                f"A start from counts (train.initial_values_fn): {problem}, or bind None, for random values."
+            )
+        most = _wiring(config).most_rank(config)
+        if self.rank is not None and not 1 <= self.rank <= most:
+            raise ValueError(
+                f"StartFromCounts.rank is {self.rank}; a width (emb_dim) of {config.emb_dim} has room for 1 to {most}, "
+                f"and None takes all of it, at most {_MOST_RANK}."
+            )
 
     def __call__(self, params: PyTree, model: Any, dataset: DatasetConfig) -> PyTree:
         """The parameters with NumPy arrays, the same on every host.
@@ -96,7 +120,7 @@ class StartFromCounts:
         new = self.from_counts(params, model.module.config, counts)
         logger.info(
             "The parameters begin from counts: %d tokens, read in %.0f s, and a bigram of rank %d, fitted in %.0f s.",
-            *(counted.num_tokens, counted_in, t5_wiring.room(model.module.config, self.rank).rank),
+            *(counted.num_tokens, counted_in, self._rank(model.module.config)),
             time.monotonic() - began - counted_in,
         )
         # Another processor rounds otherwise.
@@ -110,21 +134,30 @@ class StartFromCounts:
         """
         if len(counts.unigrams) > config.vocab_size:
             raise ValueError(
-                f"The vocabulary has {len(counts.unigrams):,} pieces, and the network's tables (T5Config.vocab_size) "
+                f"The vocabulary has {len(counts.unigrams):,} pieces, and the network's tables (vocab_size) "
                 f"{config.vocab_size:,} rows."
             )
         if len(counts.keys) < 2:
             raise ValueError("A start from counts needs text, and the training split has no two pairs of pieces in it.")
-        room = t5_wiring.room(config, self.rank)
-        steps = factored_bigram.affordable_steps(len(counts.unigrams), room.rank, self.fit_steps)
+        rank, longest = self._rank(config), _wiring(config).longest(config)
+        steps = factored_bigram.affordable_steps(len(counts.unigrams), rank, self.fit_steps)
         if steps < self.fit_steps:
             logger.warning(
                 "A start from counts makes %d of %d steps (StartFromCounts.fit_steps): %d pieces and rank %d are many.",
-                *(steps, self.fit_steps, len(counts.unigrams), room.rank),
+                *(steps, self.fit_steps, len(counts.unigrams), rank),
             )
         logger.info(
             "A start from counts fits a bigram of rank %d to %d pairs of pieces, in %d steps.",
-            *(room.rank, len(counts.keys), steps),
+            *(rank, len(counts.keys), steps),
         )
-        bigram = factored_bigram.fit(counts, room.rank, room.longest, self.discount, steps, self.seed)
+        bigram = factored_bigram.fit(counts, rank, longest, self.discount, steps, self.seed)
+        if isinstance(config, EncoderConfig):
+            return encoder_wiring.Wiring(config, self.output_scale, self.seed).apply(params, bigram)
         return t5_wiring.Wiring(config, self.pointer_bias, self.output_scale, self.seed).apply(params, bigram)
+
+    def _rank(self, config: t5.T5Config | EncoderConfig) -> int:
+        return self.rank or min(_wiring(config).most_rank(config), _MOST_RANK)
+
+
+def _wiring(config: t5.T5Config | EncoderConfig) -> ModuleType:
+    return encoder_wiring if isinstance(config, EncoderConfig) else t5_wiring

@@ -25,8 +25,6 @@ PyTree = Any
 
 _CONSTANT, _FILLER, _FACTORS = 0, 1, 2  # the first dims
 _MOST_CODES = 24
-# Unless the user wants more: of 32,000 pieces it takes a minute or two.
-_MOST_RANK = 256
 # The parts of a row's squared length, which is the width: of the constant dim; of the factors at most; of a sentinel's
 # filler, 4 of 128, and its codes, the rest.
 _CONSTANT_SHARE, _FACTORS_SHARE, _SENTINEL_FILLER_SHARE = 1 / 8, 0.7, 1 / 32
@@ -36,48 +34,32 @@ _UNSEEN_SHARE, _UNSEEN_SHARE_ALONE = 0.28, 0.01
 _FINDS, _CROSS_SCALE = 20.0, 1.2
 
 
-@dataclasses.dataclass(frozen=True)
-class Room:
-    """How the width of a network is divided.
-
-    Attributes:
-      rank: dims of factors.
-      codes: dims of codes; 0 for a decoder on its own.
-      longest: of a vector of factors.
-    """
-
-    rank: int
-    codes: int
-    longest: float
+def problem(config: t5.T5Config) -> str | None:
+    """Why a network does not begin from counts; None for one that does."""
+    if config.logits_via_embedding:
+        return "logits_via_embedding is True, and inputs need other vectors than outputs; set it to False"
+    if own := [name for name in own_layers.FIELDS if getattr(config, name)]:
+        return f"{own[0]} is {getattr(config, own[0])!r}, and only T5's own attention is known; leave it out"
+    if config.emb_dim < 8:
+        return f"emb_dim is {config.emb_dim}; it takes at least 8"
+    if not config.num_decoder_layers:
+        return "the network has no decoder"
+    return None
 
 
-def check(config: Any) -> None:
-    """Raises ValueError for a network that does not begin from counts."""
-    problem = None
-    if not isinstance(config, t5.T5Config):
-        problem = f"the network is of a {type(config).__name__}; it is for T5 1.1 and decoders of its layers"
-    elif config.logits_via_embedding:
-        problem = "logits_via_embedding is True, and inputs need other vectors than outputs; set it to False"
-    elif own := [name for name in own_layers.FIELDS if getattr(config, name)]:
-        problem = f"{own[0]} is {getattr(config, own[0])!r}, and only T5's own attention is known; leave it out"
-    elif config.emb_dim < 8:
-        problem = f"emb_dim is {config.emb_dim}; it takes at least 8"
-    elif not config.num_decoder_layers:
-        problem = "the network has no decoder"
-    if problem:
-        raise ValueError(f"A start from counts (train.initial_values_fn): {problem}, or bind None, for random values.")
+def most_rank(config: t5.T5Config) -> int:
+    """How many factors a row has room for."""
+    return config.emb_dim - _num_codes(config) - _FACTORS
 
 
-def room(config: t5.T5Config, rank: int | None) -> Room:
-    """Of a rank that was asked for, or of None; raises ValueError for one that the width does not have room for."""
-    codes = min(_MOST_CODES, config.emb_dim // 4) if _has_encoder(config) else 0
-    most = config.emb_dim - codes - _FACTORS
-    if rank is not None and not 1 <= rank <= most:
-        raise ValueError(
-            f"StartFromCounts.rank is {rank}; a width (emb_dim) of {config.emb_dim} has room for 1 to {most}, and None "
-            f"takes all of it, at most {_MOST_RANK}."
-        )
-    return Room(rank or min(most, _MOST_RANK), codes, float(np.sqrt(_FACTORS_SHARE * config.emb_dim)))
+def longest(config: t5.T5Config) -> float:
+    """Of a vector of factors."""
+    return float(np.sqrt(_FACTORS_SHARE * config.emb_dim))
+
+
+def _num_codes(config: t5.T5Config) -> int:
+    """Dims by which cross-attention finds a sentinel; 0 for a decoder on its own."""
+    return min(_MOST_CODES, config.emb_dim // 4) if _has_encoder(config) else 0
 
 
 def _has_encoder(config: t5.T5Config) -> bool:
@@ -107,7 +89,7 @@ class Wiring:
             if name.startswith(("encoder/", "decoder/")) and name.endswith(("/out/kernel", "/wo/kernel")):
                 x *= self.output_scale
         rng = np.random.default_rng(self.seed)
-        codes = room(self.config, None).codes
+        codes = _num_codes(self.config)
         if _has_encoder(self.config):
             _embed(flat["token_embedder/embedding"], bigram, codes, rng)
             if self.config.num_encoder_layers:

@@ -1,5 +1,6 @@
 """Networks that begin from counts, beside the factored bigram itself."""
 
+import types
 from typing import Any
 
 import jax
@@ -84,9 +85,9 @@ FORMS: dict[str, dict[str, Any]] = {
 def test_an_encoder_decoder_predicts_what_follows_its_input_and_what_stands_before_a_blank(counts, form):
     config = _config(**FORMS[form])
     network, params = _begun(config, counts)
-    room = t5_wiring.room(config, None)
-    assert room.rank == 102
-    bigram = factored_bigram.fit(counts, room.rank, room.longest, START.discount, START.fit_steps)
+    rank = t5_wiring.most_rank(config)
+    assert rank == 102
+    bigram = factored_bigram.fit(counts, rank, t5_wiring.longest(config), START.discount, START.fit_steps)
     inputs, blanks, targets, shifted = _spans(np.random.default_rng(1))
     found = _text_log_probabilities(small.call(network, params, inputs, shifted, targets), bigram.seen)
 
@@ -107,8 +108,8 @@ def test_a_decoder_on_its_own_is_the_bigram(counts):
     )
     network = decoder_only.DecoderWrapper(config)
     params = START.from_counts(_random(network, (1, 4), (1, 4)), config, counts)
-    room = t5_wiring.room(config, None)
-    bigram = factored_bigram.fit(counts, room.rank, room.longest, START.discount, START.fit_steps)
+    rank = t5_wiring.most_rank(config)
+    bigram = factored_bigram.fit(counts, rank, t5_wiring.longest(config), START.discount, START.fit_steps)
     tokens = np.random.default_rng(1).integers(3, 63, (2, 8)).astype(np.int32)
     found = _text_log_probabilities(small.call(network, params, tokens, tokens), bigram.seen)
     expected = bigram.log_probabilities(tokens.ravel()).reshape(found.shape)
@@ -117,8 +118,7 @@ def test_a_decoder_on_its_own_is_the_bigram(counts):
 
 def test_a_tiny_width_takes_the_rank_that_it_has_room_for(counts):
     config = _config(**small.TINY)
-    room = t5_wiring.room(config, None)
-    assert (room.rank, room.codes) == (10, 4)
+    assert t5_wiring.most_rank(config) == 10
     network, params = _begun(config, counts)
     inputs, _, targets, shifted = _spans(np.random.default_rng(1))
     assert np.isfinite(small.call(network, params, inputs, shifted, targets)).all()
@@ -192,15 +192,21 @@ def test_a_start_counts_the_training_split_with_the_models_vocabulary(counts, mo
 )
 def test_networks_that_cannot_begin_so_are_refused_with_the_field(fields, said):
     with pytest.raises(ValueError, match=r"^A start from counts \(train.initial_values_fn\): .*" + said):
-        t5_wiring.check(_config(**fields))
+        START.check(_model(t5.Transformer(_config(**fields))))
+
+
+def _model(module):
+    return types.SimpleNamespace(module=module, input_vocabulary="one", output_vocabulary="one")
 
 
 def test_other_networks_ranks_and_numbers_are_refused(counts):
-    with pytest.raises(ValueError, match=r"the network is of a NoneType; it is for T5 1\.1 and decoders of its layers"):
-        t5_wiring.check(None)
-    with pytest.raises(ValueError, match=r"rank is 103; a width \(emb_dim\) of 128 has room for 1 to 102"):
-        t5_wiring.room(_config(), 103)
-    assert [t5_wiring.room(_config(emb_dim=512), rank).rank for rank in (None, 400)] == [256, 400]
+    with pytest.raises(ValueError, match=r"the network is of a NoneType; it is for T5 1\.1, its decoders"):
+        START.check(_model(None))
+    wide = _model(t5.Transformer(_config(emb_dim=512)))
+    StartFromCounts(rank=400).check(wide)
+    with pytest.raises(ValueError, match=r"rank is 487; a width \(emb_dim\) of 512 has room for 1 to 486"):
+        StartFromCounts(rank=487).check(wide)
+    assert [StartFromCounts(rank=rank)._rank(wide.module.config) for rank in (None, 400)] == [256, 400]
     with pytest.raises(ValueError, match="discount is 1; it lies between 0 and 1"):
         StartFromCounts(discount=1)
     with pytest.raises(ValueError, match="fit_steps is -1; it is a whole number of at least 0"):
