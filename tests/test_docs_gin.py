@@ -49,7 +49,7 @@ def test_recipes_of_encoders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "my_tasks.py").touch()
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:
         gin.clear_config()
         (tmp_path / "recipe.gin").write_text(block if "'gin/runs/" in block else blocks[0] + block)
