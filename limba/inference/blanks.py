@@ -31,7 +31,11 @@ def decode_row(vocabulary: Any, row: np.ndarray) -> str:
 
 
 def row_text(vocabulary: Any, row: np.ndarray, padding: Collection[int] = (0,)) -> str:
-    """Text of a whole row of tokens, packed or not: sentinels are `___`, EOS is `</s>`, and padding is left out."""
+    """Text of a whole row of tokens, packed or not: sentinels are `___`, and padding is left out.
+
+    EOS is `</s>`, or as an encoder's vocabulary names it.
+    """
+    end = vocabulary.tokenizer.id_to_token(vocabulary.sep_id) if hasattr(vocabulary, "sep_id") else "</s>"
     found = {*sentinels.of_vocabulary(vocabulary)}
     parts: list[str] = []
     span: list[int] = []
@@ -45,7 +49,7 @@ def row_text(vocabulary: Any, row: np.ndarray, padding: Collection[int] = (0,)) 
             parts.append(vocabulary.decode(span))
             span = []
         if token is not None:
-            parts.append(BLANK if token in found else "</s>")
+            parts.append(BLANK if token in found else end)
     return " ".join(parts)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.checkpoint_files import run_folder
+from limba.checkpoint_files import directories, run_folder
 from limba.reports import goodput, pair_results, results_table, text_figures, writers
 
 FIGURES = {
@@ -40,12 +40,16 @@ class Row:
 def rows_of_run(run: Path, every_step: bool) -> list[Row]:
     """The lines of a run's evaluations, and of the n-grams that they stand beside.
 
+    Args:
+      run: its directory, or an output folder of `limba run`.
+
     Raises:
       FileNotFoundError: if the folder is no run, or has not been evaluated.
     """
+    name, run = str(run), Path(directories.run_directory(run))
     if not (run / writers.METRICS_FILE).is_file():
         raise FileNotFoundError(
-            f"{run} has no {writers.METRICS_FILE}: name folders of runs (MODEL_DIR; of `limba run` OUTPUT_DIR/run). An "
+            f"{run} has no {writers.METRICS_FILE}: name folders of runs (MODEL_DIR, or OUTPUT_DIR of `limba run`). An "
             "export has no figures; its run has them."
         )
     prefix = "training_eval/"
@@ -58,14 +62,14 @@ def rows_of_run(run: Path, every_step: bool) -> list[Row]:
     pairs = _pairs_by_step(run)
     made = []
     for task, lines in by_task.items():
-        of_ngrams = tuple((name, *figures.items()) for name, figures in _ngrams(lines[-1]))
+        of_ngrams = tuple((ngram, *figures.items()) for ngram, figures in _ngrams(lines[-1]))
         for line in lines if every_step else lines[-1:]:
             costs = _costs(run) if line is lines[-1] else {}
             made.append(
-                Row(str(run), task, _figures(line) | pairs.get(line["step"], {}) | costs, (_sizes(line), of_ngrams))
+                Row(name, task, _figures(line) | pairs.get(line["step"], {}) | costs, (_sizes(line), of_ngrams))
             )
         targets = _sizes(lines[-1]), of_ngrams
-        made += [Row(name, task, figures, targets, str(run)) for name, figures in _ngrams(lines[-1])]
+        made += [Row(ngram, task, figures, targets, name) for ngram, figures in _ngrams(lines[-1])]
     return made
 
 

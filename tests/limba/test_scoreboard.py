@@ -6,6 +6,7 @@ import json
 import pytest
 
 from limba import scoreboard
+from limba.reports import scoreboard_rows
 
 TEXT = {"nats_per_text_token": 5.0, "nats_per_text_token_renormalized": 4.5, "nats_per_character": 1.25}
 SHARES = {"text_accuracy": 0.125, "text_top_5_accuracy": 0.25}
@@ -57,6 +58,11 @@ def test_runs_stand_side_by_side_with_ngrams_once(tmp_path, capsys):
         "hours": "0.50",
     }
     assert rows[1]["nats/token"] == "5.0000" and rows[1][OF_PAIRS] == ""
+    (tmp_path / "of_limba_run").mkdir()
+    second.rename(tmp_path / "of_limba_run/run")
+    (tmp_path / "of_limba_run/run/checkpoint_20/state").mkdir(parents=True)
+    (shown, _) = scoreboard_rows.rows_of_run(tmp_path / "of_limba_run", every_step=False)
+    assert (shown.name, shown.figures["nats/token"]) == (str(tmp_path / "of_limba_run"), 5.0)
     assert rows[2] == dict.fromkeys(rows[2], "") | {
         "name": "bigram of the token before",
         "nats among text": "4.7500",

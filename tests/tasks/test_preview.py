@@ -108,13 +108,13 @@ def test_tasks_of_encoders(tmp_path, capsys):
         for task, labels in ((number, "2.5"), (words, "O B-ANIMAL")):
             preview.main([task.name, "--inputs_length", "8", "--num", "1"])
             shown = capsys.readouterr().out.splitlines()
-            assert shown[1] == "red cat </s>" and shown[4] == labels
+            assert shown[1] == "red cat [SEP]" and shown[4] == labels
         preview.main([masked.name, "--inputs_length", "12", "--num", "1"])
         shown = capsys.readouterr().out
         assert "inputs: 12 of 12 tokens" in shown and "targets: 2 of 2 tokens" in shown
         preview.main([labelled.name, "--inputs_length", "8", "--num", "1"])
         shown = capsys.readouterr().out.splitlines()
-        assert shown[1] == "red cat </s>" and shown[3] == "--- example 0, targets: 1 of 1 tokens"
+        assert shown[1] == "red cat [SEP]" and shown[3] == "--- example 0, targets: 1 of 1 tokens"
         assert shown[4] == "yes"
     finally:
         TaskRegistry.remove(masked.name)
