@@ -191,7 +191,7 @@ def _columns(arguments: RunArguments, corpus: Corpus, split: str) -> tuple[str, 
     asks_for_words = arguments.has_word_task or arguments.return_entity_level_metrics or arguments.label_all_tokens
     is_of_words = arguments.answers == WORD_LABELS or asks_for_words
     if is_of_words or (arguments.answers == TEXT and are_lists and (given or _LABEL not in names)):
-        if arguments.has_word_task and not given and tags != of_task:
+        if arguments.has_word_task and not given and tags != of_task and tags in names:
             logger.warning("%r has no column %r: the tags are those of %r.", corpus.name, of_task, tags)
         return words, tags, WORD_LABELS
     label = given or _LABEL
