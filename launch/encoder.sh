@@ -19,7 +19,7 @@ transformers and torch are installed, both fill a mask and tell a mood there. Th
 and encoder_moods.gin. Environment variables:
 
   LIMBA_ENCODER_DIR     folder for all output    ($LIMBA_ENCODER_DIR)
-  TRAIN_STEPS           steps of training, of which the classifier has a fifth ($TRAIN_STEPS)
+  TRAIN_STEPS           steps of training, of which the classifier has two fifths ($TRAIN_STEPS)
 $(environment_help)
 HELP
   exit 0
@@ -52,8 +52,8 @@ limba convert to-hf "$model" "$export_dir"
 echo "== a classifier"
 limba train --gin_file=gin/recipes/encoder_moods.gin --gin.VOCABULARY_FILE="'$vocabulary'" \
   --gin.MODEL_DIR="'$moods'" --gin.INITIAL_CHECKPOINT_PATH="'$model'" \
-  --gin.TRAIN_STEPS_RELATIVE=$((TRAIN_STEPS / 5 > 0 ? TRAIN_STEPS / 5 : 1)) \
-  --gin.schedules.create_learning_rate_scheduler.warmup_steps=$((TRAIN_STEPS / 20 > 0 ? TRAIN_STEPS / 20 : 1)) # a quarter
+  --gin.TRAIN_STEPS_RELATIVE=$((TRAIN_STEPS * 2 / 5 > 0 ? TRAIN_STEPS * 2 / 5 : 1)) \
+  --gin.schedules.create_learning_rate_scheduler.warmup_steps=$((TRAIN_STEPS / 10 > 0 ? TRAIN_STEPS / 10 : 1)) # a quarter
 limba convert to-hf "$moods" "$classifier_export"
 
 # pipe TASK FOLDER TEXT prints a command that shows the model of a folder at work in transformers.
