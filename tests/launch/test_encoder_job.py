@@ -61,5 +61,5 @@ def test_the_whole_job_killed_and_begun_again(tmp_path):
     assert re.fullmatch(r"\{'label': '(glad|calm|sad)', 'score': 0\.\d+\}", told)
     # So few steps teach it the most frequent mood; gin/recipes/encoder_moods.gin says what more of them reach.
     measured = [x for x in writers.read_metrics(moods) if x["dataset"] == "inference_eval/encoder_moods"][-1]
-    assert measured["step"] == STEPS // 5
+    assert measured["step"] == STEPS * 2 // 5
     assert measured["eval/accuracy"] > measured["eval/majority_accuracy"] - 0.01 > 50
