@@ -104,6 +104,8 @@ ROWS = {
     "wide": Row("d 192, 2+2 layers", _network(192, 6, 2, 512), steps=155),
     "deep": Row("d 128, 4+4 layers", _network(128, 4, 4, 384), steps=160),
     "no_fit": Row("counts factored, not fitted", [f"{_START}.fit_steps = 0"]),
+    "left_alone": Row("a start from the left neighbour alone", [f"{_START}.right_rank = 0"]),
+    "left_start_alone": Row("no training: that start alone", [f"{_START}.right_rank = 0"], steps=1),
     "rank_64": Row("rank 64 of the bigram", [f"{_START}.rank = 64"]),
     "output_scale_0.02": Row("output kernels start at 0.02", [f"{_START}.output_scale = 0.02"]),
     "output_scale_1": Row("output kernels start at 1", [f"{_START}.output_scale = 1.0"]),

@@ -55,10 +55,10 @@ class NgramCounts:
       before: of `r * vocab_size + w` for each distance from 1 to `MOST_DISTANCE`, where r follows w at that distance.
     """
 
-    def __init__(self, vocab_size: int, most_entries: int = MOST_ENTRIES, bigrams_only: bool = False):
+    def __init__(self, vocab_size: int, most_entries: int = MOST_ENTRIES, trigrams: bool = True, before: bool = True):
         """Raises ValueError for a vocabulary whose trigrams have no number of 64 bits.
 
-        With `bigrams_only` the other tables stay empty, which takes a fifth of the memory.
+        With `trigrams` or `before` False these tables stay empty: a fifth of the memory, and three fifths.
         """
         if vocab_size**3 >= 2**63:
             raise ValueError(f"N-grams of {vocab_size:,} pieces do not fit into 64 bits.")
@@ -67,7 +67,7 @@ class NgramCounts:
         self._tables = [SparseCounts.empty() for _ in range(2 + MOST_DISTANCE)]
         self._waiting: list[list[np.ndarray]] = [[] for _ in self._tables]
         self._num_waiting = 0
-        self._bigrams_only = bigrams_only
+        self._trigrams, self._before = trigrams, before
 
     @property
     def num_tokens(self) -> int:
@@ -95,15 +95,14 @@ class NgramCounts:
             return tokens[:-distance][inside], tokens[distance:][inside]
 
         first, second = pairs(1)
-        keys = [first * size + second]
-        if not self._bigrams_only:
+        self._waiting[0].append(first * size + second)
+        if self._trigrams:
             inside = text[2:] == text[:-2]
-            keys.append(((tokens[:-2] * size + tokens[1:-1]) * size + tokens[2:])[inside])
+            self._waiting[1].append(((tokens[:-2] * size + tokens[1:-1]) * size + tokens[2:])[inside])
+        if self._before:
             for distance in range(1, MOST_DISTANCE + 1):
                 word, right = pairs(distance)
-                keys.append(right * size + word)
-        for waiting, new in zip(self._waiting, keys, strict=False):
-            waiting.append(new)
+                self._waiting[1 + distance].append(right * size + word)
         self._num_waiting += len(tokens)
         if self._num_waiting >= _MOST_WAITING:
             self._counted()

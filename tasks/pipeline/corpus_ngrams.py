@@ -25,7 +25,8 @@ def count(
     feature_converter: Any,
     most_tokens: int,
     check: Callable[[], None] = lambda: None,
-    bigrams_only: bool = False,
+    trigrams: bool = True,
+    before: bool = True,
 ) -> NgramCounts:
     """Counts of the texts of a split in the order of its files, each once, until `most_tokens` were read.
 
@@ -36,22 +37,22 @@ def count(
       vocabulary: of the targets; the inputs have the same.
       feature_converter: the model's.
       check: called before each batch; it may raise.
-      bigrams_only: leaves other tables than `unigrams` and `bigrams` empty.
+      trigrams, before: False leaves these tables empty.
 
     Raises:
       ValueError, FileNotFoundError: as `tasks.pipeline.task_batches.get_eval_batches`.
     """
     ids = sentencepiece_models.ids_of(vocabulary)
-    counts = NgramCounts(ids.vocab_size, bigrams_only=bigrams_only)
+    counts = NgramCounts(ids.vocab_size, trigrams=trigrams, before=before)
     sets = task_batches.get_eval_batches(_read_once(config, _ROWS), feature_converter)
     if len(sets) > 1:
         sets = {task: batches for task, batches in sets.items() if task != config.name}
     with tqdm(total=most_tokens, desc="counting n-grams", unit=" tokens", unit_scale=True, disable=None) as bar:
         for batch in filter(None, itertools.chain.from_iterable(itertools.zip_longest(*sets.values()))):
             check()
-            before = counts.num_tokens
+            counted = counts.num_tokens
             counts.add(splice(batch, ids))
-            bar.update(counts.num_tokens - before)
+            bar.update(counts.num_tokens - counted)
             if counts.num_tokens >= most_tokens:
                 break
     return counts

@@ -50,7 +50,8 @@ class BigramCounts:
 
     Attributes:
       unigrams: int64 `[vocab]`.
-      keys, counts: int64 `[pairs]`: `u * vocab + w`, and how often w followed u.
+      keys: int64 `[pairs]`, `u * vocab + w`.
+      counts: `[pairs]`, how often w followed u; numbers of weighted pairs need not be whole.
     """
 
     unigrams: np.ndarray

@@ -20,7 +20,7 @@ from limba.inference import tasks_door
 from limba.network import t5
 from limba.network.encoders.config import EncoderConfig
 from limba.network.encoders.encoder import MaskedLanguageModel
-from limba.training.from_counts import encoder_wiring, factored_bigram, t5_wiring
+from limba.training.from_counts import encoder_wiring, factored_bigram, right_context, t5_wiring
 
 PyTree = Any
 
@@ -35,8 +35,10 @@ class StartFromCounts:
     """Changes the initial parameters of a run that begins without a checkpoint.
 
     Attributes:
-      rank: dims of the factored bigram; None takes those that the width has left beside codes, of 128 dims 102 in a T5
-        and 50 in a BERT, whose one table has both factors, and at most 256.
+      rank: dims of the factored bigram; None takes those that the width has left beside codes and `right_rank`, and at
+        most 256: of 128 dims 76 in a T5, 126 in a decoder, and 50 in a BERT, whose one table has both factors.
+      right_rank: dims of the piece behind a blank, for a T5 with an encoder and at least three heads; 0 is a start from
+        the piece before alone. None takes a fourth of what the width has left, at most a head's, or 0 without room.
       most_tokens: of the training texts that are counted.
       discount: taken off each count of a pair, between 0 and 1, and given to pieces that follow many others.
       fit_steps: after the decomposition. Of a large vocabulary as many are made as take half a minute on two CPU cores,
@@ -50,6 +52,7 @@ class StartFromCounts:
     """
 
     rank: int | None = None
+    right_rank: int | None = None
     most_tokens: int = 10_000_000
     discount: float = 0.75
     fit_steps: int = 160
@@ -94,11 +97,23 @@ class StartFromCounts:
             raise ValueError(
                 f"A start from counts (train.initial_values_fn): {problem}, or bind None, for random values."
             )
-        most = _wiring(config).most_rank(config)
-        if self.rank is not None and not 1 <= self.rank <= most:
+        self._check_ranks(config)
+
+    def _check_ranks(self, config: t5.T5Config | EncoderConfig) -> None:
+        room = 0 if isinstance(config, EncoderConfig) else right_context.room(config)
+        if self.right_rank is not None and not 0 <= self.right_rank <= room:
             raise ValueError(
-                f"StartFromCounts.rank is {self.rank}; a width (emb_dim) of {config.emb_dim} has room for 1 to {most}, "
-                f"and None takes all of it, at most {_MOST_RANK}."
+                f"StartFromCounts.right_rank is {self.right_rank}; this network has room for {room} factors of the "
+                "piece behind a blank. A T5 with an encoder and three heads has room for as many as a head (head_dim). "
+                "0 leaves that piece out, None takes the usual number."
+            )
+        most = self._most_rank(config)
+        if self.rank is not None and not 1 <= self.rank <= most:
+            right_rank = self._right_rank(config)
+            beside = f" beside {right_rank} of the piece behind a blank (right_rank)" if right_rank else ""
+            raise ValueError(
+                f"StartFromCounts.rank is {self.rank}; a width (emb_dim) of {config.emb_dim} has room for 1 to {most}"
+                f"{beside}, and None takes all of it, at most {_MOST_RANK}."
             )
 
     def __call__(self, params: PyTree, model: Any, dataset: DatasetConfig) -> PyTree:
@@ -111,23 +126,37 @@ class StartFromCounts:
         self.check(model)
         began = time.monotonic()
         logger.info("A start from counts reads %d tokens of the training texts at most.", self.most_tokens)
+        config = model.module.config
+        has_right = self._right_rank(config) > 0
         counted = tasks_door.ngrams().count(
             *(dataset, model.output_vocabulary, model.FEATURE_CONVERTER_CLS, self.most_tokens),
-            bigrams_only=True,
+            trigrams=False,
+            before=has_right,
         )
         counts = factored_bigram.BigramCounts(counted.unigrams, counted.bigrams.keys, counted.bigrams.counts)
+        behind = right_context.pairs(counted.unigrams, counted.before) if has_right else None
         counted_in = time.monotonic() - began
-        new = self.from_counts(params, model.module.config, counts)
+        new = self.from_counts(params, config, counts, behind)
         logger.info(
             "The parameters begin from counts: %d tokens, read in %.0f s, and a bigram of rank %d, fitted in %.0f s.",
-            *(counted.num_tokens, counted_in, self._rank(model.module.config)),
+            *(counted.num_tokens, counted_in, self._rank(config)),
             time.monotonic() - began - counted_in,
         )
         # Another processor rounds otherwise.
         return new if jax.process_count() == 1 else multihost_utils.broadcast_one_to_all(new)
 
-    def from_counts(self, params: PyTree, config: Any, counts: factored_bigram.BigramCounts) -> PyTree:
+    def from_counts(
+        self,
+        params: PyTree,
+        config: Any,
+        counts: factored_bigram.BigramCounts,
+        behind: factored_bigram.BigramCounts | None = None,
+    ) -> PyTree:
         """The parameters of a network of this configuration.
+
+        Args:
+          behind: pairs of a piece and one that stands shortly before it (`right_context.pairs`), for a start that reads
+            the piece behind a blank (`right_rank` is not 0).
 
         Raises:
           ValueError: for texts without pairs of pieces, and for a vocabulary that the embedding has no rows for.
@@ -139,7 +168,20 @@ class StartFromCounts:
             )
         if len(counts.keys) < 2:
             raise ValueError("A start from counts needs text, and the training split has no two pairs of pieces in it.")
-        rank, longest = self._rank(config), _wiring(config).longest(config)
+        if right_rank := self._right_rank(config):
+            assert behind is not None, "right_rank is not 0"
+            longest, longest_behind = right_context.longest(config)
+            bigram = self._fitted(counts, self._rank(config), longest)
+            wiring = right_context.Wiring(config, self.pointer_bias, self.output_scale, self.seed)
+            return wiring.apply_both(params, bigram, self._fitted(behind, right_rank, longest_behind))
+        bigram = self._fitted(counts, self._rank(config), _wiring(config).longest(config))
+        if isinstance(config, EncoderConfig):
+            return encoder_wiring.Wiring(config, self.output_scale, self.seed).apply(params, bigram)
+        return t5_wiring.Wiring(config, self.pointer_bias, self.output_scale, self.seed).apply(params, bigram)
+
+    def _fitted(
+        self, counts: factored_bigram.BigramCounts, rank: int, longest: float
+    ) -> factored_bigram.FactoredBigram:
         steps = factored_bigram.affordable_steps(len(counts.unigrams), rank, self.fit_steps)
         if steps < self.fit_steps:
             logger.warning(
@@ -150,13 +192,21 @@ class StartFromCounts:
             "A start from counts fits a bigram of rank %d to %d pairs of pieces, in %d steps.",
             *(rank, len(counts.keys), steps),
         )
-        bigram = factored_bigram.fit(counts, rank, longest, self.discount, steps, self.seed)
-        if isinstance(config, EncoderConfig):
-            return encoder_wiring.Wiring(config, self.output_scale, self.seed).apply(params, bigram)
-        return t5_wiring.Wiring(config, self.pointer_bias, self.output_scale, self.seed).apply(params, bigram)
+        return factored_bigram.fit(counts, rank, longest, self.discount, steps, self.seed)
 
     def _rank(self, config: t5.T5Config | EncoderConfig) -> int:
-        return self.rank or min(_wiring(config).most_rank(config), _MOST_RANK)
+        return self.rank or min(self._most_rank(config), _MOST_RANK)
+
+    def _most_rank(self, config: t5.T5Config | EncoderConfig) -> int:
+        right_rank = self._right_rank(config)
+        if right_rank and isinstance(config, t5.T5Config):
+            return right_context.most_rank(config) - right_rank
+        return _wiring(config).most_rank(config)
+
+    def _right_rank(self, config: t5.T5Config | EncoderConfig) -> int:
+        if isinstance(config, EncoderConfig):
+            return 0
+        return right_context.usual_rank(config) if self.right_rank is None else self.right_rank
 
 
 def _wiring(config: t5.T5Config | EncoderConfig) -> ModuleType:

@@ -23,13 +23,13 @@ from limba.training.from_counts.factored_bigram import FactoredBigram
 
 PyTree = Any
 
-_CONSTANT, _FILLER, _FACTORS = 0, 1, 2  # the first dims
+CONSTANT, FILLER, _FACTORS = 0, 1, 2  # the first dims
 _MOST_CODES = 24
 # The parts of a row's squared length, which is the width: of the constant dim; of the factors at most; of a sentinel's
 # filler, 4 of 128, and its codes, the rest.
 _CONSTANT_SHARE, _FACTORS_SHARE, _SENTINEL_FILLER_SHARE = 1 / 8, 0.7, 1 / 32
 # Of all targets, for pieces that the text does not have: sentinels and EOS of an encoder-decoder, EOS of a decoder.
-_UNSEEN_SHARE, _UNSEEN_SHARE_ALONE = 0.28, 0.01
+UNSEEN_SHARE, _UNSEEN_SHARE_ALONE = 0.28, 0.01
 # A code's logit with itself in each head of cross-attention, and what makes up for the norms on the way.
 _FINDS, _CROSS_SCALE = 20.0, 1.2
 
@@ -59,10 +59,10 @@ def longest(config: t5.T5Config) -> float:
 
 def _num_codes(config: t5.T5Config) -> int:
     """Dims by which cross-attention finds a sentinel; 0 for a decoder on its own."""
-    return min(_MOST_CODES, config.emb_dim // 4) if _has_encoder(config) else 0
+    return min(_MOST_CODES, config.emb_dim // 4) if has_encoder(config) else 0
 
 
-def _has_encoder(config: t5.T5Config) -> bool:
+def has_encoder(config: t5.T5Config) -> bool:
     return not isinstance(config, decoder_only.TransformerConfig)
 
 
@@ -90,15 +90,15 @@ class Wiring:
                 x *= self.output_scale
         rng = np.random.default_rng(self.seed)
         codes = _num_codes(self.config)
-        if _has_encoder(self.config):
+        if has_encoder(self.config):
             _embed(flat["token_embedder/embedding"], bigram, codes, rng)
             if self.config.num_encoder_layers:
                 self._point_left(flat, bigram.rank)
             self._find_sentinels(flat, bigram.rank, codes, rng)
         else:
             _embed(flat["decoder/token_embedder/embedding"], bigram, codes, rng)
-        unseen = _UNSEEN_SHARE if _has_encoder(self.config) else _UNSEEN_SHARE_ALONE
-        _predict(flat["decoder/logits_dense/kernel"], bigram, unseen)
+        unseen = UNSEEN_SHARE if has_encoder(self.config) else _UNSEEN_SHARE_ALONE
+        predict(flat["decoder/logits_dense/kernel"], bigram, unseen)
         self._bias(flat, "decoder", heads=slice(0, 1), position=-1, bias=self._weaker)
         return traverse_util.unflatten_dict(flat, sep="/")
 
@@ -128,7 +128,8 @@ class Wiring:
         if heads < self.config.num_heads:
             self._bias(flat, "encoder", slice(heads, None), 1, self._weaker)
         value, out = (self._layers(flat, "encoder", f"attention/{name}/kernel")[0] for name in ("value", "out"))
-        self._carry(value, out, heads, rank, 1.0)
+        factors = slice(_FACTORS, _FACTORS + rank)
+        self._carry(value, out, range(heads), factors, factors, 1.0)
 
     def _find_sentinels(self, flat: Mapping[str, np.ndarray], rank: int, codes: int, rng: np.random.Generator) -> None:
         name = "encoder_decoder_attention"
@@ -144,18 +145,21 @@ class Wiring:
             finds *= np.sqrt(kv)
         for kernel in (query, key):
             kernel[...] = (projection * np.sqrt(finds)).reshape(kernel.shape)
-        self._carry(value, out, heads, rank, _CROSS_SCALE)
+        factors = slice(_FACTORS, _FACTORS + rank)
+        self._carry(value, out, range(heads), factors, factors, _CROSS_SCALE)
 
-    def _carry(self, value: np.ndarray, out: np.ndarray, heads: int, rank: int, scale: float) -> None:
-        """The first `heads` heads carry the factors, the most important if there is no room for all, each in a head."""
+    def _carry(
+        self, value: np.ndarray, out: np.ndarray, heads: range, source: slice, goal: slice, scale: float
+    ) -> None:
+        """Heads carry some dims to others: as many as there is room for, the first ones, each in a head."""
         width, kv = self.config.emb_dim, self.config.head_dim
-        carried = np.arange(min(rank, heads * kv))
-        to_heads = np.array(value).reshape(width, -1)
-        from_heads = np.array(out).reshape(-1, width)
-        to_heads[:, : heads * kv] = 0
-        from_heads[: heads * kv] = 0
-        to_heads[_FACTORS + carried, carried] = 1
-        from_heads[carried, _FACTORS + carried] = scale
+        carried = np.arange(min(source.stop - source.start, len(heads) * kv))
+        places = heads.start * kv + carried
+        to_heads, from_heads = value.reshape(width, -1), out.reshape(-1, width)
+        to_heads[:, places] = 0
+        from_heads[places] = 0
+        to_heads[source.start + carried, places] = 1
+        from_heads[places, goal.start + carried] = scale
         value[...], out[...] = to_heads.reshape(value.shape), from_heads.reshape(out.shape)
 
 
@@ -164,8 +168,8 @@ def _embed(embedding: np.ndarray, bigram: FactoredBigram, codes: int, rng: np.ra
     width = embedding.shape[1]
     seen = np.flatnonzero(bigram.seen)
     unseen = np.setdiff1d(np.arange(len(embedding)), seen)
-    embedding[:, _FILLER:] = 0
-    embedding[:, _CONSTANT] = np.sqrt(_CONSTANT_SHARE * width)
+    embedding[:, FILLER:] = 0
+    embedding[:, CONSTANT] = np.sqrt(_CONSTANT_SHARE * width)
     embedding[seen, _FACTORS : _FACTORS + bigram.rank] = bigram.left[seen]
     if codes:
         drawn = rng.standard_normal((len(unseen), codes))
@@ -174,10 +178,10 @@ def _embed(embedding: np.ndarray, bigram: FactoredBigram, codes: int, rng: np.ra
         )
         embedding[unseen, width - codes :] = drawn
     rest = width - np.square(embedding).sum(axis=1)
-    embedding[:, _FILLER] = np.sqrt(np.maximum(rest, 0))
+    embedding[:, FILLER] = np.sqrt(np.maximum(rest, 0))
 
 
-def _predict(kernel: np.ndarray, bigram: FactoredBigram, unseen_share: float) -> None:
+def predict(kernel: np.ndarray, bigram: FactoredBigram, unseen_share: float) -> None:
     """Columns of the logits: frequencies by the constant dim, and the factors on the right."""
     seen = bigram.seen
     rows = np.full(kernel.shape[1], -np.inf)
@@ -186,5 +190,5 @@ def _predict(kernel: np.ndarray, bigram: FactoredBigram, unseen_share: float) ->
     others = np.isinf(rows)
     rows[others] = np.log(unseen_share / max(others.sum(), 1))
     kernel[...] = 0
-    kernel[_CONSTANT] = (rows - rows.mean()) / np.sqrt(_CONSTANT_SHARE * len(kernel))
+    kernel[CONSTANT] = (rows - rows.mean()) / np.sqrt(_CONSTANT_SHARE * len(kernel))
     kernel[_FACTORS : _FACTORS + bigram.rank, : len(seen)][:, seen] = bigram.right[seen].T

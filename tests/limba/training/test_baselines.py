@@ -136,10 +136,9 @@ def test_the_tasks_of_a_mixture_are_counted_in_turn(texts, tmp_path):
     counts = tasks_door.ngrams().count(config, MODEL.output_vocabulary, MODEL.FEATURE_CONVERTER_CLS, 10**6)
     # One has ended long before the other.
     assert counts.unigrams[ord("z") + 3] == 20 and counts.num_tokens == 200 * 25 + 20
-    few = tasks_door.ngrams().count(
-        config, MODEL.output_vocabulary, MODEL.FEATURE_CONVERTER_CLS, 10**6, bigrams_only=True
-    )
+    few = tasks_door.ngrams().count(config, MODEL.output_vocabulary, MODEL.FEATURE_CONVERTER_CLS, 10**6, trigrams=False)
     assert np.array_equal(few.bigrams.counts, counts.bigrams.counts) and not len(few.trigrams.keys)
+    assert [len(x.keys) for x in few.before] == [len(x.keys) for x in counts.before]
 
 
 def test_a_users_own_stream_has_none(tmp_path, texts):

@@ -19,7 +19,7 @@ from tests.limba import small
 PIECES = 128
 SENTINELS = np.arange(127, 107, -1)
 # Nothing but the bigram.
-START = StartFromCounts(fit_steps=60, output_scale=0.0)
+START = StartFromCounts(fit_steps=60, output_scale=0.0, right_rank=0)
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def test_a_start_says_what_it_does_and_shows_a_bar(counts, caplog, monkeypatch):
         return items
 
     monkeypatch.setattr(factored_bigram, "tqdm", bar)
-    _begun(_config(), counts, StartFromCounts(fit_steps=3))
+    _begun(_config(), counts, StartFromCounts(fit_steps=3, right_rank=0))
     assert f"to {len(counts.keys)} pairs of pieces, in 3 steps." in caplog.text
     assert bars == [(3, {"desc": "fitting the bigram", "unit": "step", "disable": None})]
 
@@ -164,8 +164,8 @@ def test_a_start_counts_the_training_split_with_the_models_vocabulary(counts, mo
 
     class Ngrams:
         @staticmethod
-        def count(*arguments, bigrams_only):
-            assert bigrams_only
+        def count(*arguments, trigrams, before):
+            assert not trigrams and not before
             asked.append(arguments)
             return _Counted(counts)
 
@@ -203,10 +203,11 @@ def test_other_networks_ranks_and_numbers_are_refused(counts):
     with pytest.raises(ValueError, match=r"the network is of a NoneType; it is for T5 1\.1, its decoders"):
         START.check(_model(None))
     wide = _model(t5.Transformer(_config(emb_dim=512)))
-    StartFromCounts(rank=400).check(wide)
+    left = {"right_rank": 0}
+    StartFromCounts(rank=400, **left).check(wide)
     with pytest.raises(ValueError, match=r"rank is 487; a width \(emb_dim\) of 512 has room for 1 to 486"):
-        StartFromCounts(rank=487).check(wide)
-    assert [StartFromCounts(rank=rank)._rank(wide.module.config) for rank in (None, 400)] == [256, 400]
+        StartFromCounts(rank=487, **left).check(wide)
+    assert [StartFromCounts(rank=rank, **left)._rank(wide.module.config) for rank in (None, 400)] == [256, 400]
     with pytest.raises(ValueError, match="discount is 1; it lies between 0 and 1"):
         StartFromCounts(discount=1)
     with pytest.raises(ValueError, match="fit_steps is -1; it is a whole number of at least 0"):
