@@ -80,7 +80,8 @@ def most_rank(config: t5.T5Config) -> int:
 
 def longest(config: t5.T5Config) -> tuple[float, float]:
     """Of vectors of factors: of the piece before, and of the piece behind."""
-    return tuple(float(np.sqrt(share * config.emb_dim)) for share in (_LEFT_SHARE, _BEHIND_SHARE))  # type: ignore[return-value]
+    left, behind = (float(np.sqrt(share * config.emb_dim)) for share in (_LEFT_SHARE, _BEHIND_SHARE))
+    return left, behind
 
 
 def _num_codes(config: t5.T5Config) -> int:
