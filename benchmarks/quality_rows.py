@@ -106,6 +106,9 @@ ROWS = {
     "no_fit": Row("counts factored, not fitted", [f"{_START}.fit_steps = 0"]),
     "left_alone": Row("a start from the left neighbour alone", [f"{_START}.right_rank = 0"]),
     "left_start_alone": Row("no training: that start alone", [f"{_START}.right_rank = 0"], steps=1),
+    "large_left_alone": Row(
+        "8.4M parameters, a start from the left neighbour alone", [*_LARGE, f"{_START}.right_rank = 0"], steps=75
+    ),
     "rank_64": Row("rank 64 of the bigram", [f"{_START}.rank = 64"]),
     "output_scale_0.02": Row("output kernels start at 0.02", [f"{_START}.output_scale = 0.02"]),
     "output_scale_1": Row("output kernels start at 1", [f"{_START}.output_scale = 1.0"]),
