@@ -208,8 +208,8 @@ def first_column(arguments: RunArguments) -> dict[str, str]:
     """The column of documents where no key names it and none is `text`: the first, as run_mlm.py takes it; else {}."""
     if arguments.text_column_name is not None:
         return {}
-    of_one = dataclasses.replace(arguments, do_eval=arguments.do_eval and not arguments.do_train)
-    names = column_names(script_data.find(of_one), script_data.used_splits(of_one)[0])
+    corpus, splits = script_data.find_whole(arguments)
+    names = column_names(corpus, next((x for x in script_data.used_splits(arguments) if x in splits), splits[0]))
     if DOCUMENTS in names or not names:
         return {}
     logger.warning(

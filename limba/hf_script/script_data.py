@@ -56,7 +56,7 @@ def find(arguments: RunArguments) -> Corpus:
     Raises:
       FileNotFoundError, ValueError: if there are none, or a split is missing.
     """
-    corpus, splits = _find(arguments)
+    corpus, splits = find_whole(arguments)
     if arguments.do_predict and "test" not in splits:
         raise ValueError(
             f"do_predict answers the split 'test', and {corpus.name!r} has {_listed(splits)}: give --test_file."
@@ -88,7 +88,7 @@ def find(arguments: RunArguments) -> Corpus:
     )
 
 
-def _find(arguments: RunArguments) -> tuple[Corpus, list[str]]:
+def find_whole(arguments: RunArguments) -> tuple[Corpus, list[str]]:
     """The data with all their splits, and the names of these."""
     from tasks.pretraining import masked_text
     from tasks.supervised import dataset_table

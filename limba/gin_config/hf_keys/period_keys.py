@@ -47,7 +47,7 @@ def check(arguments: Any) -> None:
         "save_strategy": arguments.save_strategy == "best" and "'best'",
     }
     for name, value in wanted.items():
-        if value and not (arguments.do_train and arguments.do_eval):
+        if value and arguments.do_train and not arguments.do_eval:
             raise ValueError(f"{name} is {value}, and looks at evaluations during a training: set do_eval.")
     _check_best(arguments)
     if arguments.lr_drop_threshold_mode not in ("rel", "abs"):

@@ -83,3 +83,22 @@ def test_of_documents_without_a_column_text_the_first_is_read(tmp_path, first, k
     arguments, _ = from_values(given | keys)
     assert encoder_rows.first_column(arguments).get("text_column_name") == found
     assert ("'body', the first, is read, as in run_mlm.py" in caplog.text) == (found is not None)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"load_best_model_at_end": True},
+        {"early_stopping_patience": 2, "load_best_model_at_end": True},
+        {"use_lr_drop": True},
+    ],
+)
+def test_documents_are_found_where_evaluations_decide_during_the_training(tmp_path, keys):
+    (tmp_path / "train.txt").write_text("a text\n")
+    given = {"train_file": str(tmp_path / "train.txt"), "model_name_or_path": "m", "output_dir": "o", "do_train": True}
+    given |= {"do_eval": True, "eval_steps": 20, "save_steps": 20, "script": "run_mlm"}
+    arguments, _ = from_values(given | keys)
+    assert encoder_rows.first_column(arguments) == {}
+    # An evaluation alone has no training that they could decide in, and passes as in the scripts.
+    alone, _ = from_values(given | keys | {"do_train": False})
+    assert not alone.do_train and alone.do_eval
