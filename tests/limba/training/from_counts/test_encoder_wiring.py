@@ -12,7 +12,6 @@ from limba.network.encoders.classifier import SequenceClassifier
 from limba.network.encoders.config import EncoderConfig
 from limba.network.encoders.encoder import MaskedLanguageModel
 from limba.training.from_counts import encoder_wiring, factored_bigram, neighbours
-from limba.training.from_counts.factored_bigram import BigramCounts
 from limba.training.from_counts.start_from_counts import StartFromCounts
 
 PIECES, MASK = 128, 1
@@ -41,15 +40,6 @@ FORMS: dict[str, dict[str, Any]] = {
     "modernbert, scanned": {**MODERNBERT, "scan_layers": True, "num_layers": 6, "first_attention_norm": True},
     "roberta_prelayernorm": {"norm_position": "pre", "norm_epsilon": 1e-5},
 }
-
-
-@pytest.fixture(scope="module")
-def counts():
-    """A chain over pieces from 3 to 62."""
-    rng = np.random.default_rng(0)
-    text = np.cumsum(rng.choice([1, 1, 1, 2, 7], 20000)) % 60 + 3
-    keys, pairs = np.unique(text[:-1] * PIECES + text[1:], return_counts=True)
-    return BigramCounts(np.bincount(text, minlength=PIECES), keys, pairs)
 
 
 def _config(**fields):

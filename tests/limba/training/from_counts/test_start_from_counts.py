@@ -22,15 +22,6 @@ SENTINELS = np.arange(127, 107, -1)
 START = StartFromCounts(fit_steps=60, output_scale=0.0, right_rank=0)
 
 
-@pytest.fixture(scope="module")
-def counts():
-    """A chain over pieces from 3 to 62."""
-    rng = np.random.default_rng(0)
-    text = np.cumsum(rng.choice([1, 1, 1, 2, 7], 20000)) % 60 + 3
-    keys, pairs = np.unique(text[:-1] * PIECES + text[1:], return_counts=True)
-    return BigramCounts(np.bincount(text, minlength=PIECES), keys, pairs)
-
-
 def _config(**fields):
     return small.config(**{"vocab_size": PIECES, **small.TWO_LAYERS, **fields})
 
