@@ -35,7 +35,9 @@ def row_text(vocabulary: Any, row: np.ndarray, padding: Collection[int] = (0,)) 
 
     EOS is `</s>`, or as an encoder's vocabulary names it.
     """
-    end = vocabulary.tokenizer.id_to_token(vocabulary.sep_id) if hasattr(vocabulary, "sep_id") else "</s>"
+    tokenizer: Any = getattr(vocabulary, "tokenizer", None)
+    is_named = hasattr(tokenizer, "id_to_token") and vocabulary.eos_id is not None  # a tokenizer.json
+    end = tokenizer.id_to_token(vocabulary.eos_id) if is_named else "</s>"
     found = {*sentinels.of_vocabulary(vocabulary)}
     parts: list[str] = []
     span: list[int] = []
