@@ -137,3 +137,23 @@ def _of_width(width: int, rate: float, base_width: int | None) -> Row:
 
 ROWS |= {f"width_{width}_rate_{rate}": _of_width(width, rate, None) for width in _WIDTHS for rate in _RATES}
 ROWS |= {f"width_{width}_rate_{rate}_base": _of_width(width, rate, 128) for width in (64, 256) for rate in _RATES}
+
+# How much of a start from counts remains: three sizes, each trained until its curve is nearly flat or a quarter of an
+# hour is over. Random values have the full rate for the tables, which is best for them.
+_SIZES = {
+    "2.5M": ([], 2400),
+    "8M": (_LARGE, 800),
+    "48M": (_network(512, 6, 8, 1024, head_dim=64), 250),
+}
+
+
+def _of_size(name: str, is_random: bool) -> Row:
+    sizes, steps = _SIZES[name]
+    start = [_RANDOM, "optimizers.adamw_scale.vocab_rate = 1.0"] if is_random else []
+    why = f"{name} parameters" + (", random initial values, tables at the full rate" if is_random else "")
+    return Row(why, [*sizes, *start, f"EVAL_PERIOD = {steps // 4}"], steps=steps)
+
+
+ROWS |= {
+    f"size_{name}{'_random' * is_random}": _of_size(name, is_random) for name in _SIZES for is_random in (False, True)
+}
