@@ -14,15 +14,14 @@ import numpy as np
 
 from limba.data import contract
 from tasks.pipeline import blocks, converters, fingerprints, positions
-from tasks.pipeline.empty_epochs import EmptyEpochs
 from tasks.pipeline.positions import Position
 from tasks.pretraining import denoising
 from tasks.registry import Task, rows
 from tasks.registry.providers import tasks_with_split
-from tasks.registry.rows import Columns
+from tasks.registry.rows import Columns, Rows
 from tasks.registry.steps import bind
 from tasks.registry.tasks import get_subtasks, is_mixture, registries
-from tasks.sources.reader_chunks import ReaderChunks
+from tasks.sources.chunks import ReaderChunks
 from tasks.sources.sharded import ShardedSource
 from tasks.supervised import row_preprocessor
 
@@ -167,7 +166,7 @@ class Stream:
     def _examples_in_order(self, task: Any, plan: ReadPlan, seed: int) -> Iterator[Columns]:
         number = self.tasks.index(task)
         steps = [bind(step, task.output_features, self._lengths) for step in task.preprocessors]
-        empty = EmptyEpochs(_nothing_made(task, self.config.split, plan))
+        empty = _EmptyEpochs(_nothing_made(task, self.config.split, plan))
         groups = empty.groups(rows.rebatch(self._chunks(task, plan).documents(plan.num_epochs), group_size(task)))
         if self._makes_windows(task):
             made = blocks.windows(groups, steps[0], self._lengths, number, seed)  # type: ignore[arg-type]
@@ -302,6 +301,41 @@ def group_size(task: Any) -> int:
     """How many documents of a task are preprocessed together."""
     sizes = [step.documents_per_batch for step in task.preprocessors if isinstance(step, denoising.Denoise)]
     return max(sizes, default=_DOCUMENTS_PER_GROUP)
+
+
+class _EmptyEpochs:
+    """Notices documents of which no example is made: an endless stream of them would wait for ever.
+
+    Compares the documents with the examples that are made of them, group by group.
+
+    Args:
+      message: of the error.
+    """
+
+    def __init__(self, message: str):
+        self._message = message
+        # The epochs of the first and the last document since an example was made.
+        self._since: tuple[int, int] | None = None
+
+    def groups(self, groups: Iterable[Rows]) -> Iterator[Rows]:
+        """The groups of documents, before they are preprocessed.
+
+        Raises:
+          ValueError: if no example was made of the documents of a whole epoch.
+        """
+        for group in groups:
+            if self._since is not None and self._since[1] >= self._since[0] + 2:
+                raise ValueError(self._message)
+            epochs = group.document[:, 0]
+            self._since = int(epochs[0]) if self._since is None else self._since[0], int(epochs[-1])
+            yield group
+
+    def examples(self, blocks: Iterable[Columns]) -> Iterator[Columns]:
+        """The examples, each block made of the last group that was taken."""
+        for block in blocks:
+            if rows.num_rows(block):
+                self._since = None
+                yield block
 
 
 def _nothing_made(task: Any, split: str, plan: ReadPlan) -> str:

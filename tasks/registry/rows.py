@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from tasks.sources.reader_chunks import Rows
+from tasks.sources.chunks import Rows
 
 
 class Tokens(NamedTuple):

@@ -1,6 +1,6 @@
 """A data source of shards, whose position can be saved exactly.
 
-What a reader reads is a pure function of counters (`reader_chunks`). The open files are a cache, which a restored
+What a reader reads is a pure function of counters (`chunks`). The open files are a cache, which a restored
 reader opens again. SeqIO's tasks may have such a source too: it has the names of `seqio.DataSource`.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from limba.files import os_errors
-from tasks.sources import arrow_tables, blank_lines, chunks, reader_chunks
+from tasks.sources import arrow_tables, blank_lines, chunks
 from tasks.sources import splits as splits_lib
 from tasks.sources.damaged_files import bad_lines, missing_columns
 from tasks.sources.remote_files import http_files
@@ -171,7 +171,7 @@ class ShardedSource(abc.ABC):
                     missing_columns.describe(column, found.names, self._columns, tables.builder, where, file)
                 )
             try:
-                reader_chunks.dtype_of(found.schema.field(column), column in self._nested_columns)
+                chunks.dtype_of(found.schema.field(column), column in self._nested_columns)
             except ValueError as error:
                 tables, rows = self._open(split)
                 shards = (tables.shards[row.shard] for row in rows if tables.builder == "json")
@@ -300,7 +300,7 @@ class ShardedSource(abc.ABC):
         reader: int = 0,
         num_readers: int = 1,
         start: Sequence[int] | None = None,
-    ) -> reader_chunks.ReaderChunks:
+    ) -> chunks.ReaderChunks:
         """What one reader reads.
 
         Args:
@@ -328,15 +328,14 @@ class ShardedSource(abc.ABC):
                 f"{self.count_documents(split)}; set DatasetConfig.num_readers to at most the number of documents."
             )
         dtypes = {
-            field.name: reader_chunks.dtype_of(field, field.name in self._nested_columns)
-            for field in self._schemas[split]
+            field.name: chunks.dtype_of(field, field.name in self._nested_columns) for field in self._schemas[split]
         }
         first = None
         if start:
             epoch, shard, row = map(int, start)
             first = epoch, *cursor.find(shard, row), row
         read = functools.partial(self._read, cursor)
-        return reader_chunks.ReaderChunks(read, pieces, dtypes, shuffle, seed, reader, first)
+        return chunks.ReaderChunks(read, pieces, dtypes, shuffle, seed, reader, first)
 
     def _share(self, split: str, num_readers: int) -> list[list[chunks.Piece]]:
         """Each reader's pieces, none of which has all the blank lines of a text."""

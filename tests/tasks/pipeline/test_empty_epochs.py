@@ -10,8 +10,7 @@ from tasks.pipeline import task_batches
 from tasks.pretraining import denoising
 from tasks.registry import Feature, TaskRegistry
 from tasks.sources import corpora
-from tasks.sources.chunks import Piece
-from tasks.sources.reader_chunks import ReaderChunks
+from tasks.sources.chunks import Piece, ReaderChunks
 from tasks.vocabularies import ByteVocabulary
 from tests.tasks.conftest import LENGTHS
 

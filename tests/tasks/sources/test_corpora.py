@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from tasks.sources import chunks, corpora, reader_chunks
+from tasks.sources import chunks, corpora
 from tasks.sources.remote_files import http_files
 from tests import house
 
@@ -159,7 +159,7 @@ def test_a_column_of_mixed_values_beside_the_text_does_not_matter(tmp_path):
 @pytest.mark.parametrize("large", [False, True], ids=["texts", "large texts"])
 def test_bytes_of_texts_are_those_of_the_file(large):
     column = pa.chunked_array([pa.array(["a", None, "é"], pa.large_string() if large else pa.string()), []])
-    assert reader_chunks._to_numpy(column.slice(1)).tolist() == [b"", "é".encode()]
+    assert chunks._to_numpy(column.slice(1)).tolist() == [b"", "é".encode()]
 
 
 def test_a_local_corpus_is_read_without_clients_of_http_and_arrows_functions(tmp_path):
