@@ -157,3 +157,24 @@ def _of_size(name: str, is_random: bool) -> Row:
 ROWS |= {
     f"size_{name}{'_random' * is_random}": _of_size(name, is_random) for name in _SIZES for is_random in (False, True)
 }
+
+# What a default is worth at two sizes, in runs of half that length.
+_CHOICES = {
+    "": Row("the recipe"),
+    "_left_alone": ROWS["left_alone"],
+    "_standard": ROWS["standard"],
+    "_adafactor": ROWS["adafactor"],
+    "_rsqrt": ROWS["rsqrt"],
+    "_rate_0.015": ROWS["rate_0.015"],
+    "_vocab_rate_0.3": ROWS["vocab_rate_0.3"],
+    "_vocab_rate_1": ROWS["vocab_rate_1"],
+    "_output_scale_0.4": Row("output kernels start at 0.4", [f"{_START}.output_scale = 0.4"]),
+}
+
+
+def _of_half(size: str, choice: Row) -> Row:
+    sizes, steps = _SIZES[size]
+    return Row(f"{size}, half: {choice.why}", [*sizes, *choice.bindings], choice.gin_files, steps=steps // 2)
+
+
+ROWS |= {f"half_{size}{name}": _of_half(size, choice) for size in ("2.5M", "8M") for name, choice in _CHOICES.items()}
