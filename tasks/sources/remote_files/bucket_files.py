@@ -11,7 +11,7 @@ from typing import Any
 import fsspec
 
 from limba.files import awaited, redaction
-from tasks.sources.remote_files import http_retries
+from tasks.sources.remote_files import http_retries, seekable
 
 # Reading again does not help.
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError)
@@ -68,27 +68,12 @@ def find(pattern: str) -> list[BucketFile]:
     return files
 
 
-class _BucketReader(io.RawIOBase):
+class _BucketReader(seekable.SeekableReader):
     def __init__(self, file: BucketFile):
-        super().__init__()
+        super().__init__(file.size)
         self._file = file
         self._retries = http_retries.Retries(file.url)
-        self._position = 0
         self._opened: Any = None
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
-        self._position = max(0, start + offset)
-        return self._position
 
     def close(self) -> None:
         if self._opened is not None:
@@ -97,7 +82,7 @@ class _BucketReader(io.RawIOBase):
 
     def readinto(self, buffer) -> int:
         view = memoryview(buffer).cast("B")
-        wanted = min(len(view), max(0, self._file.size - self._position))
+        wanted = self._in_file(len(view))
         while wanted:
             try:
                 with awaited.named(self._file.url):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from limba.files import awaited, redaction
-from tasks.sources.remote_files import http_retries
+from tasks.sources.remote_files import http_retries, seekable
 from tasks.sources.remote_files.http_retries import BrokenFileError as BrokenFileError
 
 if TYPE_CHECKING:
@@ -140,34 +140,19 @@ class RemoteFile:
         return _HttpFile(self, to_the_end=False)
 
 
-class _HttpFile(io.RawIOBase):
+class _HttpFile(seekable.SeekableReader):
     def __init__(self, file: RemoteFile, to_the_end: bool):
         import requests
 
-        super().__init__()
+        super().__init__(file.size)
         self._file = file
         self._to_the_end = to_the_end
         self._session = requests.Session()
         self._retries = http_retries.Retries(file.name)
-        self._position = 0
         # The answer that is being read, and the bytes of the file where it is and where it ends.
         self._response: requests.Response | None = None
         self._at = self._end = 0
         self._etag: str | None = None
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
-        self._position = max(0, start + offset)
-        return self._position
 
     def close(self) -> None:
         if not self.closed:
@@ -177,7 +162,7 @@ class _HttpFile(io.RawIOBase):
 
     def readinto(self, buffer) -> int:
         view = memoryview(buffer).cast("B")
-        wanted = min(len(view), max(0, self._file.size - self._position))
+        wanted = self._in_file(len(view))
         read = 0
         while read < wanted:
             data = self._read_data(wanted - read)
