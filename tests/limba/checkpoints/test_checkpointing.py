@@ -141,13 +141,21 @@ def test_all_checkpoints_damaged_is_an_error_not_a_fresh_start(tmp_path, trainer
         Checkpointer(tmp_path, SaveCheckpointConfig()).restore_latest(trainer.sharded_state_shapes())
 
 
-def test_a_half_written_checkpoint_does_not_count(tmp_path, trainer):
+def test_a_half_written_checkpoint_does_not_count(tmp_path, trainer, caplog):
     _save_steps(tmp_path, trainer, [1])
     shutil.copytree(tmp_path / "checkpoint_1", tmp_path / "checkpoint_2.orbax-checkpoint-tmp")
     assert checkpointing.checkpoint_steps(tmp_path) == [1]
     checkpointer = Checkpointer(tmp_path, SaveCheckpointConfig())
+    assert "checkpoint_2 had not been written to its end" in caplog.text and "one is checkpoint_1" in caplog.text
     restored, _ = checkpointer.restore_latest(trainer.sharded_state_shapes())
     assert int(restored.step) == 1
+
+
+def test_a_kill_during_the_first_checkpoint_is_told(tmp_path, caplog):
+    (tmp_path / "checkpoint_1.limba-tmp").mkdir()
+    Checkpointer(tmp_path, SaveCheckpointConfig())
+    assert "checkpoint_1 had not been written to its end" in caplog.text and "it begins anew" in caplog.text
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_another_network_is_an_error_that_names_the_tensors(tmp_path, trainer):
