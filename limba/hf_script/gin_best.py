@@ -4,18 +4,23 @@ from limba.gin_config.hf_keys.run_arguments import RunArguments
 from limba.gin_config.recipe import Binding, Block, Reference, Statement, given
 
 
+def best_name(arguments: RunArguments) -> str:
+    """`metric_for_best_model` as the results name it, without `eval_`."""
+    name = arguments.metric_for_best_model.removeprefix("eval_")
+    of_entities = arguments.return_entity_level_metrics and name in ("precision", "recall", "f1", "accuracy")
+    return f"overall_{name}" if of_entities else name
+
+
 def measured(arguments: RunArguments) -> tuple[str, str]:
     """`metric_for_best_model` in metrics.jsonl: the folder of its evaluation, and its name there.
 
     The loss is that of given targets; other metrics of a fine-tuning are those of answers.
     """
-    name = arguments.metric_for_best_model.removeprefix("eval_")
+    name = best_name(arguments)
     if name == "gen_len":
         return "inference_eval", "tokens_per_prediction"
     if name in ("loss", "perplexity"):  # The second rises and falls with the first.
         return "training_eval", arguments.row_answers.loss
-    if arguments.return_entity_level_metrics and name in ("precision", "recall", "f1", "accuracy"):
-        name = f"overall_{name}"
     name = arguments.row_answers.names.get(name, name)
     return ("inference_eval", f"eval/{name}") if arguments.is_finetuning else ("training_eval", name)
 

@@ -18,7 +18,7 @@ from limba.files.storage import AnyPath
 from limba.gin_config.hf_keys import period_keys
 from limba.gin_config.hf_keys.row_answers import ANSWERS, TEXT, RowAnswers
 from limba.gin_config.hf_keys.run_arguments import RunArguments
-from limba.hf_script import outcome
+from limba.hf_script import gin_best, outcome
 from limba.reports import goodput, writers
 
 # Which results are of a part; `step` and `epoch` are of all.
@@ -108,7 +108,7 @@ def write_state(
     last = last_step(out / "run")
     best: dict[str, Any] = {"best_metric": None, "best_model_checkpoint": None, "best_global_step": None}
     if arguments.load_best_model_at_end:
-        name = arguments.metric_for_best_model.removeprefix("eval_")
+        name = gin_best.best_name(arguments)
         best = {
             "best_metric": results.get(name if name == "perplexity" else f"eval_{name}"),
             "best_model_checkpoint": str(checkpoint),

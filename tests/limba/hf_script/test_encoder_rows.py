@@ -137,7 +137,7 @@ def test_numbers_are_learned(here):
 @pytest.mark.slow
 def test_labels_of_words_are_learned(here):
     out = here / "words"
-    keys = {"task_name": "ner", "load_best_model_at_end": True, "metric_for_best_model": "overall_f1"}
+    keys = {"task_name": "ner", "load_best_model_at_end": True, "metric_for_best_model": "eval_f1"}
     _run(here, output_dir=out, **_files(here, "words", "json"), **TRAINING | keys, return_entity_level_metrics=True)
     given = [line.split() for line in (out / "predictions.txt").read_text().splitlines()]
     wanted = [json.loads(line)["ner_tags"] for line in (here / "words_validation.json").read_text().splitlines()]
@@ -148,6 +148,7 @@ def test_labels_of_words_are_learned(here):
     of_x = sum(a == b == "B-X" for a, b in pairs) / max(sum(b == "B-X" for _, b in pairs), 1)
     assert results["eval_X_precision"] == pytest.approx(of_x) and results["eval_overall_f1"] > 0.9
     assert results["predict_overall_f1"] == results["eval_overall_f1"]
+    assert json.loads((out / "trainer_state.json").read_text())["best_metric"] == results["eval_overall_f1"]
     config = json.loads((out / "config.json").read_text())
     assert config["architectures"] == ["BertForTokenClassification"]
     assert config["id2label"] == {"0": "B-X", "1": "B-Y", "2": "O"}
