@@ -45,19 +45,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("repo", help="on the hub, NAME or ORG/NAME; made if it is not there")
     parser.add_argument("--public", action="store_true", help="a new repository can be seen by everybody (private)")
     parser.add_argument("--no-check", action="store_true", help="upload a folder whose conversion was not checked")
+    parser.add_argument("--dry-run", action="store_true", help="check the folder, list its files, and upload nothing")
 
 
 def run(args: argparse.Namespace) -> None:
-    push(args.out, args.repo, public=args.public, check=not args.no_check)
+    push(args.out, args.repo, public=args.public, check=not args.no_check, dry_run=args.dry_run)
 
 
-def push(out: str | Path, repo: str, *, public: bool = False, check: bool = True) -> str:
+def push(out: str | Path, repo: str, *, public: bool = False, check: bool = True, dry_run: bool = False) -> str:
     """Uploads a folder, prints where it is and returns that URL.
 
     Args:
       out, repo: what `to-hf` wrote, to "name" (the user's own) or "organization/name".
       public: whether everybody can see the repository. One that is there already must be as this says.
       check: refuse a folder whose conversion was not checked.
+      dry_run: only look whether the folder is whole, and list its files; needs neither token nor network.
 
     Raises:
       FileNotFoundError: if the folder or a file that belongs to it is not there.
@@ -75,6 +77,9 @@ def push(out: str | Path, repo: str, *, public: bool = False, check: bool = True
         print(f"  {_size((folder / name).stat().st_size):>9}  {name}")
     if left_out := _others(folder, files):
         print(f"Left out, because to-hf did not write them: {', '.join(left_out)}.")
+    if dry_run:
+        print("Nothing is uploaded (--dry-run).")
+        return url
     if not hf.get_token():
         raise ValueError(f"There is no token for {hf.constants.ENDPOINT}: {hub_models.TOKEN_REMEDY}.")
 

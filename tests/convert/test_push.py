@@ -180,6 +180,14 @@ def test_the_files_and_their_sizes_are_shown_first(loopback, folder, capsys):
     assert sizes["model.safetensors"] == "120.2 kB" and sizes["config.json"] == "2 B"
 
 
+def test_a_dry_run_uploads_nothing(loopback, folder, capsys):
+    loopback.close()  # nobody is asked
+    main(["push", str(folder), "org/model", "--dry-run"])
+    said = capsys.readouterr().out
+    assert "config.json" in said and said.endswith("Nothing is uploaded (--dry-run).\n")
+    assert not loopback.repos
+
+
 @pytest.mark.parametrize("target", ["/etc/hostname", "config.json"])
 def test_a_link_is_refused(loopback, folder, target):
     (folder / "spiece.model").unlink()
