@@ -12,7 +12,14 @@ import jax
 import numpy as np
 from flax import traverse_util
 
-from limba.checkpoint_files import assignment_maps, layer_layouts, pretraining_parts, saved_average, saved_tensors
+from limba.checkpoint_files import (
+    assignment_maps,
+    layer_layouts,
+    pretraining_parts,
+    run_folder,
+    saved_average,
+    saved_tensors,
+)
 from limba.checkpoint_files.assignment_maps import AssignmentMap
 from limba.checkpoint_files.directories import all_checkpoints, find_checkpoint, is_checkpoint
 from limba.checkpoint_files.saved_tensors import SavedTensor
@@ -333,9 +340,11 @@ def _other_settings(tensors: Mapping[str, SavedTensor], wanted: Mapping[str, jax
 def _mismatch(path: str | AnyPath, problems: Sequence[str]) -> CheckpointMismatchError:
     adapters = any(re.match(r"target/(.*/)?lora_[ab]: not in", problem) for problem in problems)
     merge = "It has LoRA's factors; `limba convert to-t5x` merges them into the kernels. " if adapters else ""
+    own = storage.as_path(path) / run_folder.FOLDER / run_folder.GIN
+    values = f" ({own} has its values)" if storage.is_file(own) else ""
     return CheckpointMismatchError(
         f"{path} holds another network or optimizer than the gin files configure: {_some(problems, 5, '; ')}. {merge}"
-        "Use the gin files of that run, or another MODEL_DIR. To start from this checkpoint anyway, set "
+        f"Use the gin files of that run{values}, or another MODEL_DIR. To start from this checkpoint anyway, set "
         "RestoreCheckpointConfig.fallback_to_scratch (missing tensors), .strict = False (extra ones), "
         ".assignment_map (other names) or .reset = ['optimizer'] (another optimizer)."
     )
