@@ -108,7 +108,7 @@ class Checkpointer:
             self._orbax = orbax_saving.OrbaxSaver()
         if jax.process_index() == 0 and not self._remote:
             self.model_dir.mkdir(parents=True, exist_ok=True)
-            self._tell_removed(self._remove_unfinished())
+            self._remove_unfinished()
         multihost_utils.sync_global_devices(f"checkpointer:{self.model_dir}")
 
     def save(self, state: TrainState, dataset_state: Mapping[str, bytes] | None, run_files: Mapping[str, bytes]) -> int:
@@ -178,22 +178,14 @@ class Checkpointer:
             "(SaveCheckpointConfig.keep, a longer period), and give the same command again: it goes on there."
         )
 
-    def _remove_unfinished(self) -> list[str]:
-        """Returns the names of the checkpoints that were removed, such as `checkpoint_1000`."""
-        names = [name for name in storage.list_names(self.model_dir) if name.startswith(PREFIX)]
-        unfinished = [name for name in names if any(mark in name for mark in _UNFINISHED)]
-        for name in unfinished:
-            storage.remove_tree(self.model_dir / name)
-        return [name.partition(".")[0] for name in unfinished]
-
-    def _tell_removed(self, names: Sequence[str]) -> None:
-        if names:
-            steps = checkpoint_steps(self.model_dir)
-            logger.warning(
-                "%s: %s had not been written to its end when the run ended, and is removed; %s.",
-                *(self.model_dir, ", ".join(names)),
-                f"the last whole one is checkpoint_{steps[-1]}" if steps else "there is no other, so it begins anew",
-            )
+    def _remove_unfinished(self) -> None:
+        for name in storage.list_names(self.model_dir):
+            if name.startswith(PREFIX) and any(mark in name for mark in _UNFINISHED):
+                storage.remove_tree(self.model_dir / name)
+                steps = checkpoint_steps(self.model_dir)
+                last = f"the last whole one is checkpoint_{steps[-1]}" if steps else "there is no other"
+                path = self.model_dir / name.partition(".")[0]
+                logger.warning("%s was not written to its end, and is removed; %s.", path, last)
 
     def _transformed(self, tree: PyTree) -> PyTree:
         """The state after the transformations, with parameters in the configured dtype."""
