@@ -157,6 +157,10 @@ def _of_size(name: str, is_random: bool) -> Row:
 ROWS |= {
     f"size_{name}{'_random' * is_random}": _of_size(name, is_random) for name in _SIZES for is_random in (False, True)
 }
+ROWS["size_48M_rate_0.01"] = Row(
+    "48M parameters, rate 0.01", [*_of_size("48M", False).bindings, f"{_RATE} = 0.01"], steps=250
+)
+
 
 # What a default is worth at two sizes, in runs of half that length.
 _CHOICES = {
