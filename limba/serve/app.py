@@ -179,7 +179,8 @@ def make_app(service: Service) -> fastapi.FastAPI:
         head, settings = _head(limits.name), (asked.max_tokens, asked.temperature)
         if asked.stream:
             streams = await service.stream(asked.prompts, *settings)
-            return StreamingResponse(_events(head, service, streams), media_type="text/event-stream")
+            events = _events(head, service, streams, asked.counts_tokens)
+            return StreamingResponse(events, media_type="text/event-stream")
         found, of_texts = await service.replies(request, asked.prompts, *settings)
         of_answers = sum(reply.num_tokens for reply in found)
         service.metrics.add_tokens(of_texts, of_answers)
@@ -280,8 +281,12 @@ def _vector(vector: Any, in_base64: bool) -> list[float] | str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode() if in_base64 else vector.tolist()
 
 
-async def _events(head: dict[str, Any], service: Service, streams: Streams) -> AsyncIterator[str]:
-    """Server-sent events with the pieces of the answers, the reasons of their ends, and `[DONE]`; or with an error."""
+async def _events(head: dict[str, Any], service: Service, streams: Streams, counts: bool) -> AsyncIterator[str]:
+    """Server-sent events with the pieces of the answers, the reasons of their ends, and `[DONE]`; or with an error.
+
+    Where the client asked for `counts`, the last one but `[DONE]` has the numbers of tokens, as in OpenAI's API.
+    """
+    of_texts, of_answers = sum(len(text.ids) for text in streams.texts), 0
     try:
         async for index, piece, reply in streams.pieces():
             if piece:
@@ -290,6 +295,9 @@ async def _events(head: dict[str, Any], service: Service, streams: Streams) -> A
                 reason = _finite(reply).finish_reason
                 yield _event({**head, "choices": [_choice(index, "", reason)]})
                 service.metrics.add_tokens(len(streams.texts[index].ids), reply.num_tokens)
+                of_answers += reply.num_tokens
+        if counts:
+            yield _event({**head, "choices": [], "usage": _usage(of_texts, of_answers)})
         yield "data: [DONE]\n\n"
     except TimeoutError:
         yield _event(_described(service.too_late()))

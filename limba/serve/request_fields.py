@@ -7,7 +7,7 @@ from typing import Any
 
 from limba.files import json_text, untrusted_json
 
-_COMPLETION = ("model", "prompt", "max_tokens", "temperature", "n", "stream")
+_COMPLETION = ("model", "prompt", "max_tokens", "temperature", "n", "stream", "stream_options", "seed")
 _EMBEDDING = ("model", "input", "encoding_format")
 # Fields that clients of OpenAI's send along, and the values with which they change nothing; None is one of each.
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -20,8 +20,6 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
     "stop": ([], ""),
     "suffix": ("",),
-    "seed": (),
-    "stream_options": (),
     "dimensions": (),
 }
 _MOST_SHOWN = 40
@@ -58,12 +56,19 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class Completion:
-    """What `/v1/completions` is asked for; a temperature of 0 is greedy."""
+    """What `/v1/completions` is asked for.
+
+    Attributes:
+      temperature: 0 is greedy.
+      stream: whether the answers come in pieces.
+      counts_tokens: whether a stream ends with the numbers of tokens.
+    """
 
     prompts: list[str]
     max_tokens: int
     temperature: float
     stream: bool
+    counts_tokens: bool
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -82,12 +87,29 @@ def completion(body: Mapping[str, Any], limits: Limits) -> Completion:
     stream = body.get("stream") or False
     if not isinstance(stream, bool):
         raise _refused("stream", stream, "true or false")
+    temperature = _temperature(body.get("temperature"))
+    if body.get("seed") is not None and temperature:
+        raise _refused(
+            "seed", body["seed"], "for a temperature of 0, which draws nothing; sampled answers are not repeated"
+        )
     return Completion(
         _texts(body, "prompt", limits),
         _max_tokens(body.get("max_tokens"), limits),
-        _temperature(body.get("temperature")),
+        temperature,
         stream,
+        _counts_tokens(body.get("stream_options"), stream),
     )
+
+
+def _counts_tokens(options: Any, stream: bool) -> bool:
+    """`stream_options.include_usage`."""
+    if options is None:
+        return False
+    if not stream or not isinstance(options, dict) or options.keys() - {"include_usage"}:
+        raise _refused("stream_options", options, 'for "stream": true, and has include_usage alone')
+    if not isinstance(counts := options.get("include_usage", False), bool):
+        raise _refused("stream_options", options, '{"include_usage": true}, or false')
+    return counts
 
 
 def embedding(body: Mapping[str, Any], limits: Limits) -> tuple[list[str], bool]:

@@ -58,6 +58,17 @@ def test_a_stream_of_an_engine_without_tokens_has_whole_answers(client):
     assert [x["finish_reason"] for x in choices if x["finish_reason"]] == ["stop", "stop"]
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_stream_ends_with_its_tokens_where_they_are_asked_for(client, wanted):
+    body = {"prompt": ["a b", "c"], "stream": True, "stream_options": {"include_usage": wanted}, "seed": 3}
+    with client.stream("POST", "/v1/completions", json=body) as reply:
+        lines = [line.removeprefix("data: ") for line in reply.iter_lines() if line]
+    events = [json.loads(line) for line in lines[:-1]]
+    assert lines[-1] == "[DONE]" and all(event["choices"] for event in events[:-1])
+    whole = client.post("/v1/completions", json={"prompt": ["a b", "c"]}).json()["usage"]
+    assert whole["prompt_tokens"] == 3 and events[-1].get("usage") == (whole if wanted else None)
+
+
 def test_each_of_twenty_clients_gets_its_own_answer():
     engine = UpperCase(0.02)
     made = service(engine, max_batch=8, max_wait_ms=20)
@@ -86,6 +97,18 @@ def test_each_of_twenty_clients_gets_its_own_answer():
         (b'{"prompt": "a", "temperature": NaN}', 422, "temperature is nan"),
         ({"prompt": "a", "n": 2}, 422, "n is 2; it is 1: a text has one answer."),
         ({"prompt": "a", "stream": "yes"}, 422, "stream is 'yes'; it is true or false."),
+        ({"prompt": "a", "seed": 3, "temperature": 0.5}, 422, "seed is 3; it is for a temperature of 0"),
+        (
+            {"prompt": "a", "stream_options": {"include_usage": True}},
+            422,
+            'stream_options is {"include_usage": true}; it',
+        ),
+        ({"prompt": "a", "stream": True, "stream_options": {"x": 1}}, 422, 'stream_options is {"x": 1}; it is for'),
+        (
+            {"prompt": "a", "stream": True, "stream_options": {"include_usage": 1}},
+            422,
+            'stream_options is {"include_usage": 1}; it is {"include_usage": true}, or false.',
+        ),
         ({"prompt": "a", "top_p": 0.5}, 422, "top_p is 0.5; it is 1, or left out"),
         ({"prompt": "a", "stop": ["x"]}, 422, 'stop is ["x"]; it is [] or "", or left out'),
         ({"prompt": "a", "promt": "b"}, 422, "There is no field 'promt'; there are model, prompt"),
