@@ -1,62 +1,48 @@
-"""Positions that were saved before go on: texts of preprocessors are as runs of others have them."""
+"""A saved position that belongs to other data: the difference in words, shortest where it is plain."""
 
-import dataclasses
+import random
 
 import pytest
 
-from tasks import objectives
-from tasks.diacritics.diacritics_tasks import RemoveDiacritics
-from tasks.minimal_pairs.pairs_tasks import ScorePairs
-from tasks.pipeline import fingerprints
-from tasks.pretraining.denoising import Denoise
-from tasks.supervised.row_preprocessor import Supervise
-from tasks.supervised.token_labels import LabelTokens
+from limba.data import contract
+from tasks import pretraining
+from tasks.pipeline import task_batches
+from tasks.registry import tasks as registered_tasks
+from tasks.sources import corpora
+from tasks.vocabularies import ByteVocabulary, sentencepiece_models
 
-_REST = "text_column='text', documents_per_batch=1024, mode='', output_features=None, sequence_length=None"
-# What runs have saved. A new field goes into `fingerprints.LATER_FIELDS`; any other change stops all of these runs.
-SAVED = {
-    objectives.SpanCorruption(): "SpanCorruption(noise_density=0.15, mean_noise_span_length=3.0)",
-    objectives.BertStyle(): "BertStyle(noise_density=0.15, random_token_rate=0.1)",
-    objectives.Deshuffling(): "Deshuffling()",
-    objectives.FullLM(): "FullLM()",
-    objectives.IidDenoising(): "IidDenoising(noise_density=0.15)",
-    objectives.MaskedLM(): "MaskedLM(noise_density=0.15, mask_rate=0.8, random_token_rate=0.1, whole_words=False, "
-    "pairs='')",
-    objectives.PrefixLM(): "PrefixLM(noise_density=0.5)",
-}
-FIELDS = {
-    RemoveDiacritics: ["name", "language", "text_column", "max_tokens", "min_marked_words"],
-    ScorePairs: ["task", "form", "columns_of_rows", "mode", "longest"],
-    Supervise: ["task", "format", "ranks"],
-    LabelTokens: ["task", "dataset"],
-}
+LENGTHS = {"inputs": 64, "targets": 32}
 
 
-@pytest.mark.parametrize("objective", SAVED, ids=lambda x: type(x).__name__)
-def test_texts_of_pretraining_are_those_that_runs_have_saved(objective):
-    assert fingerprints.describe(Denoise(objective)) == f"Denoise(objective={SAVED[objective]}, {_REST})"
+def _batches(name, data_files, vocabulary):
+    for registry in registered_tasks.registries():
+        if name in registry.names():
+            registry.remove(name)
+    pretraining.register_pretraining_task(name, data_files=data_files, vocabulary=vocabulary)
+    return task_batches.get_train_batches(contract.DatasetConfig(name, LENGTHS, "train", 4, seed=0, num_readers=2))
 
 
-@pytest.mark.parametrize("step", FIELDS, ids=lambda x: x.__name__)
-def test_fields_of_other_steps_are_those_that_runs_have_saved(step):
-    fields = [field.name for field in dataclasses.fields(step) if field.name not in fingerprints.LATER_FIELDS]
-    assert fields == [*FIELDS[step], "output_features", "sequence_length"]
-
-
-def test_a_later_field_is_told_where_it_changes_examples():
-    step = Denoise(objectives.MaskedLM(), line_by_line=True)
-    now = {"preprocessors": [fingerprints.describe(step)]}
-    before = {"preprocessors": [fingerprints.describe(dataclasses.replace(step, line_by_line=False))]}
-    (difference,) = fingerprints.differences(before, now)
-    assert "line_by_line=True" in difference
-
-
-def test_runs_that_saved_a_later_field_with_its_default_go_on():
-    text = fingerprints.describe(Denoise(objectives.SpanCorruption()))
-    saved = text.replace("mode='', ", "mode='', line_by_line=False, ")
-    assert saved != text
-    assert not list(
-        fingerprints.differences(
-            {"tasks": {"a": {"preprocessors": [saved]}}}, {"tasks": {"a": {"preprocessors": [text]}}}
-        )
+def test_a_vocabulary_file_that_was_overwritten(data_files, tmp_path, write_jsonl):
+    file = tmp_path / "spiece.model"
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 8))) for _ in range(1000)]
+    rows = [{"text": " ".join(rng.choices(words, k=30))} for _ in range(300)]
+    corpus = corpora.HuggingFaceSource({"train": write_jsonl(tmp_path / "words.jsonl", rows)})
+    # A process opens a file once, so the vocabulary of before has a path of its own here.
+    before = sentencepiece_models.train_vocabulary(corpus, tmp_path / "before.model", vocab_size=256)
+    state = _batches("overwritten", data_files, str(before)).save_state()
+    sentencepiece_models.train_vocabulary(corpus, file, vocab_size=384)
+    with pytest.raises(contract.ChangedVocabularyError) as raised:
+        _batches("overwritten", data_files, str(file)).restore_state(state)
+    assert raised.value.file == str(file)
+    assert str(raised.value) == (
+        "The saved data position (reader-0000-of-0002.json) belongs to other data: tasks.overwritten.vocabulary has "
+        f"changed, it had 256 ids and has 384. The vocabulary file of 'overwritten' is {file}."
     )
+
+
+def test_the_run_of_another_task_is_called_so_and_nothing_else(data_files):
+    state = _batches("first", data_files, ByteVocabulary(100)).save_state()
+    with pytest.raises(ValueError, match="This run is of task 'first', and MIXTURE_OR_TASK_NAME is 'second'") as raised:
+        _batches("second", data_files, ByteVocabulary(100)).restore_state(state)
+    assert len(str(raised.value)) < 250
