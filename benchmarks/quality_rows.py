@@ -170,6 +170,10 @@ _CHOICES = {
     "_adafactor": ROWS["adafactor"],
     "_rsqrt": ROWS["rsqrt"],
     "_rate_0.015": ROWS["rate_0.015"],
+    "_rate_0.06": ROWS["rate_0.06"],
+    "_rate_0.06_vocab_rate_0.3": Row(
+        "rate 0.06, tables at 0.3 of it", [*ROWS["rate_0.06"].bindings, *ROWS["vocab_rate_0.3"].bindings]
+    ),
     "_vocab_rate_0.3": ROWS["vocab_rate_0.3"],
     "_vocab_rate_1": ROWS["vocab_rate_1"],
     "_output_scale_0.4": Row("output kernels start at 0.4", [f"{_START}.output_scale = 0.4"]),
