@@ -157,8 +157,10 @@ def _of_size(name: str, is_random: bool) -> Row:
 ROWS |= {
     f"size_{name}{'_random' * is_random}": _of_size(name, is_random) for name in _SIZES for is_random in (False, True)
 }
-ROWS["size_48M_rate_0.01"] = Row(
-    "48M parameters, rate 0.01", [*_of_size("48M", False).bindings, f"{_RATE} = 0.01"], steps=250
+ROWS["size_8M_vocab_rate_0.3"] = Row(
+    "8M parameters, tables at 0.3 of the rate",
+    [*_of_size("8M", False).bindings, *ROWS["vocab_rate_0.3"].bindings],
+    steps=_SIZES["8M"][1],
 )
 
 
