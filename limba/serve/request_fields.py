@@ -88,10 +88,8 @@ def completion(body: Mapping[str, Any], limits: Limits) -> Completion:
     if not isinstance(stream, bool):
         raise _refused("stream", stream, "true or false")
     temperature = _temperature(body.get("temperature"))
-    if body.get("seed") is not None and temperature:
-        raise _refused(
-            "seed", body["seed"], "for a temperature of 0, which draws nothing; sampled answers are not repeated"
-        )
+    if (seed := body.get("seed")) is not None and (temperature or not isinstance(seed, int)):
+        raise _refused("seed", seed, "a whole number at a temperature of 0, which draws nothing; else left out")
     return Completion(
         _texts(body, "prompt", limits),
         _max_tokens(body.get("max_tokens"), limits),

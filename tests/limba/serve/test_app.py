@@ -97,7 +97,8 @@ def test_each_of_twenty_clients_gets_its_own_answer():
         (b'{"prompt": "a", "temperature": NaN}', 422, "temperature is nan"),
         ({"prompt": "a", "n": 2}, 422, "n is 2; it is 1: a text has one answer."),
         ({"prompt": "a", "stream": "yes"}, 422, "stream is 'yes'; it is true or false."),
-        ({"prompt": "a", "seed": 3, "temperature": 0.5}, 422, "seed is 3; it is for a temperature of 0"),
+        ({"prompt": "a", "seed": 3, "temperature": 0.5}, 422, "seed is 3; it is a whole number at a temperature of 0"),
+        ({"prompt": "a", "seed": "x"}, 422, "seed is 'x'; it is a whole number"),
         (
             {"prompt": "a", "stream_options": {"include_usage": True}},
             422,
