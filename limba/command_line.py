@@ -14,7 +14,7 @@ import logging
 import os
 import select
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from limba.devices import compiling, library_patches, out_of_memory
@@ -165,16 +165,16 @@ def join_others(flags: argparse.Namespace) -> None:
         heartbeats.start()
 
 
-def start(function: Callable[..., Any], flags: argparse.Namespace, **arguments: Any) -> None:
-    """Calls the function that gin has configured; with --dry_run prints the configuration instead.
+def goes_on(flags: argparse.Namespace) -> bool:
+    """Whether a command calls what gin has configured; with --dry_run it prints the configuration instead.
 
     If the run has several processes, they first compare their code and configuration.
     """
     if flags.dry_run:
         print(get_gin_config_str())
-        return
+        return False
     handshake.compare_code(get_gin_config_str())
-    function(**arguments)
+    return True
 
 
 def rewrite_gin_flags(argv: Sequence[str]) -> list[str]:

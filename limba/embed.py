@@ -109,7 +109,8 @@ def main(argv: Sequence[str]) -> int:
     given: dict[str, Any] = {"inputs": inputs, "output_file": output_file, "pooling": flags.pooling}
     given["normalize"] = flags.normalize
     given["name_line"] = input_files.line_names(len(flags.input), flags.input_file)
-    command_line.start(configured, flags, **given)
+    if command_line.goes_on(flags):
+        configured(**given)
     return 0
 
 

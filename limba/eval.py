@@ -360,7 +360,8 @@ def main(argv: Sequence[str]) -> int:
     of_run: dict[str, Any] = {} if limit is None else {"steps_if_endless": limit}
     if flags.run_dir:
         of_run["prediction_lengths"] = run_prediction_lengths(flags.gin_bindings)
-    command_line.start(configured, flags, **of_run)
+    if command_line.goes_on(flags):
+        configured(**of_run)
     return 0
 
 

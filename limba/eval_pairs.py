@@ -218,5 +218,6 @@ def run(flags: argparse.Namespace, bindings: Mapping[str, Any]) -> int:
     run_configuration.parse(flags, file, given, needs_tasks=flags.ngrams is not None)
     columns = {name: getattr(flags, f"{name}_column") for name in ("good", "bad", "phenomenon")}
     of_ngrams = {} if flags.ngrams is None else {"ngram_tokens": flags.ngrams}
-    command_line.start(configured, flags, files=flags.pairs, columns=columns, mode=flags.mode or "", **of_ngrams)
+    if command_line.goes_on(flags):
+        configured(files=flags.pairs, columns=columns, mode=flags.mode or "", **of_ngrams)
     return 0

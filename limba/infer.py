@@ -232,7 +232,8 @@ def main(argv: Sequence[str]) -> int:
         configured = gin_files.configurable(infer, module="limba.infer")
         gin_files.parse_gin_flags(flags.gin_file, flags.gin_bindings, flags.gin_search_paths)
         gin_files.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"", INFER_OUTPUT_DIR="\"'runs/my_run/infer'\"")
-        command_line.start(configured, flags, **({} if flags.shard_id is None else {"shard_id": flags.shard_id}))
+        if command_line.goes_on(flags):
+            configured(**({} if flags.shard_id is None else {"shard_id": flags.shard_id}))
         return 0
 
     if flags.validation is not None:
@@ -268,7 +269,8 @@ def _answer_texts(flags: argparse.Namespace) -> int:
     given: dict[str, Any] = {"output_file": flags.output_file} if flags.output_file else {}
     names = input_files.line_names(len(flags.input), flags.input_file)
     given |= {"name_line": names, "overwrite": flags.overwrite}
-    command_line.start(configured, flags, inputs=inputs, decoding=decoding, **given)
+    if command_line.goes_on(flags):
+        configured(inputs=inputs, decoding=decoding, **given)
     return 0
 
 
@@ -319,7 +321,8 @@ def _show_likeliest(flags: argparse.Namespace, parser: argparse.ArgumentParser) 
     run_configuration.parse(flags, "gin/runs/infer_text.gin", {"CHECKPOINT_PATH": checkpoint})
     sentences = tasks_door.sentences_with_blanks(*_task_of(checkpoint), "validation", flags.validation)
     configured = gin_files.configurable(likeliest.show_likeliest, module="limba.inference.likeliest")
-    command_line.start(configured, flags, sentences=sentences, decoding=decoding)
+    if command_line.goes_on(flags):
+        configured(sentences=sentences, decoding=decoding)
     return 0
 
 

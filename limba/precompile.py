@@ -88,7 +88,8 @@ def main(argv: Sequence[str]) -> int:
         TASK_FEATURE_LENGTHS="\"{'inputs': 512, 'targets': 114}\"",
         DROPOUT_RATE="0.0",
     )
-    command_line.start(configured, flags)
+    if command_line.goes_on(flags):
+        configured()
     return 0
 
 

@@ -432,7 +432,8 @@ def main(argv: Sequence[str]) -> int:
     if flags.dry_run:
         with native_logs.filtered():
             start_checks.check(configured)
-    command_line.start(configured, flags)
+    if command_line.goes_on(flags):
+        configured()
     return 0
 
 

@@ -163,7 +163,8 @@ def main(argv: Sequence[str]) -> int:
     serve = _web_server(flags, asked) if flags.web else functools.partial(serve_terminal, name=asked)
     mark = _bold if sys.stdout.isatty() and not flags.web else str
     texts = {"prefix": flags.prefix, "has_blanks": run_folder.has_blanks(storage.as_path(checkpoint))}
-    command_line.start(configured, flags, serve=serve, decoding=decoding, mark=mark, **texts)
+    if command_line.goes_on(flags):
+        configured(serve=serve, decoding=decoding, mark=mark, **texts)
     return 0
 
 

@@ -98,19 +98,11 @@ def main(argv: Sequence[str]) -> int:
     configured = gin_files.configurable(serve, module="limba.serve.command")
     with native_logs.filtered():
         run_configuration.parse(flags, "gin/runs/serve.gin", bindings, needs_tasks=False)
-    if flags.dry_run:
-        command_line.start(configured, flags)
+    if not command_line.goes_on(flags):
         return 0
-    listening_at = _listen(flags)
-    with listening_at:
-        command_line.start(
-            configured,
-            flags,
-            name=name,
-            has_blanks=run_folder.has_blanks(storage.as_path(checkpoint)),
-            listening_at=listening_at,
-            options=flags,
-        )
+    with _listen(flags) as listening_at:
+        has_blanks = run_folder.has_blanks(storage.as_path(checkpoint))
+        configured(name=name, has_blanks=has_blanks, listening_at=listening_at, options=flags)
     return 0
 
 

@@ -146,9 +146,7 @@ class Cursor:
       schema: columns and types, to which every shard is brought.
       chunk_documents: documents of a chunk.
       keeps: which documents the split has, by the first column, which has the text; None keeps all.
-
-    Attributes:
-      broken: the error of the shard that has stopped the reading, or None.
+      skip: is told of a shard that stays unreadable, whose rest is then left out; None stops the reading there.
     """
 
     def __init__(
@@ -159,6 +157,7 @@ class Cursor:
         schema: pa.Schema,
         chunk_documents: int,
         keeps: Callable[[pa.ChunkedArray], np.ndarray] | None = None,
+        skip: Callable[[http_files.BrokenFileError], None] | None = None,
     ):
         self._tables = tables
         self._rows = rows
@@ -166,8 +165,10 @@ class Cursor:
         self._schema = schema
         self._chunk_documents = chunk_documents
         self._keeps = keeps
-        self.nothing = (pa.Table.from_batches([], schema), np.zeros(0, np.int64), False)
-        self.broken: http_files.BrokenFileError | None = None
+        self._skip = skip
+        self._nothing = (pa.Table.from_batches([], schema), np.zeros(0, np.int64), False)
+        # TensorFlow asks for the chunk after an error, and would wait for all the retries again each time.
+        self._broken: http_files.BrokenFileError | None = None
         self._lock = threading.Lock()
         # The open piece; the shard's row where `_waiting` begins; the tables that were read, and those that follow.
         self._open: int | None = None
@@ -183,22 +184,43 @@ class Cursor:
                 return index, row // (self._chunk_documents * piece.step)
         raise ValueError(f"no piece of {self._pieces} has row {row} of shard {shard}")
 
+    def chunks(self, index: int) -> Iterator[tuple[pa.Table, np.ndarray]]:
+        """The documents of a piece and their rows, chunk by chunk; no chunk is empty."""
+        for chunk in itertools.count():
+            table, rows, has_rows = self.read(index, chunk)
+            if len(rows):
+                yield table, rows
+            if not has_rows:
+                return
+
     def read(self, index: int, chunk: int) -> tuple[pa.Table, np.ndarray, bool]:
         """Documents of a chunk, their rows in the shard, and whether the piece has rows there; a split may keep none.
 
         Raises:
-          BrokenFileError: if the shard cannot be read; it names the shard.
+          BrokenFileError: if the shard cannot be read and is not to be skipped; it names the shard.
         """
+        if self._broken is not None:
+            raise self._broken
+        try:
+            return self._read(index, chunk)
+        except http_files.BrokenFileError as error:
+            if self._skip is None:
+                self._broken = error
+                raise
+            self._skip(error)
+            return self._nothing
+
+    def _read(self, index: int, chunk: int) -> tuple[pa.Table, np.ndarray, bool]:
         piece = self._pieces[index]
         where = self._rows[piece.shard]
         rows_per_chunk = self._chunk_documents * piece.step
         start = where.start + chunk * rows_per_chunk
         stop = start + rows_per_chunk if where.stop is None else min(start + rows_per_chunk, where.stop)
         if start >= stop:
-            return self.nothing
+            return self._nothing
         with self._lock:
             try:
-                table = self._read(index, where.shard, start, stop)
+                table = self._rows_of_shard(index, where.shard, start, stop)
             except UNREADABLE as error:
                 raise broken(self._tables.shards[where.shard], start, error, self._schema.names) from error
         rows = piece.rows(table.num_rows, chunk * self._chunk_documents)
@@ -207,7 +229,7 @@ class Cursor:
             rows = rows[self._keeps(table.column(0).take(_indices(rows)))]
         return (table if len(rows) == table.num_rows else table.take(_indices(rows))), start + rows, has_rows
 
-    def _read(self, index: int, shard: int, start: int, stop: int) -> pa.Table:
+    def _rows_of_shard(self, index: int, shard: int, start: int, stop: int) -> pa.Table:
         """Rows `[start, stop)` of a shard, or fewer at its end. Keeps them for the next call."""
         if self._open != index or start < self._start:
             self._start, self._following = self._tables.open(shard, self._chunk_documents, start)

@@ -6,7 +6,6 @@ reader opens again. SeqIO's tasks may have such a source too: it has the names o
 
 import abc
 import dataclasses
-import functools
 import itertools
 import logging
 import pathlib
@@ -237,7 +236,7 @@ class ShardedSource(abc.ABC):
             cursor = self._cursor(split, [chunks.Piece(shard, 0, 1)], batch_size)
             tables, rows = self._open(split)
             file = tables.shards[rows[shard].shard]
-            return (_documents(file, table, self._columns) for table, _ in self._chunks(cursor, 0))
+            return (_documents(file, table, self._columns) for table, _ in cursor.chunks(0))
 
         waiting = map(read_shard, range(len(self._open(split)[1])))
         open_shards = list(itertools.islice(waiting, _OPEN_SHARDS))
@@ -261,7 +260,7 @@ class ShardedSource(abc.ABC):
         tables, rows = self._open(split)
         for shard, where in enumerate(rows):
             cursor = self._cursor(split, [chunks.Piece(shard, 0, 1)], batch_size)
-            for table, numbers in self._chunks(cursor, 0):
+            for table, numbers in cursor.chunks(0):
                 yield tables.shards[where.shard].name, numbers, table
 
     def count_documents(self, split: str, most: int | None = None) -> int:
@@ -315,7 +314,7 @@ class ShardedSource(abc.ABC):
         seed = secrets.randbits(31) if seed is None else int(seed)
         pieces = self._share(split, num_readers)[reader]
         cursor = self._cursor(split, pieces, self._chunk_documents)
-        if not any(True for index in range(len(pieces)) for _ in self._chunks(cursor, index)):
+        if not any(True for index in range(len(pieces)) for _ in cursor.chunks(index)):
             where = f"{split!r}, files {_shorten(self.list_shards(split))}"
             if num_readers == 1:
                 part = self._part(split)
@@ -334,8 +333,7 @@ class ShardedSource(abc.ABC):
         if start:
             epoch, shard, row = map(int, start)
             first = epoch, *cursor.find(shard, row), row
-        read = functools.partial(self._read, cursor)
-        return chunks.ReaderChunks(read, pieces, dtypes, shuffle, seed, reader, first)
+        return chunks.ReaderChunks(cursor.read, pieces, dtypes, shuffle, seed, reader, first)
 
     def _share(self, split: str, num_readers: int) -> list[list[chunks.Piece]]:
         """Each reader's pieces, none of which has all the blank lines of a text."""
@@ -374,29 +372,8 @@ class ShardedSource(abc.ABC):
         tables, rows = self._open(split)
         part = self._part(split)
         keeps = None if part.share == splits_lib.EVERYTHING else part.keeps
-        return chunks.Cursor(tables, rows, pieces, self._schemas[split], chunk_documents, keeps)
-
-    def _chunks(self, cursor: chunks.Cursor, index: int) -> Iterator[tuple[pa.Table, np.ndarray]]:
-        """The documents of a piece and their rows, chunk by chunk; no chunk is empty."""
-        for chunk in itertools.count():
-            table, rows, has_rows = self._read(cursor, index, chunk)
-            if len(rows):
-                yield table, rows
-            if not has_rows:
-                return
-
-    def _read(self, cursor: chunks.Cursor, index: int, chunk: int) -> tuple[pa.Table, np.ndarray, bool]:
-        if cursor.broken is not None:
-            raise cursor.broken
-        try:
-            return cursor.read(index, chunk)
-        except http_files.BrokenFileError as error:
-            if self._on_broken_shard == "stop":
-                # TensorFlow asks for the chunk after an error, and would wait for all the retries again each time.
-                cursor.broken = error
-                raise
-            self._log_skipped(error)
-            return cursor.nothing
+        skip = self._log_skipped if self._on_broken_shard == "skip" else None
+        return chunks.Cursor(tables, rows, pieces, self._schemas[split], chunk_documents, keeps, skip)
 
     def _log_skipped(self, error: http_files.BrokenFileError) -> None:
         self._num_skipped += 1

@@ -218,7 +218,7 @@ def test_processes_that_the_environment_names(joined, monkeypatch):
 def test_a_dry_run_prints_the_configuration_and_starts_nothing(tmp_path, capsys):
     (tmp_path / "run.gin").write_text("BATCH_SIZE = 8\n")
     gin_files.parse_gin_flags([str(tmp_path / "run.gin")], [])
-    command_line.start(pytest.fail, _flags("--dry_run"))
+    assert not command_line.goes_on(_flags("--dry_run"))
     gin.clear_config()
     assert "BATCH_SIZE = 8" in capsys.readouterr().out
 

@@ -112,4 +112,4 @@ def test_a_directory_that_is_not_shared(others, monkeypatch, tmp_path):
 
 def test_alone_nothing_is_compared(monkeypatch):
     monkeypatch.setattr(code_versions, "commits", pytest.fail)
-    command_line.start(lambda: None, command_line.parse_flags(command_line.argument_parser("train", ""), []))
+    assert command_line.goes_on(command_line.parse_flags(command_line.argument_parser("train", ""), []))
