@@ -21,7 +21,7 @@ from convert.families.encoder_family import EncoderFamily
 from convert.families.heads import Head
 from convert.model_files.hf import tokenizer_folder
 from convert.model_files.model import EncoderModel
-from convert.tensors import table
+from convert.tensors import table, weight_files
 from limba.files import untrusted_files
 from limba.network.encoders.config import EncoderConfig
 
@@ -198,6 +198,8 @@ def _impossible(model: EncoderModel) -> str | None:
         return "the folder has no head; a new one is in the checkpoint"
     if Path(model.path).is_file():
         return "transformers opens folders, and this is a file of weights"
+    if weight_files.is_wrapped(Path(model.path), model.folder.format, model.family.buffers):
+        return "transformers does not know the names of the tensors, which begin with that of a wrapper"
     if model.config.has_relative_keys and not version.startswith("4."):
         return f"transformers {version} has no {model.config.position_embedding_type}; version 4 has"
     return None

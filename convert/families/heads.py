@@ -27,6 +27,8 @@ _WITHOUT_LABELS = {
     PAIRS: MaskedLanguageModelWithPairs,
     VECTORS: TextEncoder,
 }
+# A number of labels that is larger is no such number.
+_MOST_LABELS = 2**20
 _NETWORKS = {SEQUENCE: classifier.SequenceClassifier, TOKENS: classifier.TokenClassifier}
 
 
@@ -168,11 +170,15 @@ def of_config(content: Mapping[str, Any]) -> Head:
     kind = next((kind for kind in (*_NETWORKS, PAIRS) if name.endswith(f"For{kind}")), MASKED_LM)
     if kind in _WITHOUT_LABELS:
         return Head(kind)
-    # Where config.json says nothing, transformers has two.
-    given = content.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    # Where config.json has no labels, transformers gives them these names, and there are two where it has no number.
+    count = content.get("num_labels") or content.get("_num_labels")
+    count = count if isinstance(count, int) and 0 < count <= _MOST_LABELS else 2
+    given = content.get("id2label") or {str(number): f"LABEL_{number}" for number in range(count)}
     labels = [given.get(str(number)) for number in range(len(given))] if isinstance(given, dict) else []
     if not labels or len({*labels}) < len(labels) or not all(isinstance(x, str) and x for x in labels):
-        raise ValueError(f"id2label is {shown(given)}; it has different texts, of 0, 1, 2 …")
+        remedy = "Write such labels into config.json; the weights stay as they are."
+        wanted = "it has different texts, of 0, 1, 2 …, none of them empty"
+        raise ValueError(f"id2label is {shown(given)}; {wanted}. {remedy}")
     head = Head(kind, tuple(map(str, labels)))
     if kind == TOKENS and head.is_number:
         raise ValueError(f"id2label is {shown(given)}; Limba's classifiers of tokens have at least two labels")

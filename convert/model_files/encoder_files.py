@@ -15,7 +15,7 @@ from convert.model_files import encoder_vocabularies, lora_merge, new_heads
 from convert.model_files.hf import hf_folder, tokenizer_settings
 from convert.model_files.hf.tokenizer_folder import FILE
 from convert.model_files.model import NO_HINTS, EncoderModel, Folder, ModelHints
-from convert.tensors import table, tensor_parts, torch_files, weight_files
+from convert.tensors import table, tensor_parts, weight_files
 from limba.checkpoint_files import run_folder, saved_average, saved_tensors
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor, from_array
 from limba.files.output_folder import read_report
@@ -137,7 +137,7 @@ def _open(
     if path.is_dir():
         weights = weight_files.open_tensors(path, format_, family.buffers)
     else:
-        weights = torch_files.open_tensors([path], family.buffers)
+        weights = weight_files.open_file(path, family.buffers)
     if keeps_pooler and head == heads.OF_MASKED_LM and new_heads.has_pooler(weights, family):
         head = heads.OF_PAIRS
     wanted = family.table(config, head, pad_id)

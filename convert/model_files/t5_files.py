@@ -15,7 +15,7 @@ from convert.families.table import find_t5
 from convert.model_files import gin_facts, lora_merge, network_of_tensors, new_decoder, t5_vocabularies
 from convert.model_files.hf import hf_folder, tokenizer_settings
 from convert.model_files.model import NO_HINTS, Folder, ModelHints, T5Model
-from convert.tensors import table, tensor_parts, torch_files, weight_files
+from convert.tensors import table, tensor_parts, weight_files
 from convert.tensors.table import Tensor
 from limba.checkpoint_files import layer_layouts, run_folder, saved_average, saved_tensors
 from limba.checkpoint_files.saved_tensors import SavedTensor
@@ -206,7 +206,7 @@ def read_files(path: Path, config_file: Path, ignored: Collection[str] = (), for
         found, _ = weight_files.find(path, format_)
         saved = weight_files.open_tensors(path, found)
     else:
-        found, saved = "torch", torch_files.open_tensors([path])
+        found, saved = "torch", weight_files.open_file(path)
     family = t5_config.family_of(content)
     is_flax = found == "flax"
     output = _in_format(_OUTPUT, is_flax)

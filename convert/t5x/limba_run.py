@@ -27,6 +27,8 @@ from limba.files.version import VERSION
 from limba.network.t5 import T5Config
 
 MODEL_GIN, LORA_GIN = "model.gin", "lora.gin"
+# They belong to a run and not to the network, and config.json has them.
+_RATES = ("dropout_rate", "attention_dropout_rate")
 
 
 def add_options(parser: argparse.ArgumentParser, usual_network: str) -> None:
@@ -145,7 +147,8 @@ def files_of_run(
     if isinstance(config, T5Config):
         of = f"{model.path} ({model.format}, {model.family.name})"
         config = layout_of(config, source.tensors)
-        network = model_gin.network_fields(config) | {"dropout_rate": config.dropout_rate}  # config.json has it
+        network = model_gin.network_fields(config)
+    network |= {rate: getattr(config, rate) for rate in _RATES if hasattr(config, rate)}
     if model.ignored_config_keys:
         more["ignored_config_keys"] = list(model.ignored_config_keys)
     if model.assumed:

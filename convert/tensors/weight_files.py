@@ -17,6 +17,8 @@ from limba.files.untrusted_files import cut
 
 # In the order of preference: safetensors are read fastest and without a pickle.
 FILES = {"safetensors": safetensors_files.FILE, "torch": torch_files.FILE, "flax": flax_files.FILE}
+# What DataParallel, torch.compile and Lightning put before each name of the model that they hold.
+_WRAPPERS = ("module.", "_orig_mod.", "model.")
 _MODULES: dict[str, Any] = {"safetensors": safetensors_files, "torch": torch_files, "flax": flax_files}
 
 
@@ -60,7 +62,7 @@ def find(folder: Path, format_: str | None = None) -> tuple[str, list[Path]]:
 
 
 def open_tensors(folder: Path, format_: str | None = None, buffers: str = array_files.NONE) -> dict[str, SavedTensor]:
-    """The tensors of a folder's weights, by the names that the format has for them.
+    """The tensors of a folder's weights, by the names that the format has for them, without those of wrappers.
 
     `buffers` is a pattern of names that are passed over, whatever their dtype: they are no parameters.
 
@@ -68,6 +70,16 @@ def open_tensors(folder: Path, format_: str | None = None, buffers: str = array_
       FileNotFoundError: as `find`.
       ValueError: if a file is damaged, or lacks a tensor that the index says is in it.
     """
+    return _unwrapped(_named_by_format(folder, format_, buffers))
+
+
+def is_wrapped(folder: Path, format_: str | None = None, buffers: str = array_files.NONE) -> bool:
+    """Whether the names in a folder's weights begin with that of a wrapper; arguments and errors as above."""
+    names = _named_by_format(folder, format_, buffers)
+    return _unwrapped(names).keys() != names.keys()
+
+
+def _named_by_format(folder: Path, format_: str | None, buffers: str) -> dict[str, SavedTensor]:
     chosen, files = find(folder, format_)
     tensors = _MODULES[chosen].open_tensors(files, buffers)
     index = folder / index_name(FILES[chosen])
@@ -75,6 +87,19 @@ def open_tensors(folder: Path, format_: str | None = None, buffers: str = array_
         names = {name for name in _weight_map(index) if not re.search(buffers, name)}
         if missing := sorted(names - tensors.keys()):
             raise ValueError(f"{index} names tensors that are in none of its files: {', '.join(map(cut, missing[:3]))}")
+    return tensors
+
+
+def open_file(file: Path, buffers: str = array_files.NONE) -> dict[str, SavedTensor]:
+    """The tensors of the model in a file that a PyTorch training script saved; `buffers` and errors as above."""
+    return _unwrapped(torch_files.open_tensors([file], buffers))
+
+
+def _unwrapped(tensors: dict[str, SavedTensor]) -> dict[str, SavedTensor]:
+    """The tensors by the names of the model itself, where all names begin with that of the same wrapper."""
+    for wrapper in _WRAPPERS:
+        if tensors and all(name.startswith(wrapper) for name in tensors):
+            return _unwrapped({name.removeprefix(wrapper): tensor for name, tensor in tensors.items()})
     return tensors
 
 

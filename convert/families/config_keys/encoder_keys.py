@@ -25,7 +25,7 @@ _ENCODER = (
     ),
     *without_effect("the output is the embedding; the tensors are compared with it", "tie_word_embeddings"),
     *without_effect("id2label has them", "label2id", "num_labels", "_num_labels"),
-    *without_effect("a rate of training: a run's file says its own", "classifier_dropout"),
+    *settings("a rate of training: a run's file says its own", classifier_dropout=()),
     *without_effect(
         "the tokenizer has it",
         *("bos_token_id", "eos_token_id", "eos_token_ids", "cls_token_id", "sep_token_id", "mask_token_id"),
@@ -116,7 +116,7 @@ MODERNBERT = table(
     ),
     only("rope_theta", (), "one version of transformers takes it for global_rope_theta", "Write global_rope_theta."),
     only("rope_scaling", ({"rope_type": "default"},), "other rotary positions than Limba's", _SCALED),
-    *without_effect("a rate of training: a run's file says its own", "mlp_dropout"),
+    *settings("a rate of training: a run's file says its own", classifier_dropout=0.0, mlp_dropout=0.0),
     *without_effect("no class reads it: positions are rotary", "position_embedding_type"),
     *without_effect("no class reads it: norm_eps is read", "layer_norm_eps"),
     *without_effect(

@@ -197,10 +197,16 @@ COMMON = (
         *("_experts_implementation_internal", "gradient_checkpointing", "chunk_size_feed_forward", "xla_device"),
         *("tf_legacy_loss", "model_parallel", "static_position_embeddings"),
     ),
-    *without_effect(
-        "a setting of a script or a pipeline",
-        *("finetuning_task", "task_specific_params", "prefix", "custom_pipelines", "max_seq_length"),
-        *("transformers.js_config", "sentence_transformers", "sbert_ce_default_activation_function"),
+    *without_effect("a setting of a script", "finetuning_task", "max_seq_length"),
+    # They change what these programs do with a folder, and the export of Limba does not have them.
+    *settings(
+        "a setting of a pipeline, or of another library",
+        task_specific_params=({},),
+        prefix="",
+        custom_pipelines=({},),
+        sentence_transformers=(),
+        sbert_ce_default_activation_function=(),
+        **{"transformers.js_config": ()},
     ),
     only("is_decoder", (False,), f"a decoder on its own: {_DECODER}", "Convert the encoder-decoder or the encoder."),
     only("add_cross_attention", (False,), f"attention to another model: {_DECODER}", "Set it to false if unused."),

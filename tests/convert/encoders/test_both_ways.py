@@ -26,7 +26,11 @@ EXPORTED = conftest.VARIANTS
 SIZES = {"vocab_size": 64, "hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 20, "num_hidden_layers": 2}
 # Models as transformers itself makes them, with the padding that each has in most of its checkpoints.
 NEW = {
-    "bert": ("BertForMaskedLM", {"max_position_embeddings": 48, "layer_norm_eps": 0.01}),
+    "bert": (
+        "BertForMaskedLM",
+        {"max_position_embeddings": 48, "layer_norm_eps": 0.01}
+        | {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3},
+    ),
     "roberta_prelayernorm": ("RobertaPreLayerNormForMaskedLM", {"max_position_embeddings": 50, "layer_norm_eps": 0.01}),
     "roberta": ("RobertaForMaskedLM", {"max_position_embeddings": 50, "layer_norm_eps": 0.01, "type_vocab_size": 1}),
     "xlm_roberta": ("XLMRobertaForMaskedLM", {"max_position_embeddings": 50, "layer_norm_eps": 0.01}),
@@ -120,6 +124,10 @@ def test_models_of_transformers_become_checkpoints_with_their_logits(name, new_f
     assert module.config.dropout_rate == 0 and module.config.num_layers == 2
     same = dataclasses.replace(module.config, dtype="float32", dropout_rate=0.1, attention_dropout_rate=0.1)
     assert networks.shapes(same, opened.head) == {path: t.shape for path, t in opened.tensors.items()}
+    # An export has the rates of the folder again: 0.2 and 0.3 of this BERT, 0 of a ModernBERT.
+    of_folder = any_format.open_model(new_folders / name).config
+    for rate in ("dropout_rate", "attention_dropout_rate"):
+        assert getattr(opened.config, rate) == getattr(of_folder, rate)
     # Padding has its place, and its row, at 0.
     padding = PADDINGS.get(name, 0)
     ids = TokenizerVocabulary(str(out / "tokenizer.json")).tokenizer.get_vocab(with_added_tokens=True)

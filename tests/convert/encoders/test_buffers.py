@@ -61,6 +61,19 @@ def test_buffers_and_twins_are_passed_over(exported, tmp_path, capsys, variant):
     assert "position_ids" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("variant", ["bert", "modernbert"])
+def test_a_wrapped_model_is_converted_and_checked_without_transformers(exported, tmp_path, capsys, variant):
+    folder, tensors = exported(variant)
+    expected = _converted(folder, tmp_path / "plain")
+    wrapped = {f"_orig_mod.{name}": x for name, x in tensors.items()}
+    safetensors.numpy.save_file(wrapped, folder / "model.safetensors")
+    capsys.readouterr()
+    checkpoint = from_hf(folder, tmp_path / "out")
+    found = {name: np.asarray(tensor) for name, tensor in saved_tensors.open_tensors(checkpoint).items()}
+    np.testing.assert_equal(found, expected)
+    assert "transformers does not know the names of the tensors" in capsys.readouterr().out
+
+
 def test_shards_and_an_encoder_alone(exported, tmp_path):
     """As sentence encoders are: names without the prefix, in shards whose index names the buffer too."""
     folder, tensors = exported("bert")

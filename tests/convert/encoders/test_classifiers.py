@@ -214,6 +214,13 @@ def test_labels_that_limba_does_not_have_are_refused(content, words):
     assert heads.of_config({"architectures": ["BertForTokenClassification"]}).labels == ("LABEL_0", "LABEL_1")
 
 
+def test_a_number_of_labels_alone_gives_them_the_names_of_transformers():
+    classes = {"architectures": ["BertForSequenceClassification"]}
+    assert heads.of_config(classes | {"num_labels": 3}).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert heads.of_config(classes | {"_num_labels": 1}).is_number
+    assert heads.of_config(classes | {"num_labels": 3, "id2label": {"0": "a", "1": "b"}}).labels == ("a", "b")
+
+
 @pytest.mark.parametrize("name", conftest.CLASSIFIERS)
 def test_as_recorded(name, exported, tmp_path):
     folder, report = exported[name]

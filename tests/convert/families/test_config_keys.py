@@ -193,10 +193,29 @@ def test_from_hf_and_run_refuse_before_anything_is_written(tmp_path):
     assert "emb_dim = 16" in (tmp_path / "out/model.gin").read_text()
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        T5 | {"task_specific_params": {"summarization": {"prefix": "summarize: "}}},
+        T5 | {"n_positions": 2048},
+        T5 | {"classifier_dropout": 0.2},
+        BERT | {"classifier_dropout": 0.2},
+        BERT | {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"},
+        BERT | {"model_type": "modernbert", "mlp_dropout": 0.2},
+    ],
+    ids=lambda content: [*content][-1],
+)
+def test_a_setting_that_an_export_will_not_have_is_named(content):
+    *_, (key, value) = content.items()
+    (note,) = keys.left_out("config.json", content, of_model_type(content["model_type"]).keys, ())
+    shown = "a table of 1" if isinstance(value, dict) else repr(value)
+    assert note.startswith(f"Not carried from config.json: {key} {shown} (")
+
+
 def test_what_is_left_out_is_said(tmp_path, capsys):
     file = tmp_path / "model/config.json"
     file.parent.mkdir()
-    file.write_text(json.dumps(T5 | {"num_beams": 4, "initializer_factor": 0.5, "top_k": 50}))
+    file.write_text(json.dumps(T5 | {"num_beams": 4, "initializer_factor": 0.5, "top_k": 50, "prefix": "en: "}))
     generation = {"length_penalty": 2.0, "num_beams": 1, "my_own": 3}
     (file.parent / "generation_config.json").write_text(json.dumps(generation))
     from_hf(file.parent, tmp_path / "out")
@@ -204,6 +223,7 @@ def test_what_is_left_out_is_said(tmp_path, capsys):
         f"note: Not carried from {file}: num_beams 4 (a setting of `generate`: Limba's decoding has its own "
         "(docs/decoding.md)).",
         f"note: Not carried from {file}: initializer_factor 0.5 (of new weights: Limba draws them as T5X does).",
+        f"note: Not carried from {file}: prefix 'en: ' (a setting of a pipeline, or of another library).",
         f"note: Not carried from {file.parent}/generation_config.json: length_penalty 2.0 (a setting of `generate`: "
         "Limba's decoding has its own (docs/decoding.md)).",
         f"note: Not carried from {file.parent}/generation_config.json: my_own 3 (Limba does not know it).",

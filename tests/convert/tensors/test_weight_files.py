@@ -136,3 +136,25 @@ def test_long_names_are_cut(tmp_path):
         with pytest.raises((ValueError, FileNotFoundError), match="x…") as error:
             weight_files.open_tensors(tmp_path)
         assert len(str(error.value)) < 1000
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod.", "model."])
+def test_names_of_wrappers_are_passed_over(prefix, tmp_path):
+    wrapped = {f"{prefix}{name}": from_array(array) for name, array in ARRAYS.items()}
+    safetensors_files.write(tmp_path, wrapped, lambda _: None, 50)
+    assert_whole(weight_files.open_tensors(tmp_path))
+    assert weight_files.is_wrapped(tmp_path)
+
+
+def test_a_file_of_lightning_is_without_its_wrapper(tmp_path):
+    torch = pytest.importorskip("torch")
+    tensors = {f"model.{name}": torch.from_numpy(array) for name, array in ARRAYS.items()}
+    torch.save({"state_dict": tensors, "epoch": 1}, tmp_path / "last.pth")
+    assert_whole(weight_files.open_file(tmp_path / "last.pth"))
+
+
+def test_a_prefix_of_some_names_is_part_of_them(tmp_path):
+    names = {"model.a": ARRAYS["a"], "model.model.b": ARRAYS["b"], "head.c": ARRAYS["c"]}
+    safetensors_files.write(tmp_path, {n: from_array(a) for n, a in names.items()}, lambda _: None, 10**9)
+    assert weight_files.open_tensors(tmp_path).keys() == names.keys()
+    assert not weight_files.is_wrapped(tmp_path)
