@@ -117,7 +117,8 @@ class Embedder:
         """
         encoded = [self._encode(number, line) for number, line in enumerate(lines, 1)]
         self.num_cut = sum(len(ids) > self._longest for ids in encoded)
-        encoded = [ids[: self._longest] for ids in encoded]
+        # As tasks and transformers cut: the end, [SEP] or EOS, stays.
+        encoded = [ids if len(ids) <= self._longest else [*ids[: self._longest - 1], ids[-1]] for ids in encoded]
         found: dict[int, np.ndarray] = {}
         with tqdm(desc="embed", unit="line", total=len(lines), disable=len(lines) <= self._batch_size or None) as bar:
             for numbers, batches in self._by_length(encoded):

@@ -72,6 +72,14 @@ def test_long_lines_are_cut_and_counted(bert):
     assert len(_embedder(*bert, pooling="none").embed(["red " * 99])[0]) == 48, "the network's longest row"
 
 
+def test_a_line_that_is_cut_keeps_its_last_sep_as_in_transformers(bert):
+    model, params, _ = bert
+    row = _embedder(*bert, max_inputs_length=8, pooling="none").embed(LINES[1:2])[0]
+    of_encoder = lambda module, tokens: module.encoder(tokens, None, None, None, False)  # noqa: E731
+    alone = model.module.apply({"params": params}, np.array([[2, *[9] * 6, 3]]), method=of_encoder)
+    np.testing.assert_allclose(row, alone[0], atol=1e-5)
+
+
 def test_what_cannot_be_embedded(bert):
     with pytest.raises(ValueError, match=r"Line 2, 'caf\\udce9', is not UTF-8"):
         _embedder(*bert).embed(["red", "caf\udce9"])
