@@ -204,7 +204,7 @@ class Tables:
         """
         if self.builder == "parquet":
             with self.shards[shard].open_parquet() as file:
-                names, schema, num_rows = file.schema_arrow.names, file.schema_arrow, file.metadata.num_rows
+                names, schema, num_rows = file.schema_arrow.names, _decoded(file.schema_arrow), file.metadata.num_rows
         else:
             try:
                 table = self._first_table(shard)
@@ -318,9 +318,16 @@ def _read_parquet(
         with file:
             for number in range(group, file.num_row_groups):
                 for batch in file.iter_batches(batch_size, [number], columns):
-                    yield pa.Table.from_batches([batch])
+                    arrays = [x.dictionary_decode() if pa.types.is_dictionary(x.type) else x for x in batch.columns]
+                    yield pa.table(arrays, names=batch.schema.names)
 
     return begin, tables()
+
+
+def _decoded(schema: pa.Schema) -> pa.Schema:
+    """The types of the values that columns have; categories of pandas are numbers of them."""
+    kinds = (field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in schema)
+    return pa.schema([field.with_type(kind) for field, kind in zip(schema, kinds, strict=True)])
 
 
 def _read_rows(

@@ -3,9 +3,11 @@
 import json
 import threading
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
-from tasks.sources import arrow_tables
+from tasks.sources import arrow_tables, corpora
 from tasks.sources.read_columns import line_tables
 
 
@@ -86,3 +88,13 @@ def test_what_lies_before_an_error_is_read_and_the_error_is_raised(tmp_path):
         assert [next(rows).num_rows, next(rows).num_rows] == [1, 1]
         with pytest.raises(ValueError, match="broken here"):
             next(rows)
+
+
+def test_categories_of_parquet_are_their_values(tmp_path):
+    """As pandas writes a column of its type category."""
+    words = pa.array(["a", "b", None, "a"]).dictionary_encode()
+    table = pa.table({"text": words, "n": pa.array([7, 9, 7, 7]).dictionary_encode(), "unused": words})
+    pa.parquet.write_table(table, tmp_path / "categories.parquet")
+    source = corpora.HuggingFaceSource({"train": tmp_path / "categories.parquet"}, columns=["text", "n"])
+    documents = [document for some in source.documents("train") for document in some]
+    assert documents == [{"text": text, "n": n} for text, n in (("a", 7), ("b", 9), (None, 7), ("a", 7))]
