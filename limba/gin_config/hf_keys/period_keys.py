@@ -25,6 +25,13 @@ def steps_of(arguments: Any, what: str, total: int) -> int:
     return max(1, math.ceil(total * given)) if given < 1 else int(given)
 
 
+def complete(used: dict[str, Any]) -> None:
+    """Removes steps of 0 or less beside a strategy that counts none: transformers' Trainer does not read them."""
+    for name, strategy in zip(STEPS, STRATEGIES, strict=True):
+        if used.get(strategy) in ("no", "epoch", "best") and used.get(name) is not None and used[name] <= 0:
+            del used[name]
+
+
 def check(arguments: Any) -> None:
     """Raises ValueError for periods that cannot be, and for what looks at evaluations where there are none."""
     for name in STEPS:

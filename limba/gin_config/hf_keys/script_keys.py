@@ -16,7 +16,14 @@ from typing import Any
 
 from limba.files import untrusted_json
 from limba.files.untrusted_files import shown
-from limba.gin_config.hf_keys import first_word, period_keys, schedule_keys, script_names, t5_experiments
+from limba.gin_config.hf_keys import (
+    first_word,
+    period_keys,
+    schedule_keys,
+    script_names,
+    second_names,
+    t5_experiments,
+)
 from limba.gin_config.hf_keys.other_keys import ALIASES, IN_ANY_CASE, REFUSED, WITHOUT_EFFECT
 from limba.gin_config.hf_keys.row_answers import WORD_TASKS
 from limba.gin_config.hf_keys.run_arguments import BENCHMARK_MODEL, QUESTION_COLUMNS, RunArguments
@@ -127,7 +134,7 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     script_names.check(values.get("script"))
     for name in values:
         check_key(name)
-    values = _without_what_asks_for_nothing(_flat(values))
+    values, of_second_names = second_names.without(_without_what_asks_for_nothing(_flat(values)))
     without_effect: dict[str, list[str]] = {}
     for name in values:
         if name in WITHOUT_EFFECT and name not in IN_ANY_CASE:
@@ -138,6 +145,7 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
         notes = [
             f"Without effect: {', '.join(all_names[:_MANY])} and {rest} more keys; docs/run_keys.md has the reasons."
         ]
+    notes += of_second_names
     used: dict[str, Any] = {}
     for name, value in values.items():
         key = ALIASES.get(name, name)
@@ -157,6 +165,7 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
         if used["task_name"] not in WORD_TASKS:
             used |= {"benchmark": "glue", "dataset_name": used["task_name"]}
     notes += t5_experiments.complete(values, used)
+    period_keys.complete(used)
     notes += schedule_keys.complete(used)
     notes += script_names.complete(values, used)
     notes += _complete_questions(used)

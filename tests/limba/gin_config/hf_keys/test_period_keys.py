@@ -53,3 +53,11 @@ def test_whole_numbers_of_a_shell_are_whole():
     flags = [f"--{name}={value}" for name, value in (BASE | {"eval_steps": "20.0", "save_steps": "40"}).items()]
     arguments, _ = from_command_line(flags)
     assert repr((arguments.eval_steps, arguments.save_steps)) == "(20, 40)"
+
+
+def test_steps_of_0_pass_beside_a_strategy_that_counts_none():
+    keys = {"eval_strategy": "epoch", "eval_steps": 0, "save_strategy": "no", "save_steps": -1}
+    arguments, _ = from_values(BASE | keys | {"logging_strategy": "epoch", "logging_steps": 0})
+    assert (arguments.eval_steps, arguments.save_steps, arguments.logging_steps) == (None, 500, None)
+    with pytest.raises(ValueError, match="eval_steps is 0"):
+        from_values(BASE | {"eval_strategy": "steps", "eval_steps": 0})
