@@ -110,9 +110,12 @@ def _open_folder(path: Path, hints: ModelHints) -> ModelVocabulary:
         raise FileNotFoundError(
             f"{path} has no tokenizer files; give the SentencePiece model with --vocab FILE, or copy them there."
         )
-    if vocabulary["class"] == run_folder.T5_TOKENIZERS and (path / hf_tokenizer.SPIECE).is_file():
+    has_both = all((path / name).is_file() for name in (hf_tokenizer.SPIECE, "tokenizer.json"))
+    if vocabulary["class"] == run_folder.T5_TOKENIZERS and has_both:
         found = tokenizer_texts.differences_of_files(hf_tokenizer.describe(path / hf_tokenizer.SPIECE), path)
-        problems = (f"{found.describe('tokenizer.json', hf_tokenizer.SPIECE)}. transformers reads tokenizer.json.",)
+        if found:
+            described = found.describe("tokenizer.json", hf_tokenizer.SPIECE)
+            problems = (f"{described}. transformers reads tokenizer.json.",)
     return ModelVocabulary(vocabulary, config.get("vocab_size"), path, problems)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from convert.compare import transformers_library
-from convert.model_files.hf import hf_tokenizer
+from convert.model_files.hf import hf_tokenizer, older_tokenizers
 from limba.files import untrusted_files
 from limba.reports import text_width
 
@@ -84,7 +84,10 @@ def check(file: Path, embedding_rows: int | None) -> Outcome:
     compared = [_WITH_MASK, *texts.plain, *texts.decomposed]
     missing = [f"transformers ({theirs})"] if isinstance(theirs, str) else []
     size = None if embedding_rows else max(ours.ids.values()) + 1
-    return Outcome(_table(readers, rows, compared), list(_compare(readers, rows, file, compared)), missing, (), size)
+    problems = list(_compare(readers, rows, file, compared))
+    if file.name == _FILE and (two := older_tokenizers.differences(file.parent)):
+        problems.append(f"{two} Limba and transformers' fast classes read tokenizer.json, the others the older files.")
+    return Outcome(_table(readers, rows, compared), problems, missing, (), size)
 
 
 def _open(file: Path) -> Any:

@@ -1,5 +1,6 @@
 """The tokenizer.json of an encoder on disk: the user's, the one kept beside a checkpoint, or that of a folder."""
 
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,8 @@ def of_folder(path: Path, pad_id: int, hints: ModelHints) -> Mapping[str, Any] |
         return None
     if file.parent == place:
         tokenizer_folder.check_settings(place, hints.ignore_config_keys)
+        if two := older_tokenizers.differences(place):
+            print(f"warning: {two} The run takes tokenizer.json, as transformers' fast classes do.", file=sys.stderr)
     is_ours = tokenizer_folder.special_ids(file).get("pad") == encoder_config.PAD_ID
     return record(file if is_ours else _with_padding_first(file, pad_id))
 

@@ -223,6 +223,21 @@ def test_a_folder_with_two_tokenizers(folder, capsys):
     assert table[""][:2] == ["training", "HF fast"] and table["ids"][:2] == ["512", "512"]
 
 
+def test_tokens_that_were_added_behind_the_pieces_are_no_difference_of_the_files(folder, capsys):
+    """The SentencePiece model has no name for them, either."""
+    fast = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    fast["added_tokens"].append({**fast["added_tokens"][0], "id": 512, "content": "{", "special": False})
+    (folder / "tokenizer.json").write_text(json.dumps(fast), "utf-8")
+    (folder / "config.json").write_text(json.dumps({"model_type": "t5", "vocab_size": 513}))
+    _, table, problems = _check(capsys, folder)
+    assert table["ids"][:2] == ["513", "513"] and table["ids"][-1] == "513"
+    assert not any("tokenizer.json than in spiece.model" in problem for problem in problems)
+    # Without a tokenizer.json the list of added tokens says the same.
+    (folder / "tokenizer.json").unlink()
+    (folder / "added_tokens.json").write_text(json.dumps({"{": 512}))
+    assert _check(capsys, folder)[1]["ids"][0] == "513"
+
+
 def test_what_differs_beside_sentinels_and_accents_is_no_disagreement(folder, capsys):
     """As in what transformers 4 saves with `legacy`, without the step that composes letters."""
     fast = json.loads((folder / "tokenizer.json").read_text("utf-8"))

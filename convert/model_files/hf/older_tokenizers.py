@@ -5,11 +5,13 @@ vocab.json, merges.txt      byte-level BPE, as RoBERTa has it
 sentencepiece.bpe.model     SentencePiece's unigrams, as XLM-R has them, or CamemBERT
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from limba.files import untrusted_files, untrusted_json
+from convert.model_files.hf import hf_tokenizer
+from limba.files import json_text, untrusted_files, untrusted_json
 
 WORDPIECE, BYTES, UNIGRAMS = ("vocab.txt",), ("vocab.json", "merges.txt"), ("sentencepiece.bpe.model",)
 _OF_BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
@@ -29,6 +31,37 @@ _UNIGRAM, _CONTROL, _USER_DEFINED = 1, 3, 4  # of SentencePiece's TrainerSpec an
 def has_files(folder: Path) -> bool:
     """Whether a tokenizer can be made of the folder's files."""
     return any(all((folder / name).is_file() for name in names) for names in (WORDPIECE, BYTES, UNIGRAMS))
+
+
+def differences(folder: Path) -> str:
+    """A sentence about texts that the folder's tokenizer.json and the older files beside it tokenize differently.
+
+    It is "" where they agree, or one of both is not there. Pieces, their ids and merges are compared: both get what
+    tokenizer.json does before. Tokens that were added to it are no difference.
+    """
+    from tasks.vocabularies import TokenizerVocabulary, tokenizer_texts
+
+    names = next((names for names in (WORDPIECE, BYTES) if all((folder / name).is_file() for name in names)), None)
+    if names is None or not (folder / "tokenizer.json").is_file():
+        return ""
+    try:
+        of_files = json.loads(content(folder))
+    except ValueError:  # Nothing reads them beside a tokenizer.json.
+        return ""
+    fast = untrusted_json.read_object(folder / "tokenizer.json")
+    model = fast.get("model")
+    if isinstance(model, dict) and all(of_files["model"].get(key) == model.get(key) for key in ("vocab", "merges")):
+        return ""
+    of_files |= {step: fast.get(step) for step in ("normalizer", "pre_tokenizer")}
+    file = hf_tokenizer.temporary_file(json_text.dumps(of_files, ensure_ascii=False).encode(), "tokenizer.json")
+    ours, older = TokenizerVocabulary(str(folder / "tokenizer.json")), TokenizerVocabulary(str(file))
+    texts, encode = tokenizer_texts.texts_of(ours).plain, tokenizer_texts.encoder_of(ours)
+    known = older.tokenizer.get_vocab_size()
+    texts = [text for text, ids in zip(texts, encode(texts), strict=True) if max(ids, default=0) < known]
+    found = tokenizer_texts.differences(texts, encode, tokenizer_texts.encoder_of(older))
+    if not found:
+        return ""
+    return f"{folder} has two tokenizers: {found.describe('tokenizer.json', ' and '.join(names))}."
 
 
 def content(folder: Path) -> bytes:

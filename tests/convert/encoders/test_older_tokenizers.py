@@ -8,8 +8,9 @@ import sentencepiece
 import transformers
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
 
+from convert import check_vocabulary
 from convert.model_files import encoder_vocabularies
-from convert.model_files.hf import tokenizer_folder
+from convert.model_files.hf import older_tokenizers, tokenizer_folder
 from convert.model_files.model import ModelHints
 
 TEXTS = [
@@ -97,3 +98,38 @@ def test_a_vocabulary_without_its_special_tokens_is_named(tmp_path):
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b c\n")
     with pytest.raises(ValueError, match=r"merges.txt is damaged: 'a b c' is no pair"):
         encoder_vocabularies.of_new_network(tmp_path / "config.json", ModelHints())
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bytes"])
+def test_older_files_that_give_other_tokens_than_tokenizer_json_are_named(kind, tmp_path, capsys):
+    trained, special = BertWordPieceTokenizer(), ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    if kind == "bytes":
+        trained, special = ByteLevelBPETokenizer(), ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    trained.train_from_iterator(TEXTS * 9, vocab_size=420, special_tokens=special)
+    trained.save_model(str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_bytes(older_tokenizers.content(tmp_path))
+    assert older_tokenizers.differences(tmp_path) == ""
+    assert check_vocabulary.main([str(tmp_path)]) == 0
+
+    if kind == "wordpiece":
+        name, file = "vocab.txt", tmp_path / "vocab.txt"
+        words = file.read_text("utf-8").split("\n")
+        words[words.index("e")], words[words.index("d")] = "d", "e"
+        file.write_text("\n".join(words), "utf-8")
+    else:  # With the last pair of bytes first, words fall into other pieces.
+        name, file = "vocab.json and merges.txt", tmp_path / "merges.txt"
+        first, *pairs = file.read_text("utf-8").splitlines()
+        file.write_text("\n".join([first, *pairs[::-1]]) + "\n", "utf-8")
+    capsys.readouterr()
+    encoder_vocabularies.of_folder(tmp_path, 0 if kind == "wordpiece" else 1, ModelHints())
+    said = capsys.readouterr().err
+    assert said.startswith(f"warning: {tmp_path} has two tokenizers: ")
+    assert f"in tokenizer.json than in {name}: " in said
+    assert check_vocabulary.main([str(tmp_path)]) == 1
+    assert f"DISAGREES: {tmp_path} has two tokenizers" in capsys.readouterr().out
+
+    # What nothing reads may be damaged.
+    file.write_text("x", "utf-8")
+    assert older_tokenizers.differences(tmp_path) == ""
