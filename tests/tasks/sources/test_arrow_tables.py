@@ -98,3 +98,8 @@ def test_categories_of_parquet_are_their_values(tmp_path):
     source = corpora.HuggingFaceSource({"train": tmp_path / "categories.parquet"}, columns=["text", "n"])
     documents = [document for some in source.documents("train") for document in some]
     assert documents == [{"text": text, "n": n} for text, n in (("a", 7), ("b", 9), (None, 7), ("a", 7))]
+    shard = arrow_tables.local_shard(tmp_path / "categories.parquet")
+    tables = arrow_tables.Tables([shard], None, {}, ["text", "n"])
+    assert [str(kind) for kind in tables.beginning(0).schema.types] == ["string", "int64"]
+    (read,) = tables.open(0, 9)[1]
+    assert read.schema.types == tables.beginning(0).schema.types
