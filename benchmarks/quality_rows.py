@@ -142,8 +142,8 @@ ROWS |= {f"width_{width}_rate_{rate}_base": _of_width(width, rate, 128) for widt
 # hour is over. Random values have the full rate for the tables, which is best for them.
 _SIZES = {
     "2.5M": ([], 2400),
-    "8M": (_LARGE, 800),
-    "48M": (_network(512, 6, 8, 1024, head_dim=64), 250),
+    "8M": ([*_LARGE, f"{_RATE} = 0.03"], 800),  # pretrain_laptop.gin's rate: 0.06 is for smaller networks
+    "48M": ([*_network(512, 6, 8, 1024, head_dim=64), f"{_RATE} = 0.03"], 250),
 }
 
 
@@ -157,12 +157,6 @@ def _of_size(name: str, is_random: bool) -> Row:
 ROWS |= {
     f"size_{name}{'_random' * is_random}": _of_size(name, is_random) for name in _SIZES for is_random in (False, True)
 }
-ROWS["size_8M_vocab_rate_0.3"] = Row(
-    "8M parameters, tables at 0.3 of the rate",
-    [*_of_size("8M", False).bindings, *ROWS["vocab_rate_0.3"].bindings],
-    steps=_SIZES["8M"][1],
-)
-
 
 # What a default is worth at two sizes, in runs of half that length.
 _CHOICES = {
@@ -172,13 +166,11 @@ _CHOICES = {
     "_adafactor": ROWS["adafactor"],
     "_rsqrt": ROWS["rsqrt"],
     "_rate_0.015": ROWS["rate_0.015"],
+    "_rate_0.03": Row("rate 0.03", [f"{_RATE} = 0.03"]),
     "_rate_0.06": ROWS["rate_0.06"],
-    "_rate_0.06_vocab_rate_0.3": Row(
-        "rate 0.06, tables at 0.3 of it", [*ROWS["rate_0.06"].bindings, *ROWS["vocab_rate_0.3"].bindings]
-    ),
-    "_vocab_rate_0.3": ROWS["vocab_rate_0.3"],
+    "_vocab_rate_0.1": Row("tables at a tenth of the rate", ["optimizers.adamw_scale.vocab_rate = 0.1"]),
     "_vocab_rate_1": ROWS["vocab_rate_1"],
-    "_output_scale_0.4": Row("output kernels start at 0.4", [f"{_START}.output_scale = 0.4"]),
+    "_output_scale_0.1": Row("output kernels start at 0.1", [f"{_START}.output_scale = 0.1"]),
 }
 
 
