@@ -47,7 +47,7 @@ WALKS = {
     "A document, from its file to the loss": (18, 14),
     "A gin binding, from its file to its use": (4, 4),
     "A checkpoint, to a Hugging Face folder": (15, 15),
-    "The same with its check": (10, 10),
+    "The check at the end of an export": (10, 10),
 }
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -63,7 +63,7 @@ WALKS: Mapping[str, tuple[Moment, ...]] = {
         Moment("convert.families.config_files.t5_config:model_config", "convert/to_hf.py"),
         Moment("convert.model_files.hf.hf_tokenizer:write", "convert/to_hf.py"),
     ),
-    "The same with its check": (
+    "The check at the end of an export": (
         Moment("convert.compare.comparison:compare", "convert/to_hf.py"),
         Moment(_READ, "convert/compare/forward.py"),
         Moment("convert.compare.comparison_rows:require", "convert/to_hf.py"),
