@@ -170,7 +170,7 @@ with pytest.MonkeyPatch.context() as patch:
     patch.setattr(infer.run_configuration.checkpointing, "find_checkpoint", lambda _: run)
     patch.setattr(infer.gin_files, "parse_gin_flags", lambda files, bindings, *_: parsed.extend(bindings))
     patch.setattr(infer.gin_files, "require_bindings", lambda **_: None)
-    patch.setattr(infer.command_line, "start", lambda *_, **__: None)
+    patch.setattr(infer.command_line, "goes_on", lambda flags: False)
     infer.main(["--run_dir", str(run), "--input", "x"])
 assert f"vocabularies.SentencePieceVocabulary.sentencepiece_model_file = '{run}/run/spiece.model'" in parsed[1], parsed
 

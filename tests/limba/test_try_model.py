@@ -13,7 +13,7 @@ import urllib.request
 
 import pytest
 
-from limba import command_line, try_model
+from limba import try_model
 from limba.checkpoints import checkpointing, run_configuration
 from limba.inference import answering, blanks
 from limba.network.finite_numbers import layers as finite_layers
@@ -117,7 +117,9 @@ def test_a_run_is_asked_with_the_prefix_of_the_command_line(tmp_path, monkeypatc
     monkeypatch.setattr(
         run_configuration, "parse", lambda flags, file, bindings, needs_tasks: parsed.append((file, bindings))
     )
-    monkeypatch.setattr(command_line, "start", lambda configured, flags, **arguments: started.append(arguments))
+    monkeypatch.setattr(
+        try_model.gin_files, "configurable", lambda function, module: lambda **arguments: started.append(arguments)
+    )
     parsed, started = [], []
     assert try_model.main([str(tmp_path / "mine"), "--prefix", "fill: "]) == 0
     checkpoint = f"{tmp_path}/mine/checkpoint_500"

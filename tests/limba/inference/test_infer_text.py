@@ -165,7 +165,7 @@ def _given(monkeypatch, *flags, parse=lambda *_, **__: None):
     monkeypatch.setattr(infer.run_configuration, "parse", parse)
     monkeypatch.setattr(infer.gin_files, "require_bindings", lambda **_: None)
     monkeypatch.setattr(infer, "_task_of", lambda checkpoint: ("table_moods", None))
-    monkeypatch.setattr(infer.command_line, "start", lambda _, flags, **arguments: given.update(arguments))
+    monkeypatch.setattr(infer.gin_files, "configurable", lambda function, module: given.update)
     assert infer.main(["run", *flags]) == 0
     return given
 
