@@ -191,6 +191,7 @@ def test_every_trap_of_a_t5x_project_is_named(answers, recipe):
     assert answer["code"] == 1
     found = _named(answer)
     found.pop("unused_rows", None)
+    found.pop("disk", None)  # of a machine with less free space than the checkpoints take
     goes_on = t5x_project.RECIPES[recipe].checkpoint
     assert found.keys() == {
         *("target_length", "missing_eos", "position_not_saved", *_OF_ITS_SOURCE),
