@@ -180,3 +180,10 @@ def _of_half(size: str, choice: Row) -> Row:
 
 
 ROWS |= {f"half_{size}{name}": _of_half(size, choice) for size in ("2.5M", "8M") for name, choice in _CHOICES.items()}
+
+# T5 1.1 small with 16,000 pieces (60M parameters): this recipe in a third of the steps of T5X's.
+_T5_SMALL = [*_network(512, 6, 8, 1024, head_dim=64), "EVAL_PERIOD = 100"]
+ROWS |= {
+    "60M": Row("60M parameters, rate 0.03", [*_T5_SMALL, f"{_RATE} = 0.03"], steps=400),
+    "60M_t5x": Row("60M parameters, T5X's recipe", [*_T5_SMALL, *_T5X], ["gin/optimizers/adafactor.gin"], steps=1200),
+}
