@@ -378,7 +378,7 @@ def dtype_of(field: pa.Field, is_nested: bool) -> type:
     if pa.types.is_integer(field.type):
         return np.int64
     if pa.types.is_floating(field.type):
-        return np.float32
+        return np.float64 if pa.types.is_float64(field.type) else np.float32
     # How `datasets` says that a column has values of several types.
     kind = "values of several types" if "arrow.json" in str(field.type) else f"the type {field.type}"
     raise ValueError(f"Column {field.name!r} has {kind}; only strings, integers and floats can be read.")
@@ -395,11 +395,13 @@ def _to_numpy(column: pa.ChunkedArray) -> np.ndarray:
         # A cast would import pyarrow.compute.
         values = [value or b"" for chunk in column.chunks for value in chunk.view(binary).to_pylist()]
         return np.array(values, dtype=object)
-    if pa.types.is_boolean(column.type):  # As files of text have them.
+    # As files of text have them; NumPy's integers have no missing value.
+    if pa.types.is_boolean(column.type) or (pa.types.is_integer(column.type) and column.null_count):
         return np.array([b"" if value is None else str(value).encode() for value in column.to_pylist()], dtype=object)
     if pa.types.is_nested(column.type):
         # A missing list is an empty text too: "null" could not be told from a text.
         texts = ["" if value is None else json_text.dumps(value, ensure_ascii=False) for value in column.to_pylist()]
         return np.array([text.encode() for text in texts], dtype=object)
-    dtype = np.int64 if pa.types.is_integer(column.type) else np.float32
-    return column.to_numpy().astype(dtype)
+    if pa.types.is_integer(column.type):
+        return column.to_numpy().astype(np.int64)
+    return column.to_numpy().astype(np.float64 if pa.types.is_float64(column.type) else np.float32)

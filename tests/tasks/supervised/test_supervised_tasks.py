@@ -82,6 +82,20 @@ def test_json_and_parquet_with_numbers_booleans_and_lists(tmp_path, kind):
     assert _texts(task) == [("3 0.5", "yes")]
 
 
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_missing_and_large_numbers_are_read_as_a_file_of_text_has_them(tmp_path, kind):
+    rows = [{"n": 3, "id": 123456789.0, "y": 0.123456789}, {"n": None, "id": None, "y": 16777217.0}]
+    if kind == "json":
+        (tmp_path / "a.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    data_files = {"validation": str(tmp_path / f"a.{kind}")}
+    task = register_supervised_task(
+        "numbers", SupervisedDataset("{n}|{id}", "y"), vocabulary=BYTES, data_files=data_files
+    )
+    assert _texts(task) == [("3|123456789", "0.123456789"), ("|", "16777217")]
+
+
 def _open_evaluator(config):
     evaluator = task_metrics.Evaluator(config, "EncDecFeatureConverter")
     evaluator.open()
