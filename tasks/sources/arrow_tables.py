@@ -184,8 +184,8 @@ class Tables:
         if self.builder == "parquet":
             return _read_parquet(self.shards[shard], self._columns, batch_size, first_row)
         if self.builder == "csv":
-            names = self._names[shard]
-            tables = csv_columns.tables(self.shards[shard].open, self._columns, self._load_args, names, self._fill)
+            file, names = self.shards[shard], self._names[shard]
+            tables = csv_columns.tables(file.open, self._columns, self._load_args, names, self._fill, file.name)
             return 0, (table.slice(row, batch_size) for table in tables for row in range(0, len(table), batch_size))
         if callable(self.builder):
             return 0, _read_rows(self.shards[shard], self.builder, self._columns, batch_size, self._names[shard])
