@@ -384,7 +384,7 @@ class Squad:
         return (self.answers,)
 
     def __call__(self, row: Row) -> list[Example]:
-        answers = record_of(row[self.answers])
+        answers = record_of(row[self.answers]) or []
         if isinstance(answers, Mapping):
             answers = answers["text"]
         answers = [_pad_punctuation(text) for text in ([answers] if isinstance(answers, str) else answers)]
@@ -429,18 +429,21 @@ class Translation:
                 )
 
     def __call__(self, row: Row) -> list[Example]:
-        texts = record_of(row["translation"])
+        texts = record_of(row["translation"]) or {}
         if missing := [language for language in (self.source, self.target) if language not in texts]:
             raise ValueError(f"column 'translation' has no {missing[0]!r}, only {', '.join(map(repr, texts))}")
         prefix = self.prefix
         if prefix is None:
             prefix = f"translate {LANGUAGES[self.source]} to {LANGUAGES[self.target]}: "
-        return [Example(prefix + texts[self.source], texts[self.target])]
+        return [Example(prefix + as_text(texts[self.source]), as_text(texts[self.target]))]
 
     def prediction(self, answer: str) -> str:
         return answer
 
 
 def record_of(value: Any) -> Any:
-    """A list or record, also if it came as JSON, as `tasks.sources.corpora` reads it."""
-    return json.loads(value) if isinstance(value, str) and value[:1] in ("[", "{", '"') else value
+    """A list or record, also if it came as JSON, as `tasks.sources.corpora` reads it; a text that is no JSON is one."""
+    try:
+        return json.loads(value) if isinstance(value, str) and value[:1] in ("[", "{", '"') else value
+    except json.JSONDecodeError:
+        return value

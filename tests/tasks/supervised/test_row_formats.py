@@ -178,6 +178,19 @@ def test_translations_and_summaries():
         formats.Translation("ro", "tlh", "")({"translation": {"ro": "Da."}})
 
 
+def test_missing_translations_and_answers_that_begin_as_json():
+    translation = formats.Translation("en", "ro")
+    (example,) = translation({"translation": {"en": "a", "ro": None}})
+    assert (example.inputs, example.targets) == ("translate English to Romanian: a", "")
+    with pytest.raises(ValueError, match="has no 'en'"):
+        translation({"translation": None})
+    row = {"question": "Cine?", "context": "Ana", "answers": '"Ana" da'}
+    (example,) = formats.Squad()(row)
+    assert example.targets == ' " Ana " da'
+    (example,) = formats.Squad()({**row, "answers": None})
+    assert (example.targets, example.reference) == ("", [""])
+
+
 def test_templates():
     template = formats.Template("{{a}} {text}: {n}?", "label", ["yes", "no"])
     assert template.columns == ("text", "n", "label")
