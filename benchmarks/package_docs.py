@@ -1,11 +1,22 @@
 """A large corpus of technical English for docs/leaderboard.md: the documentation in Debian's packages.
 
-    apt-get download linux-doc python3-doc postgresql-doc-15 …
+    apt-get download …
     python -m benchmarks.package_docs *.deb --out runs/package_docs
 
 A page (HTML, reStructuredText or text) is a document: its paragraphs of prose, a line each, without markup, code and
 tables. A paragraph that stands in several pages is kept once. One page in two hundred, by the hash of its name, is for
-validation. Files are in a random order that never changes.
+validation. Pages are in a random order that never changes.
+
+The table's corpus is of these packages of Debian 12:
+
+    apache2-doc aptitude-doc-en autoconf-doc bash-doc cmake-doc csound-doc debian-faq debian-handbook
+    debian-policy debian-reference-en developers-reference erlang-doc exim4-doc-html gap-doc ghc-doc git-doc
+    gnuplot-doc grass-doc info2man installation-guide-amd64 kicad-doc-en libboost1.74-doc
+    libreoffice-help-en-us libvirt-doc lilypond-doc-html lynx-common maint-guide maxima-doc mercurial-common
+    mpich-doc octave-doc openjdk-17-doc pacemaker-doc perl-doc petsc3.18-doc postgresql-doc-15
+    python-astropy-doc python-django-doc python-pandas-doc python-scipy-doc python-skimage-doc
+    python-sklearn-doc python-statsmodels-doc python-sympy-doc qtbase5-doc-html qtdeclarative5-doc-html
+    r-doc-html racket-doc rust-doc sagemath-doc sumo-doc swi-prolog-doc
 """
 
 import argparse
