@@ -375,10 +375,8 @@ def dtype_of(field: pa.Field, is_nested: bool) -> type:
     """
     if _is_text(field.type) or pa.types.is_boolean(field.type) or is_nested:
         return object
-    if pa.types.is_integer(field.type):
-        return np.int64
-    if pa.types.is_floating(field.type):
-        return np.float64 if pa.types.is_float64(field.type) else np.float32
+    if pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
+        return _number_type(field.type)
     # How `datasets` says that a column has values of several types.
     kind = "values of several types" if "arrow.json" in str(field.type) else f"the type {field.type}"
     raise ValueError(f"Column {field.name!r} has {kind}; only strings, integers and floats can be read.")
@@ -402,6 +400,11 @@ def _to_numpy(column: pa.ChunkedArray) -> np.ndarray:
         # A missing list is an empty text too: "null" could not be told from a text.
         texts = ["" if value is None else json_text.dumps(value, ensure_ascii=False) for value in column.to_pylist()]
         return np.array([text.encode() for text in texts], dtype=object)
-    if pa.types.is_integer(column.type):
-        return column.to_numpy().astype(np.int64)
-    return column.to_numpy().astype(np.float64 if pa.types.is_float64(column.type) else np.float32)
+    return column.to_numpy().astype(_number_type(column.type))
+
+
+def _number_type(kind: pa.DataType) -> type:
+    """As what numbers of a column are read; doubles keep their digits."""
+    if pa.types.is_integer(kind):
+        return np.int64
+    return np.float64 if pa.types.is_float64(kind) else np.float32

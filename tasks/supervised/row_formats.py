@@ -429,9 +429,10 @@ class Translation:
                 )
 
     def __call__(self, row: Row) -> list[Example]:
-        texts = record_of(row["translation"]) or {}
+        raw = record_of(row["translation"])
+        texts = raw if isinstance(raw, Mapping) else {}
         if missing := [language for language in (self.source, self.target) if language not in texts]:
-            raise ValueError(f"column 'translation' has no {missing[0]!r}, only {', '.join(map(repr, texts))}")
+            raise ValueError(f"column 'translation' has no {missing[0]!r}, only {list(texts) or raw!s:.80}")
         prefix = self.prefix
         if prefix is None:
             prefix = f"translate {LANGUAGES[self.source]} to {LANGUAGES[self.target]}: "
