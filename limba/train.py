@@ -40,8 +40,7 @@ from limba.training.periodic_evaluation import TrainingEvaluation
 from limba.training.run import Periods, Run
 from limba.training.spikes import going_back
 from limba.training.spikes.spike_rule import SpikeGuard
-from limba.training.step_ahead import StepAhead
-from limba.training.trainer import BaseTrainer, Trainer
+from limba.training.trainer import BaseTrainer, StepAhead, Trainer
 from limba.workers import distributed, handshake, watchdog
 
 logger = logging.getLogger(__name__)
@@ -207,7 +206,10 @@ def train(
         checkpointer = (save or checkpointing.SaveCheckpointConfig()).make_checkpointer(directory.home, use_orbax)
         opened.enter_context(rescue.explaining_full_disks(checkpointer))
         opened.enter_context(rescue.closing(checkpointer))
-        first_batch, step_ahead = inputs.FirstBatch(batches), StepAhead(trainer, train_dataset_cfg, batches)
+        first_batch = inputs.FirstBatch(batches)
+        step_ahead = StepAhead(
+            trainer, functools.partial(configured_trainer.next_shapes, trainer, batches, train_dataset_cfg)
+        )
         prepare = functools.partial(_begin, first_batch, step_ahead)
         change = initial_values_fn and functools.partial(initial_values_fn, model=model, dataset=train_dataset_cfg)
         state, resumed = _restore_or_initialize(

@@ -45,7 +45,6 @@ def test_the_files_of_a_walk_hang_together_by_imports(walk):
         assert reached == part
 
 
-@pytest.mark.exhaustive
 def test_the_walks_are_those_of_a_training_and_an_export():
     command = [sys.executable, "-m", "tests.walks", "--json"]
     environment = os.environ | {"PYTHONPATH": str(house.ROOT)}

@@ -39,20 +39,20 @@ class Moment:
 
 # The function that reads bytes of a checkpoint belongs to a tensor, not to a class.
 _READ = "limba.checkpoint_files.saved_tensors:_from_tensorstore"
+# The checks at the start of a run read a corpus too, in the thread that trains.
+_IN_THE_READING_THREAD = {"through": "tasks/pipeline/readers.py", "without": "limba/train.py"}
 
 WALKS: Mapping[str, tuple[Moment, ...]] = {
     "A document, from its file to the loss": (
-        Moment("tasks.sources.arrow_tables:Tables.open", "tasks/pipeline/prefetch/read_ahead.py"),
-        Moment(
-            "tasks.vocabularies.vocabulary:SentencePieceVocabulary.encode_batch",
-            "tasks/pipeline/prefetch/read_ahead.py",
-        ),
-        Moment("tasks.objectives.span_objectives:SpanCorruption.corrupt", "tasks/pipeline/prefetch/read_ahead.py"),
+        Moment("tasks.sources.arrow_tables:Tables.open", **_IN_THE_READING_THREAD),
+        Moment("tasks.vocabularies.vocabulary:SentencePieceVocabulary.encode_batch", **_IN_THE_READING_THREAD),
+        Moment("tasks.objectives.span_objectives:SpanCorruption.corrupt", **_IN_THE_READING_THREAD),
         Moment("tasks.pipeline.converters:encoder_decoder", "limba/training/loop.py", without="evaluation"),
         Moment("limba.network.t5:Transformer.__call__", "limba/training/trainer.py", without="evaluation"),
         Moment("limba.models.losses:cross_entropy_with_logits", "limba/training/trainer.py", without="evaluation"),
     ),
     "A gin binding, from its file to its use": (
+        Moment("limba.command_line:parse_flags", "limba/train.py"),
         Moment("gin:parse_config_file", "limba/train.py"),
         Moment("limba.partitioning.meshes:PjitPartitioner.__init__", "limba/train.py"),
     ),

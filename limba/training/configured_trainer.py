@@ -18,6 +18,7 @@ from limba.files import missing_vocabulary
 from limba.inference import tasks_door
 from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
+from limba.training import inputs
 from limba.training.trainer import BaseTrainer
 
 # Of the features that are not int32.
@@ -112,6 +113,19 @@ def batch_to_compile(trainer: BaseTrainer, config: contract.DatasetConfig) -> di
         name: jax.ShapeDtypeStruct(shape, _DTYPES.get(name, jnp.int32), sharding=partitioner.data_sharding)
         for name, shape in batch_shapes(config, trainer.model.FEATURE_CONVERTER_CLS).items()
     }
+
+
+def next_shapes(
+    trainer: BaseTrainer, batches: contract.BatchIterator, config: contract.DatasetConfig
+) -> dict[str, jax.ShapeDtypeStruct] | None:
+    """The next batch of a training, as `batch_to_compile` has it; None if only data can tell, as of a user's stream."""
+    if not isinstance(batches, contract.TaskBatches):
+        return None
+    try:
+        return batch_to_compile(trainer, inputs.stage(batches, config))
+    except ValueError as error:
+        logger.debug("The step is not compiled ahead: %s", error)
+        return None
 
 
 def batch_shapes(config: contract.DatasetConfig, feature_converter: str | type) -> Mapping[str, tuple[int, int]]:

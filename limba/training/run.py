@@ -12,8 +12,7 @@ from limba.training import inputs
 from limba.training.actions import Actions
 from limba.training.periodic_evaluation import TrainingEvaluation
 from limba.training.spikes.going_back import Spikes
-from limba.training.step_ahead import StepAhead
-from limba.training.trainer import BaseTrainer
+from limba.training.trainer import BaseTrainer, StepAhead
 from limba.workers.watchdog import WatchdogConfig
 
 

@@ -1,9 +1,10 @@
-"""The jitted training and evaluation steps."""
+"""The jitted training and evaluation steps, and the compiling of the first before it is needed."""
 
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from jax.sharding import PartitionSpec
 
 from limba.checkpoints.train_state import TrainState, TrainStateInitializer
 from limba.data.contract import Batch
+from limba.devices import compiling
 from limba.models import EncoderDecoderModel
 from limba.models import metrics as metrics_lib
 from limba.optimizers import definitions
@@ -267,3 +269,43 @@ def accumulate_gradients(
     no_metrics = jax.tree.map(lambda m: jnp.zeros(m.shape, m.dtype), metric_shapes)
     (grads, metrics), _ = jax.lax.scan(accumulate, (zeros, no_metrics), jnp.arange(n))
     return grads, metrics
+
+
+class StepAhead:
+    """Compiles a trainer's step while the first state is made and the first batch is read; the first step finds it.
+
+    The first step compiles as it always can where the shapes are not known, and where a trainer's step is not a jitted
+    function.
+
+    Args:
+      next_shapes: returns the next batch as the step takes it, with shapes in place of data; None if only data can tell
+        them.
+    """
+
+    def __init__(self, trainer: BaseTrainer, next_shapes: Callable[[], Mapping[str, jax.ShapeDtypeStruct] | None]):
+        self._trainer, self._next_shapes = trainer, next_shapes
+        self._step: Any = None  # the one that is compiled or being compiled
+        self._compiled: Future[Any] | None = None
+
+    def begin(self) -> None:
+        """Traces the step, and compiles it in a thread; does nothing the second time.
+
+        Of several processes each compiles when it waits: programs that they run together should come in one order.
+        """
+        if self._step is None and jax.process_count() == 1 and (compile_it := self._traced()) is not None:
+            self._compiled = compiling.begin(compile_it)
+
+    def wait(self) -> None:
+        """Returns when the step is compiled, and raises the error if it cannot be."""
+        if self._compiled is not None and self._step is self._trainer.train_step:
+            self._compiled.result()
+        elif (compile_it := self._traced()) is not None:  # not begun, or the rate was scaled since: another step
+            compile_it()
+
+    def _traced(self) -> Callable[[], Any] | None:
+        """Compiles the step that the trainer has now; None if only data can tell the shapes."""
+        step = self._trainer.train_step
+        if not hasattr(step, "lower") or (batch := self._next_shapes()) is None:
+            return None
+        self._step = step
+        return step.lower(self._trainer.sharded_state_shapes(), batch).compile

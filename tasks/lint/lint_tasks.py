@@ -11,6 +11,7 @@ from tasks import objectives
 from tasks.diacritics import diacritics_tasks
 from tasks.lint import lint_letters
 from tasks.pipeline import predictions, streams, task_batches
+from tasks.pipeline.positions import ReadPlan
 from tasks.pretraining import denoising
 from tasks.registry import Task, rows
 from tasks.registry.providers import find_provider, tasks_with_split
@@ -294,7 +295,7 @@ def _check_epochs(stream: streams.Stream, task: Any, steps: int | None) -> Itera
     most = min(seen / _MANY_EPOCHS, _SMALL_CORPUS)
     count = 0
     try:
-        for block in stream.examples(task, streams.ReadPlan(seed=0, num_epochs=1)):
+        for block in stream.examples(task, ReadPlan(seed=0, num_epochs=1)):
             count += rows.num_rows(block)
             if count > most:
                 return
@@ -318,8 +319,8 @@ def _check_epochs(stream: streams.Stream, task: Any, steps: int | None) -> Itera
 def _check_examples(stream: streams.Stream, task: Any) -> Iterator[Finding]:
     """Looks at the ends of the first examples; where they cannot be made, at the task's declared features."""
     try:
-        blocks = stream.examples(task, streams.ReadPlan(seed=0, num_epochs=1))
-        examples = next(rows.rebatch(blocks, _NUM_EXAMPLES), None)
+        blocks = stream.examples(task, ReadPlan(seed=0, num_epochs=1))
+        examples = next(streams.rebatch(blocks, _NUM_EXAMPLES), None)
     except Exception as error:  # A task of the user's own may raise anything.
         yield unreadable(task, stream.config, error)
         if find_objective(task) is not None and not _find_denoise(task):

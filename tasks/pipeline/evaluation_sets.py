@@ -7,8 +7,9 @@ import numpy as np
 
 from limba.data import contract
 from tasks.pipeline import readers
-from tasks.pipeline.prefetch.read_ahead import ReadAhead
-from tasks.pipeline.streams import ReadPlan, Stream
+from tasks.pipeline.positions import ReadPlan
+from tasks.pipeline.readers import ReadAhead
+from tasks.pipeline.streams import Stream
 from tasks.registry.tasks import is_mixture
 
 

@@ -1,4 +1,7 @@
-"""Fingerprints of the data that a saved position or a cache belongs to; they are the same in every process."""
+"""Fingerprints of the data that a saved position or a cache belongs to; they are the same in every process.
+
+`check` says whether a saved position belongs to the data of today.
+"""
 
 import dataclasses
 import functools
@@ -6,12 +9,44 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from limba.data import contract
 from limba.files import redaction
-from limba.files.untrusted_files import cut
+from limba.files.untrusted_files import cut, shown
+from tasks.pipeline import converters
+from tasks.pipeline.streams import Stream
+from tasks.registry.tasks import is_mixture
 from tasks.vocabularies import SentencePieceVocabulary, T5TokenizerVocabulary, TokenizerVocabulary, without_tensorflow
 
 # Fields that preprocessors got when runs had been saved without them, and their defaults, which change no example.
 LATER_FIELDS = {"line_by_line": False}
+
+
+def of_stream(stream: Stream, seed: int | None, num_readers: int | None) -> dict[str, Any]:
+    """The settings that a saved position depends on: if any of them changes, it means other batches."""
+    config = stream.config
+    return {
+        "mixture_or_task_name": config.name,
+        "split": config.split,
+        "seed": seed,
+        "shuffle": config.shuffle,
+        "shuffle_buffer_size": stream.shuffle_buffer_size or [task.shuffle_buffer_size for task in stream.tasks],
+        "batch_size": config.batch_size,
+        "num_readers": num_readers,
+        "task_feature_lengths": dict(config.task_feature_lengths or {}),
+        "pack": config.pack,
+        "feature_converter": converters.name_of(stream.feature_converter),
+        "tasks": {task.name: _of_task(stream, task) for task in stream.tasks},
+    }
+
+
+def _of_task(stream: Stream, task: Any) -> dict[str, Any]:
+    reads_chunks = stream.reads_chunks(task)
+    return {
+        "rate": stream.provider.get_rate(task) if is_mixture(stream.provider) else 1.0,
+        "source": task.source.fingerprint(stream.config.split) if reads_chunks else type(task.source).__name__,
+        "preprocessors": [describe(step) for step in task.preprocessors],
+        "vocabulary": of_vocabulary(task.output_features["targets"].vocabulary),
+    }
 
 
 def of_vocabulary(vocabulary: Any) -> list[int]:
@@ -76,3 +111,45 @@ def _without_later_fields(value: Any) -> Any:
     for name, default in LATER_FIELDS.items():
         value = [text.replace(f"{name}={default!r}, ", "") if isinstance(text, str) else text for text in value]
     return value
+
+
+def check(saved: Mapping[str, Any], stream: Stream, seed: int, num_readers: int, state_name: str) -> None:
+    """Checks that a state was saved with this configuration; a seed that was drawn may differ.
+
+    Data sets whose branch has moved return to the commit that the state belongs to.
+
+    Raises:
+      ChangedVocabularyError: if a vocabulary file has changed.
+      ValueError: if anything else has.
+    """
+    check_task(saved, stream.config.name, state_name)
+    stream.keep_revisions(saved)
+    seed = saved["seed"] if stream.config.seed is None else seed
+    now = of_stream(stream, seed, num_readers)
+    if not (changes := list(differences(saved, now))):
+        return
+    message = f"The saved data position ({state_name}) belongs to other data: {'; '.join(changes)}."
+    for task in stream.tasks:
+        before = saved["tasks"].get(task.name, {}).get("vocabulary")
+        file = contract.vocabulary_file(task.output_features["targets"].vocabulary)
+        if file and before and not same_vocabulary(before, now["tasks"][task.name]["vocabulary"]):
+            raise contract.ChangedVocabularyError(f"{message} The vocabulary file of {task.name!r} is {file}.", file)
+    raise ValueError(f"{message} Restore the old values, or {contract.NEW_RUN}.")
+
+
+def check_task(saved: Mapping[str, Any], name: str, state_name: str) -> None:
+    """Raises ValueError if a fingerprint is of another task: everything else differs with it."""
+    if (before := saved.get("mixture_or_task_name")) != name:
+        raise ValueError(
+            f"This run is of task {shown(before)}, and MIXTURE_OR_TASK_NAME is {name!r}: set it back, or "
+            f"{contract.NEW_RUN}. (The saved data position {state_name} says so.)"
+        )
+
+
+def check_batch_size(saved: Mapping[str, Any], batch_size: int, state_name: str) -> None:
+    """Raises ValueError if a fingerprint is of another batch size: the default number of readers follows from it."""
+    if (before := saved.get("batch_size")) != batch_size:
+        raise ValueError(
+            f"The saved data position ({state_name}) belongs to other data: batch_size was {shown(before)} and is "
+            f"{batch_size}. Restore the old BATCH_SIZE, or {contract.NEW_RUN}."
+        )

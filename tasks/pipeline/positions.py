@@ -66,6 +66,17 @@ class Position:
         return Position({**self.positions, **_by_task(positions)}, self.examples + len(positions))
 
 
+@dataclasses.dataclass(frozen=True)
+class ReadPlan:
+    """What a logical reader reads: its part of the documents, from a position on. `num_epochs` of None is for ever."""
+
+    seed: int
+    reader: int = 0
+    num_readers: int = 1
+    num_epochs: int | None = None
+    position: Position = dataclasses.field(default_factory=Position)
+
+
 def _by_task(positions: np.ndarray) -> dict[int, TaskPosition]:
     """The last position of each task of `[n, POSITION_SIZE]`; beginnings are left out."""
     return {number: TaskPosition(*position) for number, *position in positions.tolist() if position[0] >= 0}

@@ -15,7 +15,7 @@ from etils import epath
 from limba.data import contract
 from limba.files import json_text
 from tasks.metrics import metric_packages
-from tasks.pipeline import blocks, converters
+from tasks.pipeline import converters, streams
 from tasks.registry import Task, rows
 from tasks.registry.providers import find_provider
 from tasks.registry.rows import Tokens
@@ -118,7 +118,7 @@ def examples(task: Task, config: contract.DatasetConfig, shard_id: int = 0, num_
 def _examples(task: Task, config: contract.DatasetConfig, shard_id: int, num_shards: int) -> Iterator[Example]:
     lengths = config.task_feature_lengths
     seed = secrets.randbits(30) if config.seed is None else config.seed
-    run = blocks.preprocessor([bind(step, task.output_features, lengths) for step in task.preprocessors])
+    run = streams.preprocessor([bind(step, task.output_features, lengths) for step in task.preprocessors])
     documents = task.source.chunks_of(config.split, False, seed, shard_id, num_shards).documents(num_epochs=1)
     for made in run(documents, seed):
         columns = {name: column.cut((lengths or {})[name]) if name in (lengths or {}) else column  # type: ignore[union-attr]

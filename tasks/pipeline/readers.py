@@ -3,8 +3,10 @@
 import dataclasses
 import functools
 import pathlib
+import queue
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -13,15 +15,18 @@ from limba.files import json_text
 from limba.files.untrusted_files import shown
 from tasks.pipeline import fingerprints
 from tasks.pipeline.epoch_counts import EpochCounter
-from tasks.pipeline.positions import POSITION_SIZE, Position, TaskPosition, load_state
-from tasks.pipeline.prefetch.read_ahead import ReadAhead
-from tasks.pipeline.streams import ReadPlan, Stream
+from tasks.pipeline.positions import POSITION_SIZE, Position, ReadPlan, TaskPosition, load_state
+from tasks.pipeline.prefetch.open_iterators import close_at_exit
+from tasks.pipeline.streams import Stream
 from tasks.registry.rows import Columns
 
 _T = TypeVar("_T")
 
 # What documents, preprocessors and vocabularies raise; anything else is a mistake of a programmer's.
 UNREADABLE = (ValueError, TypeError, KeyError, IndexError, OSError, RuntimeError)
+# Seconds after which a wait looks whether it should end.
+_TICK = 0.1
+_END = object()
 
 
 class Batches(Protocol):
@@ -40,6 +45,84 @@ OpenBatches = Callable[[ReadPlan], Batches]
 def read_in_thread(stream: Stream, num_rows: int, plan: ReadPlan) -> Batches:
     """The batches of a plan, made in advance by a thread."""
     return ReadAhead(stream.batches(num_rows, plan), stream.num_batches_ahead(num_rows, plan.num_readers))
+
+
+class ReadAhead(Generic[_T]):
+    """The items of an iterable, of which a thread makes up to `depth` in advance.
+
+    An error of the iterable is raised where the item would have come, and again at every further call.
+    """
+
+    def __init__(self, items: Iterable[_T], depth: int):
+        self._made: queue.Queue[Any] = queue.Queue(depth)
+        self._closed = threading.Event()
+        self._stopped = False
+        self._last: Any = None
+        self._thread = threading.Thread(target=self._run, args=(iter(items),), name="limba-read-ahead", daemon=True)
+
+    def _run(self, items: Iterator[_T]) -> None:
+        while not self._closed.is_set():
+            try:
+                item: Any = next(items, _END)
+            except BaseException as error:
+                item = _Failure(error)
+            self._put(item)
+            if item is _END or isinstance(item, _Failure):
+                return
+
+    def _put(self, item: Any) -> None:
+        while not self._closed.is_set():
+            try:
+                self._made.put(item, timeout=_TICK)
+            except queue.Full:
+                continue
+            return
+
+    def __iter__(self) -> "ReadAhead[_T]":
+        return self
+
+    def start(self) -> None:
+        """Begins to read, if it has not begun; the first `next` does so too."""
+        if self._thread.ident is None:
+            self._thread.start()
+            close_at_exit(self)
+
+    def __next__(self) -> _T:
+        self.start()
+        item = self._take() if self._last is None else self._last
+        if item is _END:
+            self._last = item
+            raise StopIteration
+        if isinstance(item, _Failure):
+            self._last = item
+            raise item.error
+        return item
+
+    def _take(self) -> Any:
+        while True:
+            try:
+                return self._made.get(timeout=_TICK)
+            except queue.Empty:
+                if self._stopped:
+                    raise contract.ReadingStoppedError from None
+
+    def stop_waiting(self) -> None:
+        """Makes a `next` that waits raise `ReadingStoppedError`; any thread may call it."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Ends the thread after the item that it is making."""
+        self._closed.set()
+
+    def join(self, seconds: float) -> None:
+        """Waits until the thread has ended, at most so long."""
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+
+
+class _Failure:
+    def __init__(self, error: BaseException):
+        self.error = error
 
 
 class Reader(Protocol):
@@ -150,14 +233,14 @@ class CountedReader:
             "examples": self._position.examples,
             "rows": self._position.rows,
             "epochs": self.epoch_counter.save(),
-            "fingerprint": self._stream.fingerprint(self._seed, self._layout.num_readers),
+            "fingerprint": fingerprints.of_stream(self._stream, self._seed, self._layout.num_readers),
         }
         return json_text.dumps(state, indent=1, ensure_ascii=False).encode()
 
     def check(self, state: bytes) -> None:
         saved = load_state(state, f"The saved data position {self.state_name}")
         # Of other data, every place is another.
-        check_fingerprint(saved["fingerprint"], self._stream, self._seed, self._layout.num_readers, self.state_name)
+        fingerprints.check(saved["fingerprint"], self._stream, self._seed, self._layout.num_readers, self.state_name)
         self._load(state)
 
     def restore(self, state: bytes) -> None:
@@ -209,49 +292,6 @@ def reading(items: Iterable[_T], name: str, unit: str) -> Iterator[_T]:
         raise failed(error, name, number, unit) from error
 
 
-def check_fingerprint(saved: Mapping[str, Any], stream: Stream, seed: int, num_readers: int, state_name: str) -> None:
-    """Checks that a state was saved with this configuration; a seed that was drawn may differ.
-
-    Data sets whose branch has moved return to the commit that the state belongs to.
-
-    Raises:
-      ChangedVocabularyError: if a vocabulary file has changed.
-      ValueError: if anything else has.
-    """
-    _check_task(saved, stream.config.name, state_name)
-    stream.keep_revisions(saved)
-    seed = saved["seed"] if stream.config.seed is None else seed
-    now = stream.fingerprint(seed, num_readers)
-    differences = list(fingerprints.differences(saved, now))
-    if not differences:
-        return
-    message = f"The saved data position ({state_name}) belongs to other data: {'; '.join(differences)}."
-    for task in stream.tasks:
-        before = saved["tasks"].get(task.name, {}).get("vocabulary")
-        file = contract.vocabulary_file(task.output_features["targets"].vocabulary)
-        if file and before and not fingerprints.same_vocabulary(before, now["tasks"][task.name]["vocabulary"]):
-            raise contract.ChangedVocabularyError(f"{message} The vocabulary file of {task.name!r} is {file}.", file)
-    raise ValueError(f"{message} Restore the old values, or {contract.NEW_RUN}.")
-
-
-def _check_task(saved: Mapping[str, Any], name: str, state_name: str) -> None:
-    """Raises ValueError if a fingerprint is of another task: everything else differs with it."""
-    if (before := saved.get("mixture_or_task_name")) != name:
-        raise ValueError(
-            f"This run is of task {shown(before)}, and MIXTURE_OR_TASK_NAME is {name!r}: set it back, or "
-            f"{contract.NEW_RUN}. (The saved data position {state_name} says so.)"
-        )
-
-
-def _check_batch_size(saved: Mapping[str, Any], batch_size: int, state_name: str) -> None:
-    """Raises ValueError if a fingerprint is of another batch size: the default number of readers follows from it."""
-    if (before := saved.get("batch_size")) != batch_size:
-        raise ValueError(
-            f"The saved data position ({state_name}) belongs to other data: batch_size was {shown(before)} and is "
-            f"{batch_size}. Restore the old BATCH_SIZE, or {contract.NEW_RUN}."
-        )
-
-
 class TrainBatches:
     """This host's rows of the global batch, reader by reader. Implements `limba.data.contract.TaskBatches`."""
 
@@ -298,8 +338,8 @@ class TrainBatches:
             if reader.state_name not in state:
                 for name in sorted(name for name in state if name.startswith("reader-") and name.endswith(".json")):
                     saved = load_state(state[name], f"The saved data position {name}")
-                    _check_task(saved["fingerprint"], self._name, name)
-                    _check_batch_size(saved["fingerprint"], self._batch_size, name)
+                    fingerprints.check_task(saved["fingerprint"], self._name, name)
+                    fingerprints.check_batch_size(saved["fingerprint"], self._batch_size, name)
                 raise ValueError(
                     f"The saved data position has no {reader.state_name!r}, only {sorted(state)}; keep the number of "
                     "readers that the run began with (DatasetConfig.num_readers)."

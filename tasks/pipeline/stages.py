@@ -12,6 +12,7 @@ from typing import Any
 
 from limba.data import contract
 from limba.files import json_text
+from tasks.pipeline import fingerprints
 from tasks.pipeline.positions import load_state
 from tasks.pipeline.readers import TrainBatches
 from tasks.pipeline.streams import Stream
@@ -118,7 +119,7 @@ def carried(state: bytes, before: Stream, now: Stream) -> bytes:
     """
     saved = load_state(state, "The data position of the stage before")
     seed, num_readers = (saved["fingerprint"][name] for name in ("seed", "num_readers"))
-    fingerprint = json.loads(json_text.dumps(now.fingerprint(seed, num_readers)))  # as it is read again
+    fingerprint = json.loads(json_text.dumps(fingerprints.of_stream(now, seed, num_readers)))  # as it is read again
     rows_are_same = _without_tasks(fingerprint) == _without_tasks(saved["fingerprint"])
     position, epochs, exact = {}, {}, rows_are_same and len(before.tasks) == len(now.tasks)
     names = [task.name for task in before.tasks]

@@ -5,7 +5,7 @@ from typing import Any
 
 from limba.data import contract
 from tasks.pipeline import converters, predictions, streams
-from tasks.registry.providers import find_provider
+from tasks.registry.providers import find_provider, with_split
 from tasks.registry.tasks import Task, get_subtasks
 from tasks.sources.sharded import ShardedSource
 from tasks.supervised import row_preprocessor
@@ -22,7 +22,7 @@ def check_batches(config: contract.DatasetConfig, feature_converter: Any) -> Non
     provider = find_provider(config.mixture_or_task_name, config.module)
     tasks = get_subtasks(provider)
     if all(_is_here(task) for task in tasks):
-        streams.with_split(config, provider)
+        with_split(provider, config.name, config.split)
         if converters.is_known(feature_converter) and all(_reads_here(task) for task in tasks):
             streams.Stream.open(config, provider, feature_converter, None)
             return

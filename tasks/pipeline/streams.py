@@ -2,25 +2,31 @@
 
 A reader's pipeline is the documents of its pieces of the source, the task's preprocessors, a shuffle buffer, and its
 rows of the global batch. It is a function of configuration, seed and reader.
+
+Examples are blocks of rows: whole arrays all the way from the documents to the batch. A block has int32
+`[rows, length]` by feature, padded; `document`, int64 `[rows, 3]`, (epoch, shard, row) of the document that a row
+begins in (-1: not known); and `position`, int64 `[rows, POSITION_SIZE]`: the task's number and the `TaskPosition` of
+the next row. Until rows are shuffled, `position` lacks the rows taken.
 """
 
 import dataclasses
 import functools
+import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from limba.data import contract
-from tasks.pipeline import blocks, converters, fingerprints, positions
-from tasks.pipeline.positions import Position
+from tasks.pipeline import converters, feature_lengths, mixing, positions
+from tasks.pipeline.positions import POSITION_SIZE, Position, ReadPlan
 from tasks.pretraining import denoising
-from tasks.registry import Task, rows
-from tasks.registry.providers import tasks_with_split
-from tasks.registry.rows import Columns, Rows
-from tasks.registry.steps import bind
-from tasks.registry.tasks import get_subtasks, is_mixture, registries
+from tasks.registry import Task, philox, rows
+from tasks.registry.providers import with_split
+from tasks.registry.rows import Columns, Part, Rows, Tokens
+from tasks.registry.steps import Step, bind
+from tasks.registry.tasks import get_subtasks
 from tasks.sources.chunks import ReaderChunks
 from tasks.sources.sharded import ShardedSource
 from tasks.supervised import row_preprocessor
@@ -32,17 +38,8 @@ _DOCUMENTS_PER_GROUP = 128
 # Examples that are converted, and so packed, together. A restart makes them again, and one row of each group is not
 # full.
 _EXAMPLES_PER_GROUP = 512
-
-
-@dataclasses.dataclass(frozen=True)
-class ReadPlan:
-    """What a logical reader reads: its part of the documents, from a position on. `num_epochs` of None is for ever."""
-
-    seed: int
-    reader: int = 0
-    num_readers: int = 1
-    num_epochs: int | None = None
-    position: Position = dataclasses.field(default_factory=Position)
+# The order of a block, from its first row's position and its size.
+Order = Callable[[np.ndarray, int], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,11 +70,11 @@ class Stream:
                 f"DatasetConfig.task_feature_lengths of {config.name!r} is None, which only inference evaluation "
                 "accepts: bind TASK_FEATURE_LENGTHS, such as {'inputs': 512, 'targets': 114}."
             )
-        found = with_split(config, provider)
+        found = with_split(provider, config.name, config.split)
         for task in get_subtasks(provider):
             if task not in found:
                 logger.warning("Task %s has no split %r and is left out.", task.name, config.split)
-        _check_lengths(found, config.task_feature_lengths)
+        feature_lengths.check(found, config.task_feature_lengths)
         stream = cls(config, provider, found, feature_converter, shuffle_buffer_size)
         for task in found:
             stream._check_task(task)
@@ -137,7 +134,7 @@ class Stream:
         if self._converts_rows:
             return self._mixed(tasks, plan, num_rows)
         groups = self._converted_groups(self._mixed(tasks, plan, _EXAMPLES_PER_GROUP), plan.position)
-        return rows.rebatch(rows.skip(groups, plan.position.rows), num_rows)
+        return rebatch(skip(groups, plan.position.rows), num_rows)
 
     def num_batches_ahead(self, num_rows: int, num_readers: int) -> int:
         """How many batches a reader makes ahead: a shuffle buffer's, so that training never waits until one is full."""
@@ -148,10 +145,10 @@ class Stream:
         """A reader's examples, `size` at a time; several tasks at their rates, until one of them ends."""
         parts = [self.examples(task, plan) for task in tasks]
         if len(parts) == 1:
-            return rows.rebatch(parts[0], size)
+            return rebatch(parts[0], size)
         rates = [self.provider.get_rate(task) for task in tasks]
         seed = derive_seed(plan.seed, plan.reader, len(parts))
-        return blocks.mix(parts, rates, size, seed, plan.position.examples)
+        return mixing.mix(parts, rates, size, seed, plan.position.examples)
 
     def examples(self, task: Any, plan: ReadPlan) -> Iterator[Columns]:
         """A reader's examples of one task, in blocks, shuffled."""
@@ -159,19 +156,19 @@ class Stream:
         start = plan.position.of_task(number)
         buffer_size = self._buffer_size(task, plan.num_readers)
         seed = derive_seed(plan.seed, plan.reader, number)
-        ordered = rows.skip(self._examples_in_order(task, plan, seed), start.example)
-        order = (blocks.order_of_windows if self._makes_windows(task) else blocks.order_of_examples)(seed)
-        return rows.skip(blocks.shuffle(ordered, buffer_size, order), start.taken)
+        ordered = skip(self._examples_in_order(task, plan, seed), start.example)
+        order = (order_of_windows if self._makes_windows(task) else order_of_examples)(seed)
+        return skip(shuffle(ordered, buffer_size, order), start.taken)
 
     def _examples_in_order(self, task: Any, plan: ReadPlan, seed: int) -> Iterator[Columns]:
         number = self.tasks.index(task)
         steps = [bind(step, task.output_features, self._lengths) for step in task.preprocessors]
         empty = _EmptyEpochs(_nothing_made(task, self.config.split, plan))
-        groups = empty.groups(rows.rebatch(self._chunks(task, plan).documents(plan.num_epochs), group_size(task)))
+        groups = empty.groups(rebatch(self._chunks(task, plan).documents(plan.num_epochs), group_size(task)))
         if self._makes_windows(task):
-            made = blocks.windows(groups, steps[0], self._lengths, number, seed)  # type: ignore[arg-type]
+            made = windows(groups, steps[0], self._lengths, number, seed)  # type: ignore[arg-type]
         else:
-            made = blocks.examples(groups, steps, self._lengths, self.config.trim_output_features, number, seed)
+            made = examples(groups, steps, self._lengths, self.config.trim_output_features, number, seed)
         return empty.examples(made)
 
     def _chunks(self, task: Any, plan: ReadPlan) -> ReaderChunks:
@@ -225,29 +222,16 @@ class Stream:
 
     # ------------------------------------------------- facts about it -------------------------------------------------
 
+    @functools.cached_property
+    def task_groups(self) -> dict[str, list[int]]:
+        """The groups that losses are reported by; see `mixing.task_groups`."""
+        return mixing.task_groups(self.provider, self.tasks) if self._converts_rows else {}
+
     def tasks_of(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """`example_tasks` of a mixture's batch, from its feature `position`; packed rows have none."""
         if len(self.tasks) == 1 or "position" not in batch:
             return {}
         return {"example_tasks": np.eye(len(self.tasks), dtype=np.int32)[batch["position"][:, 0]]}
-
-    @functools.cached_property
-    def task_groups(self) -> dict[str, list[int]]:
-        """The groups that losses are reported by: tasks, and the mixtures and objectives that several tasks share."""
-        if len(self.tasks) == 1 or not self._converts_rows:
-            return {}
-        groups: dict[str, list[int]] = {}
-        for number, task in enumerate(self.tasks):
-            for step in task.preprocessors:
-                if isinstance(step, denoising.Denoise):
-                    groups.setdefault(f"objective_{step.objective.name}", []).append(number)
-        for name in self.provider.rate_per_task_name:
-            if (mixture := _find_mixture(name)) is not None:
-                inner = {task.name for task in mixture.tasks}
-                groups[name] = [number for number, task in enumerate(self.tasks) if task.name in inner]
-        # A group of all tasks, or of one, adds nothing.
-        groups = {name: numbers for name, numbers in groups.items() if 1 < len(numbers) < len(self.tasks)}
-        return {task.name: [number] for number, task in enumerate(self.tasks)} | groups
 
     def keep_revisions(self, saved: Mapping[str, Any]) -> None:
         """Returns to the revisions of data sets in a saved fingerprint, where branches have moved."""
@@ -256,45 +240,13 @@ class Stream:
             if self.reads_chunks(task) and isinstance(source, Mapping):
                 task.source.keep_revision(source)
 
-    def fingerprint(self, seed: int | None, num_readers: int | None) -> dict[str, Any]:
-        """The settings that a saved position depends on: if any of them changes, it means other batches."""
-        config = self.config
-        return {
-            "mixture_or_task_name": config.name,
-            "split": config.split,
-            "seed": seed,
-            "shuffle": config.shuffle,
-            "shuffle_buffer_size": self.shuffle_buffer_size or [task.shuffle_buffer_size for task in self.tasks],
-            "batch_size": config.batch_size,
-            "num_readers": num_readers,
-            "task_feature_lengths": self._lengths,
-            "pack": config.pack,
-            "feature_converter": converters.name_of(self.feature_converter),
-            "tasks": {task.name: self._fingerprint_of_task(task) for task in self.tasks},
-        }
 
-    def _fingerprint_of_task(self, task: Any) -> dict[str, Any]:
-        source = task.source.fingerprint(self.config.split) if self.reads_chunks(task) else type(task.source).__name__
-        return {
-            "rate": self.provider.get_rate(task) if is_mixture(self.provider) else 1.0,
-            "source": source,
-            "preprocessors": [fingerprints.describe(step) for step in task.preprocessors],
-            "vocabulary": fingerprints.of_vocabulary(task.output_features["targets"].vocabulary),
-        }
+def derive_seed(*key: int) -> int:
+    """A seed below 2^30 that follows from numbers."""
+    return int(np.random.default_rng(key).integers(2**30))
 
 
-def with_split(config: contract.DatasetConfig, provider: Any) -> list[Any]:
-    """The tasks that have the split of a configuration; raises ValueError if there is none."""
-    found = tasks_with_split(provider, config.split)
-    if not found:
-        has = ", ".join(map(repr, sorted(provider.splits)))
-        raise ValueError(f"{config.name!r} has no split {config.split!r}; it has {has}.")
-    return found
-
-
-def _find_mixture(name: str) -> Any:
-    """The mixture of that name, ours or SeqIO's; None if it is a task's."""
-    return next((x.get(name) for x in registries() if name in x.names() and is_mixture(x.get(name))), None)
+# ----------------------------------------------------- examples ------------------------------------------------------
 
 
 def group_size(task: Any) -> int:
@@ -347,35 +299,146 @@ def _nothing_made(task: Any, split: str, plan: ReadPlan) -> str:
     )
 
 
-def _check_lengths(tasks: list[Any], lengths: Mapping[str, int]) -> None:
-    longest = 0
-    for task in tasks:
-        missing = [name for name in task.output_features if name not in lengths]
-        if missing:
-            raise ValueError(f"task_feature_lengths {dict(lengths)} has no length for {missing} of task {task.name!r}.")
-        for step in task.preprocessors:
-            if not isinstance(step, denoising.Denoise):
-                continue
-            step.check(task.output_features, lengths)
-            needed = step.lengths(task.output_features, lengths)["targets"]
-            if lengths["targets"] < needed:
-                where = _describe_lengths(task, lengths, needed)
-                raise ValueError(f"{where}, and {lengths['targets']} would cut them; set targets to {needed}.")
-            if needed > longest:
-                longest, where = needed, _describe_lengths(task, lengths, needed)
-    waste = 100 * (lengths["targets"] - longest) / lengths["targets"] if longest else 0
-    # The tokens of a mode make windows a little shorter; of a mixture, the longest targets count.
-    if waste >= 1:
-        logger.warning(
-            "%s, and %d wastes %.0f%% of the decoder on padding; set it to %d.",
-            *(where, lengths["targets"], waste, longest),
-        )
+def windows(
+    groups: Iterable[Rows], denoise: denoising.Denoise, lengths: Mapping[str, int], number: int, seed: int
+) -> Iterator[Columns]:
+    """The blocks of a pre-training task.
+
+    Args:
+      groups: documents that are concatenated.
+      denoise, lengths: bound to the task's features and lengths.
+      number: of the task.
+      seed: of the corruption.
+    """
+    make_examples = denoise.function()
+    for group in groups:
+        first = group.document[0]
+        group_seed = int(np.random.default_rng([seed, number, *first]).integers(2**63))
+        features, begin_in = make_examples(rows.texts(group, denoise.text_column), group_seed)
+        made = group.make({name: Tokens(*features[name]) for name in ("inputs", "targets")}, begin_in)
+        yield block(made, lengths, _of_group(number, first))
 
 
-def _describe_lengths(task: Any, lengths: Mapping[str, int], needed: int) -> str:
-    return f"task_feature_lengths of {task.name!r}: {lengths.get('inputs', 0)} inputs are {needed} targets"
+def examples(
+    groups: Iterable[Rows], steps: Sequence[Step], lengths: Mapping[str, int], trims: bool, number: int, seed: int
+) -> Iterator[Columns]:
+    """The blocks of any task, whose steps run on groups of documents so that a stream can begin with any group.
+
+    Args:
+      groups: documents.
+      steps, lengths: bound to the task's features and lengths.
+      trims: whether features are cut to their lengths; else a longer one is an error.
+      number: of the task.
+      seed: of the steps' random choices.
+
+    Raises:
+      ValueError: for a feature that is too long.
+    """
+    run = preprocessor(steps)
+    for group in groups:
+        first = _of_group(number, group.document[0])
+        made = list(run([group], seed + philox.hash_numbers(first)))
+        if made:
+            yield block(rows.concatenate(made), lengths, first, trims)
 
 
-def derive_seed(*key: int) -> int:
-    """A seed below 2^30 that follows from numbers."""
-    return int(np.random.default_rng(key).integers(2**30))
+def preprocessor(steps: Sequence[Step]) -> Callable[[Iterable[Rows], int], Iterator[Rows]]:
+    """A function from documents and a seed to examples: all steps, each on as many rows at a time as it asks for.
+
+    Random steps get the seeds that SeqIO gives them.
+    """
+    functions = [(step, step.rows_function()) for step in steps]
+
+    def run(parts: Iterable[Rows], seed: int) -> Iterator[Rows]:
+        for step, function in functions:
+            seeds: Iterator[int] = itertools.repeat(0)
+            if step.is_random:
+                seeds, seed = philox.seed_pairs(seed), seed + 2
+            parts = map(function, rebatch(parts, step.rows_per_group), seeds)
+        return (part for part in parts if rows.num_rows(part))
+
+    return run
+
+
+def block(made: Rows, lengths: Mapping[str, int], first: list[int], trims: bool = True) -> Columns:
+    """The block of the examples of a group; `first` is the task's number and the group's first document."""
+    count = rows.num_rows(made)
+    features: Columns = {}
+    for name, length in lengths.items():
+        if isinstance(column := made.columns.get(name), Tokens):
+            if not trims and column.lengths.max(initial=0) > length:
+                raise ValueError(
+                    f"An example has {column.lengths.max()} tokens of {name}, and its length is {length}: raise "
+                    "TASK_FEATURE_LENGTHS, or leave DatasetConfig.trim_output_features True."
+                )
+            features[name] = column.cut(length).pad(length)
+    position = np.empty((count, POSITION_SIZE - 1), np.int64)
+    position[:, :-1], position[:, -1] = first, np.arange(count)
+    return {**features, "document": made.document, "position": position}
+
+
+def _of_group(number: int, document: np.ndarray) -> list[int]:
+    return [number, *document.tolist()]
+
+
+# ------------------------------------------------------ shuffling -----------------------------------------------------
+
+
+def shuffle(blocks: Iterable[Columns], size: int, order: Order) -> Iterator[Columns]:
+    """Shuffles every `size` rows among themselves, which two numbers describe; a size of 1 leaves them in order."""
+    if size == 1:  # Each row is a block of its own, of which one is taken.
+        yield from (_with_taken(block, block["position"], 1) for block in blocks)
+        return
+    for whole in rebatch(blocks, size):
+        first, count = whole["position"][0], len(whole["position"])
+        shuffled = rows.take(whole, order(first, count))
+        yield _with_taken(shuffled, np.tile(first, (count, 1)), np.arange(1, count + 1))
+
+
+def _with_taken(block: Columns, position: np.ndarray, taken: np.ndarray | int) -> Columns:
+    numbered = np.empty((len(position), POSITION_SIZE), np.int64)
+    numbered[:, :-1], numbered[:, -1] = position, taken
+    return {**block, "position": numbered}
+
+
+def order_of_windows(seed: int) -> Order:
+    """The order of a pre-training task's rows."""
+    return lambda first, count: np.random.default_rng([seed, *first]).permutation(count)
+
+
+def order_of_examples(seed: int) -> Order:
+    """The order of any other task's rows: that of `tf.data`'s shuffle buffer."""
+    return lambda first, count: philox.permutation(count, philox.hash_numbers(first.tolist()) + seed)
+
+
+# -------------------------------------------------- rows of any parts ------------------------------------------------
+
+
+def rebatch(parts: Iterable[Part], size: int) -> Iterator[Part]:
+    """The same rows, `size` at a time; the last part may be shorter, none is empty."""
+    kept: list[Part] = []
+    count = 0
+    for part in parts:
+        if not rows.num_rows(part):
+            continue
+        kept.append(part)
+        count += rows.num_rows(part)
+        if count < size:
+            continue
+        whole = rows.concatenate(kept)
+        full = count - count % size
+        for start in range(0, full, size):
+            yield rows.take(whole, slice(start, start + size))
+        kept, count = ([rows.take(whole, slice(full, None))] if count > full else []), count - full
+    if count:
+        yield rows.concatenate(kept)
+
+
+def skip(parts: Iterable[Part], count: int) -> Iterator[Part]:
+    """Without the first `count` rows."""
+    for part in parts:
+        if count >= (size := rows.num_rows(part)):
+            count -= size
+            continue
+        yield rows.take(part, slice(count, None)) if count else part
+        count = 0

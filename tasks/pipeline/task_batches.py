@@ -12,7 +12,7 @@ from typing import Any
 
 from limba.data import contract
 from limba.files import json_text
-from tasks.pipeline import converters, stages
+from tasks.pipeline import converters, fingerprints, stages
 from tasks.pipeline.evaluation_sets import evaluation_sets
 from tasks.pipeline.readers import CountedReader, OpenBatches, TrainBatches
 from tasks.pipeline.streams import Stream
@@ -149,7 +149,7 @@ def _facts_of_stage(config: contract.DatasetConfig) -> dict[str, str]:
     provider = find_provider(config.mixture_or_task_name, config.module)
     kind = kind_of_stream(config, provider, "EncDecFeatureConverter")
     stream = kind(config, provider, tasks_with_split(provider, config.split), "EncDecFeatureConverter", None)
-    fingerprint = stream.fingerprint(config.seed, config.num_readers)
+    fingerprint = fingerprints.of_stream(stream, config.seed, config.num_readers)
     facts = {"task": config.name, "split": config.split, "seed": str(config.seed)}
     for name, task in fingerprint["tasks"].items():
         source = task["source"]

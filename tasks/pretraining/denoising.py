@@ -9,7 +9,7 @@ import numpy as np
 from limba.data.lint_findings import Finding
 from tasks import objectives
 from tasks.registry import Feature
-from tasks.registry.rows import TOKENS, Columns, ColumnType, Rows, Tokens, rebatch, texts
+from tasks.registry.rows import TOKENS, Columns, ColumnType, Rows, Tokens, texts
 from tasks.registry.steps import Step
 from tasks.sources import blank_texts
 from tasks.sources.sharded import ShardedSource
@@ -117,11 +117,12 @@ class Denoise(Step):
         vocabulary = features["targets"].vocabulary
         sentencepiece_models.check_file(vocabulary)
         num_documents = num_tokens = 0
-        for document in rebatch(source.chunks_of(split, shuffle=False, seed=0).documents(num_epochs=1), 1):
-            num_documents += 1
-            num_tokens += len(encode_batch(vocabulary, texts(document, self.text_column))[0])
-            if num_tokens >= _FEWEST_TOKENS:
-                return self._blank_texts(source, split)
+        for chunk in source.chunks_of(split, shuffle=False, seed=0).documents(num_epochs=1):
+            for text in texts(chunk, self.text_column):
+                num_documents += 1
+                num_tokens += len(encode_batch(vocabulary, [text])[0])
+                if num_tokens >= _FEWEST_TOKENS:
+                    return self._blank_texts(source, split)
         have = f"{num_documents} documents have" if num_documents > 1 else "document has"
         raise ValueError(
             f"No example can be made of split {split!r} of {source!r}: its {have} {num_tokens} tokens in the column "

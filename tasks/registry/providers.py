@@ -55,6 +55,15 @@ def tasks_with_split(provider: Any, split: str) -> list[Any]:
     return [task for task in tasks.get_subtasks(provider) if split in task.splits]
 
 
+def with_split(provider: Any, name: str, split: str) -> list[Any]:
+    """As `tasks_with_split`; raises ValueError if there is none. `name` is the provider's, for the message."""
+    found = tasks_with_split(provider, split)
+    if not found:
+        has = ", ".join(map(repr, sorted(provider.splits)))
+        raise ValueError(f"{name!r} has no split {split!r}; it has {has}.")
+    return found
+
+
 def _hint_of_t5() -> str:
     """The hint for a file that has imported T5's own mixtures where T5 is not installed."""
     if not type(sys.modules.get("t5.data.mixtures")).__module__.startswith("limba."):

@@ -4,7 +4,7 @@ A column has an entry a row: numbers `[rows, …]`, texts as an object array of 
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -47,7 +47,7 @@ Column = Any
 Columns = dict[str, Column]
 
 
-_Part = TypeVar("_Part", Rows, Columns)
+Part = TypeVar("Part", Rows, Columns)
 
 
 def texts(rows: Rows, column: str) -> Any:
@@ -64,12 +64,12 @@ def num_rows(rows: Rows | Columns) -> int:
     return len(column.lengths if isinstance(column, Tokens) else column)
 
 
-def take(rows: _Part, key: Any) -> _Part:
+def take(rows: Part, key: Any) -> Part:
     """The rows that a slice or an array of indices names."""
     return _map(lambda columns: columns[0][key], [rows])
 
 
-def concatenate(parts: Sequence[_Part]) -> _Part:
+def concatenate(parts: Sequence[Part]) -> Part:
     """All rows of several parts with the same columns."""
     return parts[0] if len(parts) == 1 else _map(_join, parts)
 
@@ -88,36 +88,6 @@ def _join(columns: Sequence[Any]) -> Column:
     longest = max(column.padded.shape[1] for column in columns)
     lengths = np.concatenate([column.lengths for column in columns])
     return Tokens(np.concatenate([column.pad(longest) for column in columns]), lengths)
-
-
-def rebatch(parts: Iterable[_Part], size: int) -> Iterator[_Part]:
-    """The same rows, `size` at a time; the last part may be shorter, none is empty."""
-    kept: list[_Part] = []
-    count = 0
-    for part in parts:
-        if not num_rows(part):
-            continue
-        kept.append(part)
-        count += num_rows(part)
-        if count < size:
-            continue
-        whole = concatenate(kept)
-        full = count - count % size
-        for start in range(0, full, size):
-            yield take(whole, slice(start, start + size))
-        kept, count = ([take(whole, slice(full, None))] if count > full else []), count - full
-    if count:
-        yield concatenate(kept)
-
-
-def skip(parts: Iterable[_Part], count: int) -> Iterator[_Part]:
-    """Without the first `count` rows."""
-    for part in parts:
-        if count >= (size := num_rows(part)):
-            count -= size
-            continue
-        yield take(part, slice(count, None)) if count else part
-        count = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,8 +20,9 @@ from limba.data import contract
 from limba.files import json_text, os_errors
 from limba.files.local_paths import local_path
 from tasks import objectives
-from tasks.pipeline import blocks, fingerprints, readers, streams, task_batches
+from tasks.pipeline import fingerprints, readers, streams, task_batches
 from tasks.pipeline.cached import cached_data
+from tasks.pipeline.positions import ReadPlan
 from tasks.pretraining import denoising
 from tasks.registry import providers, rows
 from tasks.registry.tasks import is_mixture
@@ -158,14 +159,14 @@ def _windows(
     )
     num_mode_tokens = len(step.mode_tokens(task.output_features))
     documents = task.source.chunks_of(split, shuffle=False, seed=0).documents(num_epochs=1)
-    for made in blocks.preprocessor([keep])(documents, 0):
+    for made in streams.preprocessor([keep])(documents, 0):
         windows = made.columns["inputs"]
         for window, length in zip(windows.padded, windows.lengths, strict=True):
             yield {"tokens": window[num_mode_tokens:length]}
 
 
 def _finished(stream: streams.Stream, task: Any, seed: int) -> Iterator[dict[str, np.ndarray]]:
-    for block in stream.examples(task, streams.ReadPlan(seed, num_epochs=1)):
+    for block in stream.examples(task, ReadPlan(seed, num_epochs=1)):
         for i in range(rows.num_rows(block)):
             yield {name: block[name][i][block[name][i] != 0] for name in ("inputs", "targets")}
 
@@ -186,7 +187,7 @@ def _describe(task: Any, stream: streams.Stream, seed: int, denoise: denoising.D
         "vocabulary": {name: getattr(ids, name) for name in ("vocab_size", "num_sentinels", "eos_id")}
         | ({} if ids.sentinel_ids is None else {"sentinel_ids": list(ids.sentinel_ids)}),
         "files": cached_data.describe_files(list(dict.fromkeys(files))),
-        "fingerprint": json.loads(json_text.dumps(stream.fingerprint(seed, 1))),
+        "fingerprint": json.loads(json_text.dumps(fingerprints.of_stream(stream, seed, 1))),
     }
 
 

@@ -20,9 +20,10 @@ import numpy as np
 
 from limba.data.contract import ReadingStoppedError
 from limba.gin_config import importing
+from tasks.pipeline.positions import ReadPlan
 from tasks.pipeline.prefetch.open_iterators import close_at_exit
 from tasks.pipeline.readers import Batches, ReadingError
-from tasks.pipeline.streams import ReadPlan, Stream
+from tasks.pipeline.streams import Stream
 from tasks.registry import Mixture, Task
 from tasks.registry.rows import Columns
 from tasks.registry.tasks import is_mixture

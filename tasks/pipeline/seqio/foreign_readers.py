@@ -19,12 +19,12 @@ import tensorflow as tf
 
 from limba.data import contract
 from limba.files import json_text
-from tasks.pipeline import readers
+from tasks.pipeline import fingerprints, readers
 from tasks.pipeline.epoch_counts import EpochCounter
+from tasks.pipeline.positions import ReadPlan
 from tasks.pipeline.prefetch.open_iterators import close_at_exit
 from tasks.pipeline.seqio import tf_iterators
 from tasks.pipeline.seqio.seqio_streams import ForeignStream, num_shards
-from tasks.pipeline.streams import ReadPlan
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class ForeignReader:
 
     def save(self) -> bytes:
         """A zip archive: `position.json` for people, and TensorFlow's checkpoint of the iterator."""
-        fingerprint = self._stream.fingerprint(self._seed, self._layout.num_readers)
+        fingerprint = fingerprints.of_stream(self._stream, self._seed, self._layout.num_readers)
         header = {"batches": self._batches, "fingerprint": fingerprint}
         text = json_text.dumps(header, indent=1, ensure_ascii=False)
         files = _save_iterator(self._pipeline.iterator) if self.can_save else {}
@@ -118,7 +118,7 @@ class ForeignReader:
 
     def check(self, state: bytes) -> None:
         saved = self._header(state)["fingerprint"]
-        readers.check_fingerprint(saved, self._stream, self._seed, self._layout.num_readers, self.state_name)
+        fingerprints.check(saved, self._stream, self._seed, self._layout.num_readers, self.state_name)
 
     def restore(self, state: bytes) -> None:
         header = self._header(state)

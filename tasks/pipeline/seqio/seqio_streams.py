@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from limba.data import contract
 from tasks.pipeline import converters
-from tasks.pipeline.positions import POSITION_SIZE
+from tasks.pipeline.positions import POSITION_SIZE, ReadPlan
 from tasks.pipeline.seqio import registry_copies, tf_iterators
-from tasks.pipeline.streams import ReadPlan, Stream, derive_seed, group_size
-from tasks.registry import Task, rows
+from tasks.pipeline.streams import Stream, derive_seed, group_size, rebatch
+from tasks.registry import Task
 from tasks.registry.rows import Columns
 from tasks.registry.tasks import get_subtasks
 from tasks.sources.sharded import ShardedSource
@@ -75,7 +75,7 @@ class DocumentStream(Stream):
         return self._examples_of_seqio(task, plan, seed)
 
     def _examples_of_seqio(self, task: seqio.Task, plan: ReadPlan, seed: int) -> Iterator[Columns]:
-        """The blocks of a task whose preprocessors run on groups of documents, as `blocks.examples` makes them.
+        """The blocks of a task whose preprocessors run on groups of documents, as `streams.examples` makes them.
 
         Randomness in a group follows from `seed` and its first document.
         """
@@ -88,7 +88,7 @@ class DocumentStream(Stream):
         groups = tf.data.Dataset.from_generator(
             lambda: (
                 (group.columns, group.document[0])
-                for group in rows.rebatch(chunks.documents(plan.num_epochs), group_size(task))
+                for group in rebatch(chunks.documents(plan.num_epochs), group_size(task))
             ),
             output_signature=(columns, tf.TensorSpec([3], tf.int64)),
         )

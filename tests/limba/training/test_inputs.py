@@ -12,8 +12,8 @@ from limba.checkpoints import checkpointing
 from limba.data.contract import DatasetConfig
 from limba.optimizers.schedules import create_learning_rate_scheduler
 from limba.train import train
-from limba.training import inputs, trainer
-from limba.training.step_ahead import StepAhead
+from limba.training import configured_trainer, inputs, trainer
+from limba.training.trainer import StepAhead
 from tests import house
 from tests.limba import small
 
@@ -88,9 +88,14 @@ def test_the_step_is_compiled_once_in_a_thread_while_the_first_batch_is_read(tmp
     jax.tree.map(lambda a, b: (a == b).all() or pytest.fail("other parameters"), expected.params, state.params)
 
 
+def _step_ahead(trainer):
+    config = DatasetConfig("counter", LENGTHS, "train", 8, seed=0)
+    return StepAhead(trainer, lambda: configured_trainer.next_shapes(trainer, _TaskStream(), config))
+
+
 def test_a_step_whose_rate_was_scaled_is_compiled_anew(step_compilations):
     small_trainer = small.make_trainer(small.model(**small.TINY), small.partitioner())
-    ahead = StepAhead(small_trainer, DatasetConfig("counter", LENGTHS, "train", 8, seed=0), _TaskStream())
+    ahead = _step_ahead(small_trainer)
     ahead.begin()
     ahead.begin()
     ahead.wait()
@@ -105,7 +110,7 @@ def test_an_error_of_compiling_is_raised_to_who_waits(monkeypatch):
         raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
 
     small_trainer = small.make_trainer(small.model(**small.TINY), small.partitioner())
-    ahead = StepAhead(small_trainer, DatasetConfig("counter", LENGTHS, "train", 8, seed=0), _TaskStream())
+    ahead = _step_ahead(small_trainer)
     monkeypatch.setattr(jax.stages.Lowered, "compile", fail)
     ahead.begin()
     with pytest.raises(RuntimeError, match=r"^RESOURCE_EXHAUSTED: out of memory$"):

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 from limba.data import contract
 from tasks import diacritics, objectives, supervised
 from tasks.lint import lint_tasks
-from tasks.pipeline import blocks
+from tasks.pipeline import streams
 from tasks.pretraining import pretraining_tasks
 from tasks.registry import Feature, MixtureRegistry, TaskRegistry, steps
 from tasks.registry.rows import TOKENS, Tokens
@@ -195,9 +195,9 @@ def test_examples_are_counted_until_they_suffice(tmp_path, write_jsonl, monkeypa
     file = write_jsonl(tmp_path / "text.jsonl", [{"text": f"a line of text, number {i:5}"} for i in range(4000)])
     pretraining_tasks.register_pretraining_task("counted", data_files={"train": str(file)}, vocabulary=BYTES)
     groups = []
-    windows = blocks.windows
+    windows = streams.windows
     noted = lambda *others: (groups.append(1) or block for block in windows(*others))  # noqa: E731
-    monkeypatch.setattr(blocks, "windows", noted)
+    monkeypatch.setattr(streams, "windows", noted)
     monkeypatch.setattr(lint_tasks, "_check_examples", lambda *_: ())
     assert "many_epochs" not in _check(
         "counted", objectives.span_corruption_lengths(32), lint_tasks.Purpose("train", steps=100)

@@ -1,7 +1,6 @@
-"""Rows as columns: joining, cutting and skipping them."""
+"""Rows as columns: joining and cutting them."""
 
 import numpy as np
-import pytest
 
 from tasks.registry import rows
 from tasks.registry.rows import Tokens
@@ -34,36 +33,6 @@ def test_tokens():
     assert cut.pad(4).tolist() == [[1, 2, 0, 0], [0, 0, 0, 0], [4, 0, 0, 0]]
     assert tokens[np.array([2, 0])].lengths.tolist() == [1, 3] and tokens[1:].padded.tolist() == [[0, 0, 0], [4, 0, 0]]
     assert Tokens.of([]).padded.shape == (0, 0) and Tokens.of([]).pad(3).shape == (0, 3)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 10, 100])
-@pytest.mark.parametrize("sizes", [[5, 0, 1, 9, 2], [0, 0], [], [20], [1] * 17, [3, 7, 0]])
-def test_rebatch(sizes, size):
-    ends = np.cumsum([0, *sizes])
-    parts = [_part(range(a + 11, b + 11)) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
-    found = [_numbers(part) for part in rows.rebatch(parts, size)]
-    count = sum(sizes)
-    assert [len(x) for x in found] == [size] * (count // size) + [count % size] * (count % size > 0)
-    assert [n for part in found for n in part] == list(range(11, 11 + count))
-
-
-@pytest.mark.parametrize("count", [0, 1, 4, 5, 6, 11, 16, 17, 30])
-def test_skip(count):
-    parts = [_part(range(5)), _part(range(5, 5)), _part(range(5, 16)), _part([16])]
-    found = [_numbers(part) for part in rows.skip(parts, count)]
-    assert [n for part in found for n in part] == list(range(17))[count:]
-
-
-def test_rows_are_made_only_when_they_are_asked_for():
-    made = []
-
-    def parts():
-        for i in range(100):
-            made.append(i)
-            yield _part([2 * i, 2 * i + 1])
-
-    batches = rows.skip(rows.rebatch(parts(), 3), 3)
-    assert _numbers(next(batches)) == [3, 4, 5] and len(made) == 3
 
 
 def test_concatenate_widens_tokens():

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from limba.data.contract import ReadingStoppedError
-from tasks.pipeline.prefetch.read_ahead import ReadAhead
+from tasks.pipeline.readers import ReadAhead
 
 
 def wait_for(condition):
@@ -71,7 +71,7 @@ def test_a_process_ends_while_it_reads():
     code = """
 import itertools, time
 from limba.data.contract import ReadingStoppedError
-from tasks.pipeline.prefetch.read_ahead import ReadAhead
+from tasks.pipeline.readers import ReadAhead
 def slow():
     yield 0
     time.sleep(600)
