@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import sides
+from limba.commands.plan import topologies
 from limba.network import flops
-from limba.plan import topologies
 
 DTYPES = ("bfloat16", "float32")
 Z_LOSS = 1e-4

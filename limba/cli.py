@@ -22,27 +22,42 @@ if TYPE_CHECKING:
 # Command, of one word or two: (module with main(argv), what it does).
 COMMANDS = {
     "train": ("limba.train", "pre-train or resume a training, from gin files"),
-    "run": ("limba.hf_script.command", "train with the keys of a Hugging Face script, and export"),
-    "sweep": ("limba.sweep.command", "try many values of gin bindings, and keep the best"),
+    "run": ("limba.commands.hf_script.command", "train with the keys of a Hugging Face script, and export"),
+    "sweep": ("limba.commands.sweep.command", "try many values of gin bindings, and keep the best"),
     "eval": ("limba.eval", "loss and metrics of one, several or all checkpoints of a run, as a table"),
     "pairs": (
         "tasks.minimal_pairs.pairs_command",
         "make minimal pairs about agreement of a treebank, for eval",
     ),
-    "runs": ("limba.run_pages.runs_command", "runs under folders: step, losses, speed, and whether they run or failed"),
-    "branch": ("limba.derived_runs.branch_command", "the decay of a run at a constant rate, as a run of its own"),
-    "average": ("limba.derived_runs.average_command", "the mean of the last checkpoints of a run, as a run of its own"),
-    "report": ("limba.run_pages.report_command", "a page about one or several runs, in one file"),
-    "scoreboard": ("limba.scoreboard", "figures and costs of runs side by side, with n-grams below"),
+    "runs": (
+        "limba.commands.run_pages.runs_command",
+        "runs under folders: step, losses, speed, and whether they run or failed",
+    ),
+    "branch": (
+        "limba.commands.derived_runs.branch_command",
+        "the decay of a run at a constant rate, as a run of its own",
+    ),
+    "average": (
+        "limba.commands.derived_runs.average_command",
+        "the mean of the last checkpoints of a run, as a run of its own",
+    ),
+    "report": ("limba.commands.run_pages.report_command", "a page about one or several runs, in one file"),
+    "scoreboard": ("limba.commands.scoreboard", "figures and costs of runs side by side, with n-grams below"),
     "infer": ("limba.infer", "let a checkpoint fill blanks or answer"),
     "embed": ("limba.embed", "vectors of texts from a checkpoint's encoder, in a file"),
     "try": ("limba.try_model", "a prompt in the terminal, or a page in the browser, for trying a model"),
-    "serve": ("limba.serve.command", "answers and vectors of a model over HTTP, for a team"),
-    "lint": ("limba.plan.lint.command", "find what would hurt in a training, before any accelerator is touched"),
-    "plan": ("limba.plan.command", "whether a training fits a TPU slice or GPU box, how fast, with which layout"),
-    "profile": ("limba.plan.profile.command", "run some steps of a training, and show where their time goes"),
+    "serve": ("limba.commands.serve.command", "answers and vectors of a model over HTTP, for a team"),
+    "lint": (
+        "limba.commands.plan.lint.command",
+        "find what would hurt in a training, before any accelerator is touched",
+    ),
+    "plan": (
+        "limba.commands.plan.command",
+        "whether a training fits a TPU slice or GPU box, how fast, with which layout",
+    ),
+    "profile": ("limba.commands.plan.profile.command", "run some steps of a training, and show where their time goes"),
     "precompile": ("limba.precompile", "compile the training step without data, and show what it takes"),
-    "gin-check": ("limba.plan.lint.gin_check", "parse gin files and resolve every name in them"),
+    "gin-check": ("limba.commands.plan.lint.gin_check", "parse gin files and resolve every name in them"),
     "convert": ("convert.__main__", "between Limba, T5X and Hugging Face, both ways"),
     "vocab build": ("tasks.vocabularies.build_command", "train SentencePiece, WordPiece or byte-level BPE on a corpus"),
     "vocab check": ("convert.check_vocabulary", "prove that all tokenizers of a model give the same ids"),
@@ -54,7 +69,7 @@ COMMANDS = {
     "vocab extend": ("convert.vocabulary.extend", "add pieces of a corpus to a T5 or an encoder and its vocabulary"),
     "cache": ("tasks.pipeline.cached.write_cache", "tokenize a task once, into files that are read without TensorFlow"),
     "preview": ("tasks.preview", "show examples of a task as text"),
-    "env": ("limba.environment", "versions, devices and settings without secrets, for a bug report"),
+    "env": ("limba.commands.environment", "versions, devices and settings without secrets, for a bug report"),
 }
 
 

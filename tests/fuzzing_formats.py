@@ -238,7 +238,7 @@ def _make_sweep(folder):
 
 
 def _read_sweep(folder):
-    from limba.sweep import sweep_file
+    from limba.commands.sweep import sweep_file
 
     sweep, _ = sweep_file.load(folder / "sweep.yaml")
     json.dumps(sweep.identity)

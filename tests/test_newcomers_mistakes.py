@@ -9,13 +9,13 @@ import pytest
 from limba import eval as evaluation
 from limba import train
 from limba.checkpoints import restore
+from limba.commands.hf_script import command as run
+from limba.commands.plan import command as plan
+from limba.commands.sweep import sweep_file
 from limba.data import contract
 from limba.gin_config import gin_files
-from limba.hf_script import command as run
 from limba.inference import input_files
 from limba.partitioning import meshes
-from limba.plan import command as plan
-from limba.sweep import sweep_file
 from tasks import objectives
 from tasks.pipeline.cached import write_cache
 from tasks.pretraining import pretraining_tasks

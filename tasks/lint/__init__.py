@@ -1,1 +1,1 @@
-"""The checks of `limba lint` that read tasks and data. Only `limba.plan.lint` imports it."""
+"""The checks of `limba lint` that read tasks and data. Only `limba.commands.plan.lint` imports it."""

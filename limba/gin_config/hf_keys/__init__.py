@@ -1,4 +1,4 @@
 """The keys of Hugging Face's scripts, as values that are checked.
 
-`limba.hf_script` and `limba.sweep` may import it.
+`limba.commands.hf_script` and `limba.commands.sweep` may import it.
 """

@@ -1,4 +1,4 @@
-"""Batches that are made in advance, by a thread or by processes.
+"""Readers in processes of their own, and the closing of all readers before Python ends.
 
-`tasks.pipeline` imports it: each of its readers opens one of the two.
+`tasks.pipeline` imports it: `readers.py` has the readers in threads.
 """

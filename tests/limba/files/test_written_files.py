@@ -13,11 +13,11 @@ import pytest
 
 from limba import embed
 from limba.checkpoints import checkpointing
+from limba.commands.hf_script import outcome, script_data
+from limba.commands.sweep import sweep_report
 from limba.files import storage, written_files
 from limba.gin_config.hf_keys import row_answers
-from limba.hf_script import outcome, script_data
 from limba.inference import answering, infer_text
-from limba.sweep import sweep_report
 from tasks.examples import python_docs, romanian_sentences
 from tasks.sources import corpora
 from tasks.vocabularies import sentencepiece_models
@@ -169,9 +169,9 @@ def test_no_other_code_replaces_files():
         "limba/files/storage.py": 1,
         "limba/files/output_folder.py": 3,
         "limba/checkpoints/checkpointing.py": 2,
-        "limba/sweep/trial_folders.py": 1,
-        "limba/hf_script/earlier_run.py": 1,  # into a folder that is new
-        "limba/hf_script/refused_starts.py": 3,  # out of that folder again
+        "limba/commands/sweep/trial_folders.py": 1,
+        "limba/commands/hf_script/earlier_run.py": 1,  # into a folder that is new
+        "limba/commands/hf_script/refused_starts.py": 3,  # out of that folder again
         "tasks/examples/speedrun.py": 1,
         "tasks/pipeline/cached/write_cache.py": 1,
         "convert/tensors/weight_shards.py": 2,  # inside a folder that is not complete

@@ -5,10 +5,10 @@ import gin
 import pytest
 
 from limba import cli
+from limba.commands.plan.lint import gin_check
 from limba.gin_config import gin_files, macros
 from limba.gin_config.messages import GinError
 from limba.gin_config.recipe import Recipe
-from limba.plan.lint import gin_check
 
 RUN = "include 'gin/models/t5_1_1/tiny.gin'\ninclude 'gin/runs/pretrain.gin'\n"
 GIVEN = "MODEL_DIR = 'x'\nMIXTURE_OR_TASK_NAME = 'y'\nTASK_FEATURE_LENGTHS = {\n    'inputs': 8,\n    'targets': 8}\n"

@@ -4,8 +4,8 @@ import ast
 
 import pytest
 
+from limba.commands.hf_script import gin_optimizer
 from limba.gin_config.hf_keys.script_keys import from_values
-from limba.hf_script import gin_optimizer
 from limba.optimizers import schedules
 from tests.limba.gin_lines import lines_of
 

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
+from limba.commands.hf_script import gin_optimizer
 from limba.gin_config.hf_keys import other_keys, run_arguments, script_keys
 from limba.gin_config.hf_keys.script_keys import RunArguments, from_command_line, from_values
-from limba.hf_script import gin_optimizer
 from tests.limba.gin_config.hf_keys import run_keys_page
 from tests.limba.gin_lines import lines_of
 

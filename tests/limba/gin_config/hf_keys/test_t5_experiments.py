@@ -5,9 +5,9 @@ import jax
 import numpy as np
 import pytest
 
+from limba.commands.hf_script import gin_optimizer, script_data
 from limba.gin_config import gin_names
 from limba.gin_config.hf_keys import script_keys
-from limba.hf_script import gin_optimizer, script_data
 from tests.limba.gin_lines import lines_of
 
 GIVEN = {"iters": 40, "model_path": "out", "model_cfg": "t5-small.json", "lr": 1e-2, "weight_decay": 0.5}

@@ -1,0 +1,311 @@
+"""The endpoints, as a FastAPI application: it checks requests, hands texts to the batcher and writes the answers."""
+
+import asyncio
+import base64
+import dataclasses
+import hmac
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+import fastapi
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from limba.commands.serve import page, request_fields
+from limba.commands.serve.batcher import Batcher, QueueFullError
+from limba.commands.serve.request_fields import Limits, RequestError
+from limba.commands.serve.server_metrics import CONTENT_TYPE, ServerMetrics
+from limba.commands.serve.streams import Streams
+from limba.files import json_text
+
+logger = logging.getLogger(__name__)
+
+# Of a request, which `limba.web_guard` cuts, too.
+MOST_BYTES = 1 << 20
+_OPEN = ("/", "/health")
+_PATHS = (*_OPEN, "/metrics", "/v1/models", "/v1/completions", "/v1/embeddings")
+
+
+# Tokens. While an answer may be longer, the engine is told after each token whether somebody still waits for it.
+_LONG = 256
+
+
+class Engine(Protocol):
+    """What the server needs of `limba.commands.serve.base_engine.BaseEngine`."""
+
+    has_blanks: bool
+
+    def read(self, text: str, max_tokens: int = 0, temperature: float = 0.0) -> Any: ...
+
+    def run(self, texts: Sequence[Any]) -> Sequence[Any]: ...
+
+    def partial(self, text: Any, ids: list[int]) -> str: ...
+
+
+class Service:
+    """A model with its queue: what the endpoints share.
+
+    Args:
+      timeout_s: seconds after which a request is given up.
+      token: that each request must carry; "" asks for none.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        limits: Limits,
+        max_batch: int = 16,
+        max_wait_ms: float = 5,
+        timeout_s: float = 60,
+        token: str = "",
+    ):
+        self.engine, self.limits, self.timeout_s, self.token = engine, limits, timeout_s, token
+        self.batcher = Batcher(self._run, max_batch, max_wait_ms / 1000, limits.max_texts)
+        self.metrics = ServerMetrics(lambda: len(self.batcher))
+
+    def _run(self, texts: Sequence[Any]) -> Sequence[Any]:
+        self.metrics.add_batch(len(texts))
+        return self.engine.run(texts)
+
+    async def replies(self, request: fastapi.Request, lines: Sequence[str], *settings: Any) -> tuple[list[Any], int]:
+        """The replies of the engine, and the tokens of the texts.
+
+        Raises:
+          RequestError: 413 or 422 for a text that cannot be read, 499 if the client has left, 500 for one without a
+            finite answer, 503 if the queue is full, 504 if it takes too long.
+        """
+        is_left = False
+        texts = await self._read(lines, *settings)
+        asking = [dataclasses.replace(x, listener=lambda token: is_left) if x.max_tokens > _LONG else x for x in texts]
+        together = asyncio.gather(*map(asyncio.wrap_future, self._submit(asking)))
+        leaving = asyncio.ensure_future(_until_left(request))
+        ends: list[asyncio.Future[Any]] = [together, leaving]
+        try:
+            await asyncio.wait(ends, timeout=self.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not together.done():
+                raise RequestError(499, "The client has left.") if leaving.done() else self.too_late()
+            found = together.result()
+        finally:  # Nobody waits any more: what is queued is taken back, a long answer ends at its next token.
+            is_left = True
+            together.cancel()
+            leaving.cancel()
+        return [_finite(reply) for reply in found], sum(len(text.ids) for text in texts)
+
+    async def stream(self, lines: Sequence[str], *settings: Any) -> Streams:
+        """The answers as they come. Raises RequestError as `replies`, for what is wrong before the first token."""
+        streams = Streams(self.engine.partial, await self._read(lines, *settings), self.timeout_s)
+        streams.expect(self._submit(streams.texts))
+        return streams
+
+    def too_late(self) -> RequestError:
+        return RequestError(504, f"There was no answer within {self.timeout_s:g} seconds.")
+
+    async def _read(self, lines: Sequence[str], *settings: Any) -> list[Any]:
+        return await run_in_threadpool(lambda: [self.engine.read(line, *settings) for line in lines])
+
+    def _submit(self, texts: Sequence[Any]) -> list[Future]:
+        try:
+            return self.batcher.submit([(text.kind, text) for text in texts])
+        except QueueFullError:
+            raise RequestError(
+                503, f"The queue is full: {len(self.batcher)} texts wait. Try again.", headers={"Retry-After": "1"}
+            ) from None
+
+
+def _finite(reply: Any) -> Any:
+    """The reply. Raises RequestError if it is an error."""
+    if isinstance(reply, Exception):
+        logger.error("%s", reply)
+        raise RequestError(500, f"The model gives no finite answer: {reply}")
+    return reply
+
+
+def make_app(service: Service) -> fastapi.FastAPI:
+    """The application of a service."""
+    app = fastapi.FastAPI(openapi_url=None)
+    _add_refusals(app)
+    limits = service.limits
+
+    @app.middleware("http")
+    async def guard(request: fastapi.Request, call: Callable[[fastapi.Request], Awaitable[Response]]) -> Response:
+        begun = time.monotonic()
+        path = request.url.path if request.url.path in _PATHS else "other"
+        status = 500
+        try:
+            if path in _OPEN or _has_token(request, service.token):
+                response = await call(request)
+            else:
+                is_wrong = "The token is wrong; send" if "authorization" in request.headers else "Send"
+                message = f"{is_wrong} the server's token: Authorization: Bearer TOKEN."
+                response = _error(RequestError(401, message, None, {"WWW-Authenticate": "Bearer"}))
+            status = response.status_code
+            return response
+        finally:
+            service.metrics.add_request(path, status, time.monotonic() - begun)
+
+    @app.get("/")
+    async def show_page() -> Response:
+        return HTMLResponse(
+            page.html(limits.name, service.engine.has_blanks, bool(service.token)),
+            headers={"Content-Security-Policy": page.POLICY},
+        )
+
+    @app.get("/health")
+    async def health() -> Any:
+        return {"status": "ok", "model": limits.name}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+
+    @app.get("/v1/models")
+    async def models() -> Any:
+        return {"object": "list", "data": [_model(limits.name)]}
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> Any:
+        request_fields.check_model(name, limits)
+        return _model(name)
+
+    @app.post("/v1/completions")
+    async def completions(request: fastapi.Request) -> Response:
+        asked = request_fields.completion(request_fields.parse(await _body(request)), limits)
+        head, settings = _head(limits.name), (asked.max_tokens, asked.temperature)
+        if asked.stream:
+            streams = await service.stream(asked.prompts, *settings)
+            events = _events(head, service, streams, asked.counts_tokens)
+            return StreamingResponse(events, media_type="text/event-stream")
+        found, of_texts = await service.replies(request, asked.prompts, *settings)
+        of_answers = sum(reply.num_tokens for reply in found)
+        service.metrics.add_tokens(of_texts, of_answers)
+        choices = [_choice(index, reply.text, reply.finish_reason) for index, reply in enumerate(found)]
+        return JSONResponse({**head, "choices": choices, "usage": _usage(of_texts, of_answers)})
+
+    @app.post("/v1/embeddings")
+    async def embeddings(request: fastapi.Request) -> Response:
+        texts, in_base64 = request_fields.embedding(request_fields.parse(await _body(request)), limits)
+        found, of_texts = await service.replies(request, texts)
+        service.metrics.add_tokens(of_texts, 0)
+        data = [
+            {"object": "embedding", "index": index, "embedding": _vector(reply.vector, in_base64)}
+            for index, reply in enumerate(found)
+        ]
+        usage = {"prompt_tokens": of_texts, "total_tokens": of_texts}
+        return JSONResponse({"object": "list", "model": limits.name, "data": data, "usage": usage})
+
+    return app
+
+
+def _add_refusals(app: fastapi.FastAPI) -> None:
+    """What errors look like: OpenAI's objects."""
+
+    @app.exception_handler(RequestError)
+    async def refuse(request: fastapi.Request, error: RequestError) -> Response:
+        return _error(error)
+
+    @app.exception_handler(HTTPException)
+    async def refuse_path(request: fastapi.Request, error: HTTPException) -> Response:
+        message = f"{request.method} {request.url.path[:100]!r}: {error.detail}. There are {', '.join(_PATHS)}."
+        if request.url.path.startswith("/v1/chat"):
+            message += " These models complete and answer texts; they hold no chats: use /v1/completions."
+        return _error(RequestError(error.status_code, message, headers=error.headers))
+
+    @app.exception_handler(Exception)
+    async def fail(request: fastapi.Request, error: Exception) -> Response:
+        return _error(RequestError(500, f"The server failed ({type(error).__name__}); its log says where."))
+
+
+def _has_token(request: fastapi.Request, token: str) -> bool:
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    is_same = hmac.compare_digest(given.strip().encode("latin-1"), token.encode("latin-1"))
+    return not token or (scheme.lower() == "bearer" and is_same)
+
+
+async def _until_left(request: fastapi.Request) -> None:
+    """Returns when the client has left; its body has been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _body(request: fastapi.Request) -> bytes:
+    """Raises RequestError, 413, for more than `MOST_BYTES`."""
+    too_long = RequestError(413, f"The body is too long; at most {MOST_BYTES:,} bytes are taken.")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > MOST_BYTES:
+        raise too_long
+    content = bytearray()
+    try:
+        async for piece in request.stream():
+            content += piece
+            if len(content) > MOST_BYTES:
+                raise too_long
+    except ClientDisconnect:  # Or `limba.web_guard` has cut it.
+        raise too_long from None
+    return bytes(content)
+
+
+def _error(error: RequestError) -> Response:
+    return JSONResponse(_described(error), error.status, error.headers)
+
+
+def _described(error: RequestError) -> dict[str, Any]:
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    return {"error": {"message": error.message, "type": kind, "param": error.field, "code": error.status}}
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "limba"}
+
+
+def _head(model: str) -> dict[str, Any]:
+    """What all events of an answer have."""
+    created = int(time.time())
+    return {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "created": created, "model": model}
+
+
+def _usage(of_texts: int, of_answers: int) -> dict[str, int]:
+    return {"prompt_tokens": of_texts, "completion_tokens": of_answers, "total_tokens": of_texts + of_answers}
+
+
+def _choice(index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
+
+
+def _vector(vector: Any, in_base64: bool) -> list[float] | str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode() if in_base64 else vector.tolist()
+
+
+async def _events(head: dict[str, Any], service: Service, streams: Streams, counts: bool) -> AsyncIterator[str]:
+    """Server-sent events with the pieces of the answers, the reasons of their ends, and `[DONE]`; or with an error.
+
+    Where the client asked for `counts`, the last one but `[DONE]` has the numbers of tokens, as in OpenAI's API.
+    """
+    of_texts, of_answers = sum(len(text.ids) for text in streams.texts), 0
+    try:
+        async for index, piece, reply in streams.pieces():
+            if piece:
+                yield _event({**head, "choices": [_choice(index, piece, None)]})
+            if reply is not None:
+                reason = _finite(reply).finish_reason
+                yield _event({**head, "choices": [_choice(index, "", reason)]})
+                service.metrics.add_tokens(len(streams.texts[index].ids), reply.num_tokens)
+                of_answers += reply.num_tokens
+        if counts:
+            yield _event({**head, "choices": [], "usage": _usage(of_texts, of_answers)})
+        yield "data: [DONE]\n\n"
+    except TimeoutError:
+        yield _event(_described(service.too_late()))
+    except RequestError as error:
+        yield _event(_described(error))
+    finally:  # Also if the client has gone.
+        streams.leave()
+
+
+def _event(value: dict[str, Any]) -> str:
+    return f"data: {json_text.dumps(value)}\n\n"

@@ -1,0 +1,80 @@
+"""Checks trials of `program: train` before the first one starts: their gin bindings, and the task of the metric.
+
+python -m limba.commands.sweep.trial_check METRIC FLAGS…   the flags of `limba train`
+
+It is a process of its own, because gin keeps what it has read.
+"""
+
+import contextlib
+import difflib
+import io
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from limba import command_line
+from limba.commands.sweep import own_command, trial_command
+from limba.commands.sweep.sweep_file import Sweep
+from limba.gin_config import gin_files
+
+_EVALUATIONS = ("training_eval", "inference_eval")
+
+
+def check(sweep: Sweep, parameters: Mapping[str, Any]) -> None:
+    """Checks the first trial's bindings, and every other value that is listed. Another program checks its own.
+
+    Raises:
+      ValueError: if gin does not take a binding, or the recipe has no task of the metric's name.
+    """
+    if sweep.command or sweep.program != "train":
+        return
+    listed = [
+        own_command.gin_flag(parameter.name, value) for parameter in sweep.parameters for value in parameter.values
+    ]
+    flags = trial_command.train_flags(sweep, parameters, Path("trial"))
+    result = subprocess.run(
+        [sys.executable, "-m", __name__, sweep.metric, *listed, *flags],
+        cwd=trial_command.working_directory(sweep),
+        env=trial_command.environment(sweep, None),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode:
+        lines = result.stderr.strip().splitlines() or [f"exit code {result.returncode}"]
+        raise ValueError(f"{sweep.file}: no trial can start: {lines[-1].removeprefix('error: ')}")
+
+
+def check_metric(metric: str, names: Sequence[str]) -> None:
+    """Raises ValueError for the metric of an evaluation of none of the tasks of these names."""
+    kind, _, rest = metric.partition("/")
+    nearest_kind = difflib.get_close_matches(kind, _EVALUATIONS, n=1, cutoff=0.8)
+    if not nearest_kind:
+        return
+    name, _, last = rest.partition("/")
+    if kind not in _EVALUATIONS or name not in names:
+        nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
+        raise ValueError(
+            f"metric is {metric}, and the evaluations of this recipe are of {', '.join(names)}. Did you mean "
+            f"{nearest_kind[0]}/{nearest}/{last}?"
+        )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Reads the gin files and bindings as `limba train` does, and checks the metric."""
+    from limba import train
+    from limba.inference import tasks_door
+
+    metric, *flags = argv
+    with contextlib.redirect_stdout(io.StringIO()):  # the configuration, which --dry_run prints
+        train.main([*flags, "--dry_run"])
+    task, module = (gin_files.value_of(f"%{name}") for name in ("MIXTURE_OR_TASK_NAME", "MIXTURE_OR_TASK_MODULE"))
+    if isinstance(task, str):
+        check_metric(metric, tasks_door.evaluation_names(task, module))
+    return 0
+
+
+if __name__ == "__main__":
+    command_line.run_command(main)
