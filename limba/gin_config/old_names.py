@@ -65,6 +65,7 @@ _MOVED: Sequence[tuple[str, str, str]] = (
     ),
     ("tasks", "tasks.lint", "lint_letters lint_tasks"),
     ("tasks", "tasks.pipeline", "input_rows predictions task_batches"),
+    ("tasks.supervised", "tasks.supervised.instructions", "few_shots instruction_files instruction_tasks"),
 )
 # Those whose own name is another now, and the others; they come before rooms.
 MODULES: Mapping[str, str] = {

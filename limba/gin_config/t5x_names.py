@@ -65,14 +65,16 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "t5x.contrib.gpu.t5.layers": ("limba.network.layers", "limba.network.attention"),
     "t5x.contrib.gpu.t5.network": ("limba.network.t5",),
     "t5": (),
-    "t5.data": ("tasks.t5.t5_data", "seqio"),
+    "t5.data": ("tasks.t5.t5_data", "tasks.t5.glue_utils", "seqio"),
+    "t5.data.glue_utils": ("tasks.t5.glue_utils",),
     "t5.data.mixtures": (),
     "t5.data.tasks": (),
-    "t5.data.postprocessors": ("tasks.supervised.postprocessors",),
-    "t5.data.preprocessors": ("tasks.t5.t5_preprocessors", "seqio.preprocessors"),
+    "t5.data.postprocessors": ("tasks.supervised.postprocessors", "tasks.t5.t5_postprocessors"),
+    "t5.data.preprocessors": ("tasks.t5.t5_preprocessors", "tasks.t5.t5_data_sets", "seqio.preprocessors"),
     "t5.data.utils": ("tasks.t5.t5_data", "seqio"),
     "t5.evaluation": (),
     "t5.evaluation.metrics": ("tasks.metrics.text_metrics", "tasks.metrics.ranking_metrics"),
+    "t5.evaluation.qa_utils": ("tasks.t5.qa_utils",),
 }
 
 # Names of T5X that differ in Limba: module and name.
@@ -104,7 +106,6 @@ WITHOUT_COUNTERPART: Mapping[str, str] = {
     "t5x.contrib.gpu.scripts_gpu": "Its tasks need datasets of their own; register them as docs/data.md shows.",
     "t5x.contrib.moe": "Limba has no mixture of experts.",
     "t5.models": "Mesh TensorFlow's models are not Limba's.",
-    "t5.data.glue_utils": "`tasks.supervised.register_supervised_task` has GLUE and SuperGLUE (docs/finetune.md).",
 }
 
 # Functions that T5X's gin files import from `__main__`.

@@ -107,7 +107,7 @@ def rouge(
 
 def squad(targets: Sequence[Sequence[str] | str], predictions: Sequence[str]) -> Metrics:
     """SQuAD's exact match and token F1, the best over the answers of each question; a text is its only answer."""
-    return _best_match(targets, predictions, _normalize_squad)
+    return best_match(targets, predictions, normalize_squad)
 
 
 def squad_v2(targets: Sequence[Sequence[str] | str], predictions: Sequence[str]) -> Metrics:
@@ -117,9 +117,9 @@ def squad_v2(targets: Sequence[Sequence[str] | str], predictions: Sequence[str])
     check_texts(targets, predictions)
     scores: dict[str, list[tuple[float, float]]] = {"": [], "HasAns_": [], "NoAns_": []}
     for answers, prediction in zip(targets, predictions, strict=True):
-        given = _normalize_squad(prediction)
+        given = normalize_squad(prediction)
         answers = _listed(answers)
-        wanted = [answer for answer in map(_normalize_squad, answers) if answer]
+        wanted = [answer for answer in map(normalize_squad, answers) if answer]
         found = [(float(given == answer), _token_f1(answer.split(), given.split())) for answer in wanted]
         if not found:
             found = [(float(not given), float(not given))]
@@ -136,7 +136,7 @@ def squad_v2(targets: Sequence[Sequence[str] | str], predictions: Sequence[str])
 
 def trivia_qa(targets: Sequence[Sequence[str] | str], predictions: Sequence[str]) -> Metrics:
     """TriviaQA's: as SQuAD's, but punctuation separates words."""
-    return _best_match(targets, predictions, _normalize_trivia_qa)
+    return best_match(targets, predictions, normalize_trivia_qa)
 
 
 def span_squad(targets: Sequence[Mapping[str, Any]], predictions: Sequence[str]) -> Metrics:
@@ -150,14 +150,10 @@ def span_squad(targets: Sequence[Mapping[str, Any]], predictions: Sequence[str])
 
 
 def _words_at(context: str, prediction: str) -> str:
-    words, tokens = _space_tokens(context), _space_tokens(prediction)
+    words, tokens = (re.sub(r"\W", " ", text).split() for text in (context, prediction))
     if len(tokens) < 4 or not (tokens[1].isdigit() and tokens[3].isdigit()):
         return ""
     return " ".join(words[int(tokens[1]) : int(tokens[3]) + 1])
-
-
-def _space_tokens(text: str) -> list[str]:
-    return re.sub(r"\W", " ", text).split()
 
 
 def _listed(answers: Sequence[str] | str) -> Sequence[str]:
@@ -165,9 +161,10 @@ def _listed(answers: Sequence[str] | str) -> Sequence[str]:
     return [answers] if isinstance(answers, str) else answers
 
 
-def _best_match(
+def best_match(
     targets: Sequence[Sequence[str] | str], predictions: Sequence[str], normalize: Callable[[str], str]
 ) -> Metrics:
+    """SQuAD's two scores of texts that are normalized first."""
     check_texts(targets, predictions)
     questions = list(map(_listed, targets))
     if without := [number for number, answers in enumerate(questions) if not len(answers)]:
@@ -193,11 +190,13 @@ def _without_articles(text: str) -> str:
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
-def _normalize_squad(answer: str) -> str:
+def normalize_squad(answer: str) -> str:
+    """Lower case, without punctuation and English articles."""
     return _without_articles(answer.lower().translate(str.maketrans("", "", string.punctuation)))
 
 
-def _normalize_trivia_qa(answer: str) -> str:
+def normalize_trivia_qa(answer: str) -> str:
+    """Lower case, with blanks for punctuation, without English articles."""
     punctuation = string.punctuation + "‘’´`_"
     return _without_articles(answer.lower().translate(str.maketrans(punctuation, " " * len(punctuation))))
 
@@ -403,9 +402,8 @@ def sklearn_metrics_wrapper(
     @metric_packages.needs("sklearn")
     def metric(targets: Sequence[Any], predictions: Sequence[Any]) -> Metrics:
         check_lengths(targets, predictions)
-        value = getattr(metric_packages.optional("sklearn.metrics"), metric_str)(
-            targets, predictions, **metric_fn_kwargs
-        )
+        function = getattr(metric_packages.optional("sklearn.metrics"), metric_str)
+        value = function(targets, predictions, **metric_fn_kwargs)
         if np.size(value) == 1 and np.isnan(value):
             logger.warning("%s of these targets and predictions is undefined and left out.", metric_str)
             return {}

@@ -4,7 +4,7 @@ The rooms of `tasks` above `pretraining` may import it. Task modules use these n
 """
 
 from tasks.supervised.dataset import SupervisedDataset
-from tasks.supervised.instruction_tasks import register_instruction_mixture, register_instruction_task
+from tasks.supervised.instructions.instruction_tasks import register_instruction_mixture, register_instruction_task
 from tasks.supervised.supervised_tasks import register_benchmark, register_supervised_task
 from tasks.supervised.token_labels import TokenDataset, register_token_task
 

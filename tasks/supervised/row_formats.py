@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from tasks.supervised import column_templates
-from tasks.supervised.cell_texts import as_text, plain_text
+from tasks.supervised.cell_texts import as_text, pad_punctuation, plain_text
 from tasks.supervised.postprocessors import string_to_float
 
 Row = Mapping[str, Any]
@@ -387,19 +387,14 @@ class Squad:
         answers = record_of(row[self.answers]) or []
         if isinstance(answers, Mapping):
             answers = answers["text"]
-        answers = [_pad_punctuation(text) for text in ([answers] if isinstance(answers, str) else answers)]
-        parts = ["question:", _pad_punctuation(row["question"]), "context:", _pad_punctuation(row["context"])]
+        answers = [pad_punctuation(text) for text in ([answers] if isinstance(answers, str) else answers)]
+        parts = ["question:", pad_punctuation(row["question"]), "context:", pad_punctuation(row["context"])]
         inputs = re.sub(r"\s+", " ", " ".join(parts))
         # SQuAD 2 has questions without an answer.
         return [Example(inputs, answers[0] if answers else "", reference=answers or [""])]
 
     def prediction(self, answer: str) -> str:
         return answer
-
-
-def _pad_punctuation(text: str) -> str:
-    # What is not ASCII counts as punctuation too: so the checkpoints have learned it.
-    return re.sub(r"\s+", " ", re.sub(r"(\W)", r" \1 ", text, flags=re.ASCII), flags=re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,8 +16,8 @@ from tasks.registry import Feature
 from tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
 from tasks.registry.steps import Step
 from tasks.sources.sharded import ShardedSource
-from tasks.supervised import few_shots
 from tasks.supervised.complete_rows import CompleteTemplate
+from tasks.supervised.instructions import few_shots
 from tasks.supervised.question_formats import Questions
 from tasks.supervised.row_formats import SEPARATOR, UNKNOWN, Example, Format, Squad, Template
 from tasks.vocabularies import TokenizerVocabulary, normalization

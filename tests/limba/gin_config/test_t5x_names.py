@@ -51,13 +51,22 @@ NAMES = {
         "MultiHeadDotProductAttention dot_product_attention DenseGeneral MlpBlock Embed RelativePositionBiases "
         "LayerNorm make_attention_mask make_causal_mask make_decoder_mask combine_masks combine_biases"
     ),
-    "t5.data": "get_default_vocabulary DEFAULT_SPM_PATH ByteVocabulary SentencePieceVocabulary preprocessors mixtures",
+    "t5.data.glue_utils": (
+        "get_glue_text_preprocessor get_glue_postprocess_fn get_glue_metric get_super_glue_metric "
+        "get_glue_weight_mapping get_super_glue_weight_mapping"
+    ),
+    "t5.data": (
+        "get_super_glue_weight_mapping rate_num_examples get_default_vocabulary DEFAULT_SPM_PATH ByteVocabulary "
+        "SentencePieceVocabulary preprocessors mixtures"
+    ),
     "t5.data.utils": "DEFAULT_EXTRA_IDS DEFAULT_SPM_PATH get_default_vocabulary",
     "t5.data.preprocessors": (
         "span_corruption prefix_lm rekey tokenize append_eos parse_tsv summarize select_random_chunk "
-        "reduce_concat_tokens split_tokens split_tokens_to_inputs_length"
+        "reduce_concat_tokens split_tokens split_tokens_to_inputs_length translate multi_translate squad glue stsb wsc "
+        "record wsc_simple definite_pronoun_resolution_simple"
     ),
-    "t5.data.postprocessors": "lower_text string_to_float string_label_to_class_id qa",
+    "t5.data.postprocessors": "lower_text string_to_float string_label_to_class_id qa multirc record wsc_simple",
+    "t5.evaluation.qa_utils": "qa_metrics normalize_squad normalize_trivia_qa",
     "t5.evaluation.metrics": (
         "bleu rouge squad span_squad trivia_qa accuracy sequence_accuracy all_match f1_score_with_invalid auc "
         "mean_multiclass_f1 pearson_corrcoef spearman_corrcoef sklearn_metrics_wrapper deduplicate_metric "

@@ -8,9 +8,9 @@ from limba.data import contract
 from tasks.metrics import reference_metrics
 from tasks.pipeline import predictions
 from tasks.registry import TaskRegistry
-from tasks.supervised import instruction_tasks
-from tasks.supervised.instruction_files import InstructionSource
-from tasks.supervised.instruction_tasks import register_instruction_mixture, register_instruction_task
+from tasks.supervised.instructions import instruction_tasks
+from tasks.supervised.instructions.instruction_files import InstructionSource
+from tasks.supervised.instructions.instruction_tasks import register_instruction_mixture, register_instruction_task
 from tasks.vocabularies import ByteVocabulary
 
 BYTES = ByteVocabulary(extra_ids=100)

@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 from tasks.metrics import reference_metrics
 from tasks.registry import Mixture, MixtureRegistry, Task, TaskRegistry, mixtures, registering
 from tasks.supervised.dataset import SupervisedDataset
-from tasks.supervised.few_shots import FewShots
-from tasks.supervised.instruction_files import InstructionSource
+from tasks.supervised.instructions.few_shots import FewShots
+from tasks.supervised.instructions.instruction_files import InstructionSource
 from tasks.supervised.row_formats import Row
 from tasks.supervised.supervised_tasks import register_supervised_task
 from tasks.vocabularies import Vocabulary
