@@ -11,6 +11,7 @@ import json
 import os
 import re
 import string
+import unicodedata
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -84,9 +85,10 @@ class Instructions:
 
 
 def _ended(text: str) -> str:
-    """A text that ends with punctuation, a full stop where it has none."""
+    """A text that ends with punctuation of any script, a full stop where it has none."""
     text = text.strip()
-    return text if text[-1:] and text[-1] in string.punctuation else f"{text}."
+    is_ended = text[-1:] and (text[-1] in string.punctuation or unicodedata.category(text[-1])[0] == "P")
+    return text if is_ended else f"{text}."
 
 
 @registering.once(TaskRegistry)

@@ -185,3 +185,13 @@ def test_half_of_a_character_is_replaced(folder):
     content = json.dumps(_task(1)).replace("thing 0", r"thing \ud83d")
     (folder / "tasks/task003_test.json").write_text(content)
     assert _rows(InstructionSource(folder), "test") == [("task003_test", "thing ?")]
+
+
+def test_texts_end_with_punctuation_of_their_script(folder):
+    texts = ["什么？", "ठीक है।", "متى؟", "Sì…", "«Так»", "5 €", "так"]
+    instances = [{"id": text, "input": text, "output": ["x"]} for text in texts]
+    content = json.dumps(_task(0, Definition=["Antwort。"], Instances=instances), ensure_ascii=False)
+    (folder / "tasks/task003_test.json").write_text(content, encoding="utf-8")
+    made = _inputs(register_instruction_task("scripts", folder, vocabulary=BYTES, num_positive=0))
+    assert {text.partition("\n\n")[0] for text in made} == {"Definition: Antwort。"}
+    assert [text.partition("Input: ")[2].partition("\n")[0] for text in made] == [*texts[:5], "5 €.", "так."]
