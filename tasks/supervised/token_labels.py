@@ -67,7 +67,7 @@ class TokenDataset:
         """The words of a row, and their labels.
 
         Raises:
-          ValueError: if a word has no label, or one that is not known.
+          ValueError: if a word has no label, or one that is not known; or a number that may be a label or its place.
         """
         words, tags = record_of(row[self.tokens]), record_of(row[self.tags])
         for column, found in ((self.tokens, words), (self.tags, tags)):
@@ -87,6 +87,11 @@ class TokenDataset:
         if tag in self.labels:
             return str(tag)
         if isinstance(tag, int) and not isinstance(tag, bool) and 0 <= tag < len(self.labels):
+            if str(tag) in self.labels and self.labels[tag] != str(tag):
+                raise ValueError(
+                    f"column {self.tags!r} has the number {tag}, which is the label {str(tag)!r} or the place of "
+                    f"{self.labels[tag]!r} in the labels {', '.join(self.labels)}: write the tags as texts"
+                )
             return self.labels[tag]
         raise ValueError(f"column {self.tags!r} has the tag {tag!r}; the known labels are {', '.join(self.labels)}")
 

@@ -106,6 +106,15 @@ def test_all_pieces_of_a_word_may_have_its_label(task, tmp_path):
     ]
 
 
+def test_numbers_are_not_taken_for_places_where_they_may_be_labels():
+    words = lambda labels, *tags: supervised.TokenDataset(labels).words({"tokens": ["a"] * len(tags), "tags": [*tags]})  # noqa: E731
+    assert words(["0", "1", "2"], 2, "0")[1] == ["2", "0"] and words(["1", "2", "3"], "1", 0)[1] == ["1", "1"]
+    with pytest.raises(
+        ValueError, match=r"the number 1, which is the label '1' or the place of '2' in the labels 1, 2, 3"
+    ):
+        words(["1", "2", "3"], 1)
+
+
 def test_a_table_has_numbers_of_labels(task, tmp_path):
     """As data sets of the hub have them: ClassLabels in parquet."""
     pq.write_table(pa.table({"tokens": [["Ana", "sings"]], "tags": [[1, 0]]}), tmp_path / "rows.parquet")
