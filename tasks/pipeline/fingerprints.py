@@ -123,7 +123,7 @@ def check(saved: Mapping[str, Any], stream: Stream, seed: int, num_readers: int,
       ValueError: if anything else has.
     """
     check_task(saved, stream.config.name, state_name)
-    stream.keep_revisions(saved)
+    _keep_revisions(stream, saved)
     seed = saved["seed"] if stream.config.seed is None else seed
     now = of_stream(stream, seed, num_readers)
     if not (changes := list(differences(saved, now))):
@@ -135,6 +135,14 @@ def check(saved: Mapping[str, Any], stream: Stream, seed: int, num_readers: int,
         if file and before and not same_vocabulary(before, now["tasks"][task.name]["vocabulary"]):
             raise contract.ChangedVocabularyError(f"{message} The vocabulary file of {task.name!r} is {file}.", file)
     raise ValueError(f"{message} Restore the old values, or {contract.NEW_RUN}.")
+
+
+def _keep_revisions(stream: Stream, saved: Mapping[str, Any]) -> None:
+    """Returns to the revisions of data sets in a saved fingerprint, where branches have moved."""
+    for task in stream.tasks:
+        source = saved["tasks"].get(task.name, {}).get("source")
+        if stream.reads_chunks(task) and isinstance(source, Mapping):
+            task.source.keep_revision(source)
 
 
 def check_task(saved: Mapping[str, Any], name: str, state_name: str) -> None:

@@ -1,4 +1,4 @@
-"""Logical readers: endless batches of their rows of the global batch, and a position that is saved and restored."""
+"""Logical readers: endless batches of their rows of the global batch, made ahead, and a position that is saved."""
 
 import dataclasses
 import functools

@@ -233,13 +233,6 @@ class Stream:
             return {}
         return {"example_tasks": np.eye(len(self.tasks), dtype=np.int32)[batch["position"][:, 0]]}
 
-    def keep_revisions(self, saved: Mapping[str, Any]) -> None:
-        """Returns to the revisions of data sets in a saved fingerprint, where branches have moved."""
-        for task in self.tasks:
-            source = saved["tasks"].get(task.name, {}).get("source")
-            if self.reads_chunks(task) and isinstance(source, Mapping):
-                task.source.keep_revision(source)
-
 
 def derive_seed(*key: int) -> int:
     """A seed below 2^30 that follows from numbers."""
