@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from limba import command_line
-from limba.commands.sweep import proposals, sweep_file, sweep_report, trial_check, trial_command
+from limba.commands.sweep import proposals, sweep_file, sweep_parameters, sweep_report, trial_check, trial_command
 from limba.commands.sweep.proposals import propose
 from limba.commands.sweep.sweep_file import Sweep
 from limba.commands.sweep.trial_folders import Process, SweepFolder, Trial, conclude
@@ -129,6 +129,8 @@ def _run_sweep(sweep: Sweep, folder: SweepFolder, retry: bool, again: str) -> in
     checkpoint = sweep_report.keep_best(sweep, trials, folder.path)
     kept = f"{checkpoint} is pinned and exported to {folder.path / 'best'}" if checkpoint else "it has no checkpoint"
     print(f"best: trial {best.number}, {sweep.metric} {best.value:.6g} at step {best.step}; {kept}.")
+    if remark := sweep_report.remark(sweep, trials):
+        print(remark)
     if failed := [str(trial.number) for trial in trials if trial.status == "failed"]:
         print(f"failed: trial {', '.join(failed)}; {folder.path}/trials/*/log.txt has the reasons. Try again with:")
         print(f"  {again}")
@@ -256,8 +258,8 @@ def _wandb_trial(sweep: Sweep, folder: Path, words: Sequence[str], fixed: Mappin
             raise ValueError(
                 f"--wandb_trial {word}: write NAME=VALUE with a parameter of the file: {', '.join(names)}."
             )
-        parameters[name] = sweep_file.plain_value(sweep_yaml.parse(value, f"--wandb_trial {name}"))
-    parameters |= {name: sweep_file.plain_value(value) for name, value in fixed.items()}
+        parameters[name] = sweep_parameters.plain_value(sweep_yaml.parse(value, f"--wandb_trial {name}"))
+    parameters |= {name: sweep_parameters.plain_value(value) for name, value in fixed.items()}
     run_id = os.environ.get("WANDB_RUN_ID")
     if not run_id:
         raise ValueError("--wandb_trial needs WANDB_RUN_ID, which W&B's agent sets; start it by `wandb agent`.")

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from limba.commands.sweep.sweep_file import Parameter, Sweep
+from limba.commands.sweep.sweep_file import Sweep
+from limba.commands.sweep.sweep_parameters import Parameter
 from limba.commands.sweep.trial_folders import Trial
 
 Values = dict[str, Any]
@@ -72,7 +73,9 @@ def _distribution(optuna: Any, parameter: Parameter) -> Any:
         return optuna.distributions.CategoricalDistribution(range(len(parameter.values)))
     low, high = parameter.bounds
     if parameter.distribution == "int_uniform":
-        return optuna.distributions.IntDistribution(int(low), int(high))
+        q = int(parameter.q or 1)
+        first, last = parameter.multiples(q)
+        return optuna.distributions.IntDistribution(first * q, last * q, step=q)
     return optuna.distributions.FloatDistribution(low, high, log=parameter.is_log)
 
 

@@ -19,45 +19,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.commands.sweep import own_command
+from limba.commands.sweep import own_command, sweep_parameters
 from limba.commands.sweep.own_command import is_place, key_of_run, without_places
+from limba.commands.sweep.sweep_parameters import Parameter
 from limba.files import json_text, redaction
 from limba.files.untrusted_files import shown
 
 METHODS = ("grid", "random", "bayes")
-# Distribution: the keys that it needs.
-_NEEDS = {
-    "constant": ("value",),
-    "categorical": ("values",),
-    **dict.fromkeys(("int_uniform", "uniform", "q_uniform"), ("min", "max")),
-    **dict.fromkeys(("log_uniform", "log_uniform_values", "q_log_uniform", "q_log_uniform_values"), ("min", "max")),
-}
-# Names in other searches' files.
-_OTHER_NAMES = {
-    **dict.fromkeys(("int", "randint", "integer"), "int_uniform"),
-    **dict.fromkeys(("float", "double"), "uniform"),
-    **dict.fromkeys(("loguniform", "reciprocal"), "log_uniform_values"),
-    "choice": "categorical",
-    "quniform": "q_uniform",
-    "qloguniform": "q_log_uniform_values",
-}
 # Of a search without a number of its own.
 _TRIALS = 20
-# exp of a higher number overflows.
-_HIGHEST_LOGARITHM = 700.0
-_OF_LOGARITHMS = ("log_uniform", "q_log_uniform")
-_PARAMETER_KEYS = ("distribution", "value", "values", "min", "max", "q")
-# Keys and distributions of W&B's that are not here, and what to write.
-_NOT_HERE = {
-    "probabilities": "leave it out, or write a likelier value more than once: all values are drawn alike",
-    **dict.fromkeys(("mu", "sigma"), "write min and max, such as mu - 2 sigma and mu + 2 sigma, in place of a normal"),
-    **dict.fromkeys(("a", "b"), "write min: 0 and max: 1 in place of a beta distribution"),
-    **dict.fromkeys(("normal", "q_normal"), "write uniform with min and max, such as mu - 2 sigma and mu + 2 sigma"),
-    **dict.fromkeys(("log_normal", "q_log_normal"), "write log_uniform_values with min and max"),
-    **dict.fromkeys(("inv_log_uniform", "inv_log_uniform_values"), "write log_uniform_values with min and max"),
-    **dict.fromkeys(("beta", "q_beta"), "write uniform with min: 0 and max: 1"),
-    "categorical_w_probabilities": "write values alone, which are drawn alike",
-}
 _KEYS = (
     *("name", "project", "entity", "method", "metric", "parameters", "program", "command", "run_cap", "trials"),
     *("gin_files", "gin_bindings", "parallel", "devices", "slurm", "seed"),
@@ -67,73 +37,6 @@ _IGNORED = {
     "early_terminate": "every trial runs to its end; EarlyStoppingAction stops a trial that does not improve",
     "description": "nothing shows it",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Parameter:
-    """The values that a sweep tries for one gin binding or flag of the program.
-
-    Attributes:
-      distribution: one of W&B's.
-      values: the choices of "constant" and "categorical".
-      low, high: bounds of the other distributions; for "log_uniform" their natural logarithms.
-      q: values are multiples of it; None for any value.
-
-    Raises:
-      ValueError: for bounds that contradict the distribution.
-    """
-
-    name: str
-    distribution: str
-    values: tuple[Any, ...] = ()
-    low: float = 0.0
-    high: float = 0.0
-    q: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.distribution in ("constant", "categorical"):
-            if not self.values:
-                raise ValueError(f"parameters.{self.name} has no values.")
-            return
-        if not -math.inf < self.low <= self.high < math.inf:
-            raise ValueError(f"parameters.{self.name}: min {self.low} is not below max {self.high}.")
-        if "log_uniform_values" in self.distribution and self.low <= 0:
-            raise ValueError(f"parameters.{self.name}: min is {self.low}; a logarithm needs it above 0.")
-        if self.distribution in _OF_LOGARITHMS and self.high > _HIGHEST_LOGARITHM:
-            raise ValueError(
-                f"parameters.{self.name}: max is {self.high}, and the bounds of log_uniform are natural logarithms; "
-                "log_uniform_values takes the values themselves."
-            )
-        if self.distribution == "int_uniform" and not (float(self.low).is_integer() and float(self.high).is_integer()):
-            raise ValueError(f"parameters.{self.name}: {self.low} and {self.high} must be whole for int_uniform.")
-        if (self.distribution.startswith("q_") or self.q is not None) and not 0 < (self.q or 0) < math.inf:
-            raise ValueError(f"parameters.{self.name}: q is {self.q}; {self.distribution} needs q above 0.")
-
-    @property
-    def is_log(self) -> bool:
-        return "log_uniform" in self.distribution
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The lowest and the highest value."""
-        if self.distribution in _OF_LOGARITHMS:
-            return math.exp(self.low), math.exp(self.high)
-        return self.low, self.high
-
-    def at(self, quantile: float) -> Any:
-        """The value at a quantile of the distribution, in [0, 1)."""
-        if self.values:
-            return self.values[int(quantile * len(self.values))]
-        low, high = self.bounds
-        if self.distribution == "int_uniform":
-            return int(low) + int(quantile * (int(high) - int(low) + 1))
-        if self.is_log:
-            return self.rounded(math.exp(math.log(low) + quantile * math.log(high / low)))
-        return self.rounded(low + quantile * (high - low))
-
-    def rounded(self, value: float) -> float:
-        """The nearest multiple of `q`, if there is one."""
-        return value if self.q is None else round(value / self.q) * self.q
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,13 +140,14 @@ def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, lis
     parameters = []
     for name, (keys, description) in given.items():
         try:
-            parameters.append(_parameter(name, description))
+            parameters.append(sweep_parameters.parse(name, description))
         except ValueError as error:
             raise ValueError(f"{sweep_yaml.place(file, *keys)}: {error}") from error
     program = str(content.get("program", "train")).removeprefix("limba ").strip()
     command = _words(content, "command", file)
     script_flags: tuple[str, ...] = ()
     warnings = [f"{key} is ignored because {_IGNORED[key]}." for key in content if key in _IGNORED]
+    warnings += _goal_warning(metric, where)
     if _is_absent_script(program, command, file):
         warnings.append(f"program {program} is not here: each trial is `limba run` with the parameters as its keys.")
         program, command, script_flags = _run_of_script(program), (), _flags_of_script(command)
@@ -261,7 +165,7 @@ def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, lis
         )
     devices = _words(content, "devices", file)
     sweep = Sweep(
-        name=str(content.get("name") or file.stem),
+        name=_text(content, "name", file) or file.stem,
         method=content["method"],
         metric=metric["name"],
         maximize=metric["goal"] == "maximize",
@@ -272,7 +176,7 @@ def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, lis
         script_flags=script_flags,
         gin_files=_words(content, "gin_files", file),
         gin_bindings=_words(content, "gin_bindings", file),
-        project=content.get("project"),
+        project=_text(content, "project", file),
         parallel=_whole(content.get("parallel", len(devices) or 1), "parallel", file),
         devices=devices,
         slurm=_words(content, "slurm", file) if content.get("slurm") is not None else None,
@@ -280,6 +184,19 @@ def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, lis
         file=file,
     )
     return sweep, warnings
+
+
+def _goal_warning(metric: Mapping[str, str], where: str) -> list[str]:
+    """A warning if the goal is the opposite of what the metric's name says."""
+    words = {*re.split(r"[/_ ]", metric["name"].rpartition("/")[2])}
+    if words & {"loss", "nats", "perplexity"}:
+        usual = "minimize"
+    elif words & {"accuracy", "f1", "bleu", "em", "rouge1", "rouge2", "rougeL"}:
+        usual = "maximize"
+    else:
+        return []
+    text = f"metric.goal is {metric['goal']}, which keeps the worst trial by {metric['name']}; write goal: {usual}."
+    return [] if usual == metric["goal"] else [f"{where}: {text}"]
 
 
 def _is_absent_script(program: str, command: Sequence[str], file: Path) -> bool:
@@ -325,19 +242,19 @@ def _read(file: Path) -> dict[str, Any]:
     return content
 
 
-def plain_value(value: Any) -> Any:
-    """A value of the file, with `1e-5` as a number: PyYAML reads it as a text because it has no point."""
-    if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value):
-        return float(value)
-    return value
-
-
 def _words(content: Mapping[str, Any], name: str, file: Path) -> tuple[str, ...]:
     """A list of strings or numbers, as strings."""
     given = content.get(name) or []
     if not isinstance(given, list) or not all(isinstance(word, str | int | float) for word in given):
         raise ValueError(f"{file}: {name} is {shown(given)}; it is a list: {name}: [{given if given else '…'}].")
     return tuple(map(str, given))
+
+
+def _text(content: Mapping[str, Any], name: str, file: Path) -> str | None:
+    given = content.get(name)
+    if given is not None and (isinstance(given, bool) or not isinstance(given, str | int | float)):
+        raise ValueError(f"{file}: {name} is {shown(given)}; it is a text.")
+    return None if given is None else str(given)
 
 
 def _whole(value: Any, name: str, file: Path, least: int = 1) -> int:
@@ -372,7 +289,7 @@ def flat_parameters(given: Any, file: Path, keys: tuple[Any, ...] = ("parameters
     for name, value in given.items():
         path = (*keys, name)
         is_table = isinstance(value, dict)
-        if name in _KEYS and (isinstance(value, list) or (is_table and not {*_PARAMETER_KEYS} & {*value})):
+        if name in _KEYS and (isinstance(value, list) or (is_table and not {*sweep_parameters.KEYS} & {*value})):
             raise ValueError(
                 f"{sweep_yaml.place(file, *path)}: {name} stands under parameters, and is a key of the sweep: move it "
                 "to the beginning of the line."
@@ -383,49 +300,3 @@ def flat_parameters(given: Any, file: Path, keys: tuple[Any, ...] = ("parameters
         else:
             flat[name] = path, value
     return flat
-
-
-def _parameter(name: Any, description: Any) -> Parameter:
-    if not isinstance(name, str):
-        raise ValueError(f"parameters has {name!r}; a parameter is the name of a gin binding or of a flag.")
-    if not isinstance(description, dict):
-        description = {"value": description}
-    asked = description.get("distribution")
-    for key in [asked, *description]:
-        if isinstance(key, str) and key in _NOT_HERE:
-            raise ValueError(f"parameters.{name} has {key}, which is not here: {_NOT_HERE[key]}.")
-    for key in description:
-        if key not in _PARAMETER_KEYS:
-            raise ValueError(f"parameters.{name} has the key {shown(key)}; the keys are {', '.join(_PARAMETER_KEYS)}.")
-    numbers = {key: plain_value(description.get(key)) for key in ("min", "max", "q")}
-    if "value" in description:
-        default = "constant"
-    elif "values" in description:
-        default = "categorical"
-    else:
-        default = "int_uniform" if all(isinstance(numbers[key], int) for key in ("min", "max")) else "uniform"
-    distribution = default if asked is None else asked
-    distribution = _OTHER_NAMES.get(distribution, distribution) if isinstance(distribution, str) else distribution
-    if not isinstance(distribution, str) or distribution not in _NEEDS:
-        raise ValueError(f"parameters.{name}.distribution is {shown(distribution)}; use one of {', '.join(_NEEDS)}.")
-    for key in _NEEDS[distribution]:
-        if key not in description:
-            raise ValueError(f"parameters.{name} is {distribution}, which needs {key}.")
-    if not isinstance(description.get("values", []), list):
-        raise ValueError(f"parameters.{name}.values is {shown(description['values'])}; it is a list.")
-    for value in [description.get("value"), *(description.get("values") or ())]:
-        try:
-            json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError) as error:  # Python writes numbers of 4300 digits at most.
-            raise ValueError(f"parameters.{name} has {shown(value)}, which JSON cannot hold; quote it.") from error
-    if distribution == "constant":
-        return Parameter(name, distribution, (plain_value(description["value"]),))
-    if distribution == "categorical":
-        return Parameter(name, distribution, tuple(map(plain_value, description["values"])))
-    for key, number in numbers.items():
-        is_needed = key in _NEEDS[distribution]
-        if (number is not None or is_needed) and (isinstance(number, bool) or not isinstance(number, (int, float))):
-            raise ValueError(f"parameters.{name}.{key} is {shown(number)}; it is a number.")
-        if isinstance(number, int) and abs(number) > 2**1000:  # float() ends at 2**1024
-            raise ValueError(f"parameters.{name}.{key} is {shown(number)}; numbers end at about 1e300.")
-    return Parameter(name, distribution, (), float(numbers["min"]), float(numbers["max"]), numbers["q"])

@@ -9,7 +9,7 @@ from limba.checkpoint_files.directories import PINNED, checkpoint_path
 from limba.commands.sweep.sweep_file import Sweep
 from limba.commands.sweep.trial_folders import Trial
 from limba.files import storage, written_files
-from limba.reports import text_width
+from limba.reports import text_width, writers
 
 
 def best_trial(sweep: Sweep, trials: Sequence[Trial]) -> Trial | None:
@@ -31,6 +31,32 @@ def table(sweep: Sweep, trials: Sequence[Trial]) -> str:
     widths = [max(text_width.width(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
     padded = [[*map(text_width.ljust, row[:-1], widths), row[-1]] for row in rows]
     return "\n".join("  ".join(row).rstrip() for row in padded)
+
+
+def remark(sweep: Sweep, trials: Sequence[Trial]) -> str:
+    """A sentence about trials whose evaluations had other targets, so that their results do not compare; "" if none.
+
+    Nats per character compare between vocabularies and objectives.
+    """
+    if sweep.metric.endswith("nats_per_character"):
+        return ""
+    groups: dict[tuple[float | None, ...], list[str]] = {}
+    for trial in trials:
+        if trial.status == "done" and (targets := _targets(trial, sweep.metric)):
+            groups.setdefault(targets, []).append(str(trial.number))
+    if len(groups) < 2:
+        return ""
+    named = "; ".join(f"trial {', '.join(numbers)}: {size or 0:,.0f} tokens" for (size, _), numbers in groups.items())
+    return f"The trials were evaluated on different targets, so their {sweep.metric} does not compare ({named})."
+
+
+def _targets(trial: Trial, metric: str) -> tuple[float | None, ...]:
+    """What tells the targets of a trial's evaluation from others: their number, and the loss of their unigrams."""
+    lines = [x for x in writers.read_metrics(trial.model_dir, "training_eval/") if x["step"] == trial.step]
+    lines = [x for x in lines if metric.startswith(f"{x['dataset']}/")] or lines
+    if len(lines) != 1 or "num_target_tokens" not in lines[0]:
+        return ()
+    return lines[0]["num_target_tokens"], lines[0].get("unigram_nats_per_target_token")
 
 
 def _parameter_names(sweep: Sweep, trials: Sequence[Trial]) -> tuple[list[str], list[str]]:
@@ -56,7 +82,8 @@ def _shown(value: object) -> str:
 def write(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> list[Path]:
     """Writes results.txt, results.csv, and, of more than one result, results.png; returns them."""
     written = [folder / "results.txt", folder / "results.csv"]
-    storage.replace_text(written[0], table(sweep, trials) + "\n")
+    lines = [table(sweep, trials), remark(sweep, trials)]
+    storage.replace_text(written[0], "".join(f"{line}\n" for line in lines if line))
     varying, fixed = _parameter_names(sweep, trials)
     names = [*varying, *fixed]
     content = io.StringIO()

@@ -18,7 +18,7 @@ import yaml
 from convert import to_hf
 from limba.commands.hf_script import command as hf_script
 from limba.commands.sweep import command as sweep
-from limba.commands.sweep import sweep_file, sweep_report, trial_check, trial_command, trial_folders
+from limba.commands.sweep import sweep_file, sweep_parameters, sweep_report, trial_check, trial_command, trial_folders
 from limba.files import shell_words
 from limba.gin_config.hf_keys import script_keys
 from tasks.supervised import dataset_table
@@ -514,7 +514,7 @@ def test_bad_files_are_refused(tmp_path, changes, words):
 
 
 def test_distributions():
-    p = sweep_file.Parameter
+    p = sweep_parameters.Parameter
     assert [p("x", "int_uniform", (), 1, 3).at(share) for share in (0.0, 0.5, 0.99)] == [1, 2, 3]
     assert p("x", "log_uniform_values", (), 1e-4, 1e-2).at(0.5) == pytest.approx(1e-3)
     assert p("x", "log_uniform", (), 0.0, 2.0).at(0.5) == pytest.approx(2.718281828)
