@@ -4,24 +4,7 @@ import numpy as np
 
 from tasks.registry import rows
 from tasks.registry.rows import Tokens
-
-
-def _part(numbers):
-    """Rows with a number, a text and as many tokens as the number's last digit says."""
-    return {
-        "number": np.array(numbers, np.int64),
-        "text": np.array([str(n).encode() for n in numbers], object),
-        "tokens": Tokens.of([[n] * (n % 10) for n in numbers]),
-    }
-
-
-def _numbers(part):
-    """The numbers of rows, after checking that the other columns belong to them."""
-    assert [int(text) for text in part["text"]] == part["number"].tolist()
-    assert part["tokens"].lengths.tolist() == [n % 10 for n in part["number"]]
-    for row, n in zip(part["tokens"].padded.tolist(), part["number"].tolist(), strict=True):
-        assert row == [n] * (n % 10) + [0] * (len(row) - n % 10)
-    return part["number"].tolist()
+from tests.tasks.registry.numbered_rows import numbers, part
 
 
 def test_tokens():
@@ -36,7 +19,7 @@ def test_tokens():
 
 
 def test_concatenate_widens_tokens():
-    whole = rows.concatenate([_part([1, 13]), _part([2]), _part([])])
-    assert _numbers(whole) == [1, 13, 2] and whole["tokens"].padded.shape == (3, 3)
-    assert _numbers(rows.take(whole, np.array([2, 0]))) == [2, 1] and rows.num_rows(whole) == 3
+    whole = rows.concatenate([part([1, 13]), part([2]), part([])])
+    assert numbers(whole) == [1, 13, 2] and whole["tokens"].padded.shape == (3, 3)
+    assert numbers(rows.take(whole, np.array([2, 0]))) == [2, 1] and rows.num_rows(whole) == 3
     assert rows.num_rows({"tokens": whole["tokens"]}) == 3
