@@ -17,7 +17,7 @@ from tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary
 from tasks.vocabularies.vocabulary import SentencePieceVocabulary
 
 _SPACE = "▁"
-_NUM_CHARACTERS, _NUM_SENTENCES = 600, 1000
+_NUM_CHARACTERS, _NUM_SENTENCES, _NUM_MARKS = 600, 1000, 20
 # Spaces at the ends and doubled, other white space, control characters, and what normalizers change.
 _FIXED = (
     *("", " ", "  ", "\t", "\n", " a", "a ", "  a", "a  ", "  a  b  ", "a\tb", "a\n\nb\n", "\na", "a\r\nb", "a \n b"),
@@ -43,7 +43,8 @@ class Texts:
 
     Attributes:
       plain: in Unicode's form NFC, without sentinels: all that training reads of most corpora.
-      decomposed: letters apart from their accents, where the normalization of tokenizer.json knows fewer of them.
+      decomposed: letters apart from their accents, and with marks in any order, as people type them: the normalization
+        of tokenizer.json knows fewer of them.
       with_sentinels: training sets sentinels between tokens, a user types them.
     """
 
@@ -71,11 +72,20 @@ class Texts:
         texts += [changed for text in texts[::3] for changed in (text.upper(), text.lower())]
         texts = [unicodedata.normalize("NFC", text) for text in texts]
         decomposed = [unicodedata.normalize("NFD", text) for text in texts]
+        decomposed += _with_marks(characters, rng)
         return cls(
             list(dict.fromkeys(texts)),
             list(dict.fromkeys(text for text in decomposed if not unicodedata.is_normalized("NFC", text))),
             _WITH_SENTINELS if any(map(_SENTINEL.fullmatch, pieces)) else (),
         )
+
+
+def _with_marks(characters: Sequence[str], rng: random.Random) -> list[str]:
+    """Letters with one or two of the marks that the characters have or are composed of, in both orders."""
+    letters = [character for character in characters if character.isalpha()]
+    marks = {mark for x in characters for mark in unicodedata.normalize("NFD", x) if unicodedata.combining(mark)}
+    chosen = rng.sample(sorted(marks), min(len(marks), _NUM_MARKS))
+    return [f"{rng.choice(letters)}{a}{b}" for a in chosen for b in ("", *chosen) if letters]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -239,10 +239,11 @@ def test_tokens_that_were_added_behind_the_pieces_are_no_difference_of_the_files
 
 
 def test_what_differs_beside_sentinels_and_accents_is_no_disagreement(folder, capsys):
-    """As in what transformers 4 saves with `legacy`, without the step that composes letters."""
+    """As in what transformers 4 saves with `legacy`, without the steps that compose letters."""
     fast = json.loads((folder / "tokenizer.json").read_text("utf-8"))
     fast["pre_tokenizer"]["prepend_scheme"] = "always"
-    del fast["normalizer"]["normalizers"][0]
+    steps = [step for step in fast["normalizer"]["normalizers"] if step["type"] != "NFC"]
+    fast["normalizer"]["normalizers"] = steps
     (folder / "tokenizer.json").write_text(json.dumps(fast), "utf-8")
     code, table, problems = _check(capsys, folder)
     assert (code, problems) == (0, [])

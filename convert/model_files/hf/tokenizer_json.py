@@ -13,6 +13,7 @@ from typing import Any
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
+from convert.model_files.hf import composed_marks
 from limba.files.untrusted_files import cut
 
 
@@ -28,8 +29,6 @@ FLAGS = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": F
 # SentencePiece drops spaces at the end and repeated ones. Each stretch between sentinels is normalized on its own: the
 # space before a sentinel goes, as it must, because the sentinel's piece has one. Strip would take line breaks too.
 _SPACES_AT_END = {"type": "Replace", "pattern": {"Regex": r" +\z"}, "content": ""}
-# The library's Precompiled does not compose a letter and accents of more than 5 bytes, as Japanese ones have.
-_COMPOSE = {"type": "NFC"}
 _REPEATED_SPACES = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": _SPACE}
 # What T5's class does: each word begins with a space, also behind a token that was added.
 WORDS = {
@@ -77,16 +76,16 @@ def from_model(
 def _normalizers(model: sentencepiece_pb2.ModelProto) -> Iterator[dict[str, Any]]:
     spec = model.normalizer_spec
     if spec.precompiled_charsmap:
-        if _composes(model):
-            yield _COMPOSE
-        yield {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(spec.precompiled_charsmap).decode()}
+        table = base64.b64encode(spec.precompiled_charsmap).decode()
+        precompiled = {"type": "Precompiled", "precompiled_charsmap": table}
+        yield from composed_marks.steps(precompiled) if _composes(model) else [precompiled]
     if spec.remove_extra_whitespaces:
         yield _SPACES_AT_END
         yield _REPEATED_SPACES
 
 
 def _composes(model: sentencepiece_pb2.ModelProto) -> bool:
-    """Whether the model normalizes a letter and its accents to both in one, so that NFC before changes nothing."""
+    """Whether the model normalizes a letter and its accents to both in one, so that NFC changes nothing."""
     normalize = sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString()).normalize
     letters = filter(unicodedata.decomposition, map(chr, range(0xC0, 0x3100)))
     composed = {unicodedata.normalize("NFC", letter) for letter in (*letters, *"가각힣")}
@@ -201,7 +200,7 @@ def _set_normalizer(spec: sentencepiece_pb2.NormalizerSpec, content: Mapping[str
                 raise ValueError(f"{where}: precompiled_charsmap is not base64 ({error}). {_REMEDY}") from error
         elif step["type"] == "Replace" and step["pattern"] == _REPEATED_SPACES["pattern"]:
             collapses = True
-        elif step not in (_COMPOSE, _SPACES_AT_END) and step["type"] != "Strip":
+        elif step != _SPACES_AT_END and step["type"] != "Strip" and not composed_marks.is_one(step):
             raise OtherThanSentencePiece(
                 f"{where} normalizes with {cut(str(step.get('type')))}, which SentencePiece cannot. {_REMEDY}"
             )
