@@ -80,8 +80,14 @@ def without_path(model: bytes) -> bytes:
 
 def changed(normalize: Callable[[str], str], characters: Iterable[str]) -> dict[str, str]:
     """The characters that are read as others, and these."""
-    read_as = {character: normalize(character) for character in characters}
+    read_as = {character: _read_as(normalize, character) for character in characters}
     return {character: others for character, others in read_as.items() if others != character}
+
+
+def _read_as(normalize: Callable[[str], str], character: str) -> str:
+    """A character between others, as a blank is cut at the end of a text."""
+    alone = normalize(character)
+    return " " if not alone and normalize(f"a{character}b") == "a b" else alone
 
 
 def describe(found: Mapping[str, str], counts: Mapping[str, int]) -> str:

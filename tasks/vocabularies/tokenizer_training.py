@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from limba.files import json_text, local_paths, storage
-from tasks.vocabularies import alphabets, tokenizer_files, training_text
+from tasks.vocabularies import alphabets, normalization, tokenizer_files, training_text
 
 # In the order of their ids, from 0.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -19,6 +19,9 @@ _CONFIG = "tokenizer_config.json"
 # A piece is worth an id if it is seen more than once.
 _MIN_FREQUENCY = 2
 _PREFIX = "##"
+# Longer words are [UNK], which bounds the time for a text. The library's 100 is too short where words have no blanks
+# between them: a clause of Thai, Lao, Khmer or Burmese is a word.
+_MOST_CHARACTERS = 1000
 
 
 def train_wordpiece(
@@ -49,7 +52,7 @@ def train_wordpiece(
         small for the size or has more characters.
       OSError: if the corpus cannot be read, or `out` not be written.
     """
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import decoders, normalizers, trainers
 
     training_text.check_size(vocab_size, "special tokens")
     training_text.check_coverage(character_coverage)
@@ -59,17 +62,12 @@ def train_wordpiece(
     lines = text.lines(characters, before)
     print(f"training WordPiece on {len(lines):,} lines", file=sys.stderr)
     alphabet = alphabets.alphabet(characters.counts, character_coverage)
+    _say_dropped(before, normalizer.normalize_str)
     if not keep_accents:
         _say_stripped(before, normalizer.normalize_str)
 
-    def tokenizer_of(model: Any) -> Any:
-        tokenizer = Tokenizer(model)
-        tokenizer.normalizer = normalizer
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        return tokenizer
-
     def train(size: int, first_tokens: Sequence[str]) -> dict[str, int]:
-        tokenizer = tokenizer_of(models.WordPiece(unk_token="[UNK]", continuing_subword_prefix=_PREFIX))
+        tokenizer = _wordpiece({}, normalizer)
         trainer = trainers.WordPieceTrainer(
             vocab_size=size,
             min_frequency=_MIN_FREQUENCY,
@@ -90,7 +88,7 @@ def train_wordpiece(
         inside |= {_PREFIX + c for c in alphabet if unicodedata.category(c)[0] in "LMN" and not _stands_alone(c)}
     vocab = train(vocab_size, [*SPECIAL_TOKENS, *alphabet, *sorted(inside)])
     _check_trained(vocab, vocab_size, text.split)
-    tokenizer = tokenizer_of(models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix=_PREFIX))
+    tokenizer = _wordpiece(vocab, normalizer)
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer.decoder = decoders.WordPiece(prefix=_PREFIX)
 
@@ -101,6 +99,22 @@ def train_wordpiece(
     remedy = "A word with one is [UNK]; --kind bpe spells every text as bytes."
     alphabets.say_left_out(encode, vocab["[UNK]"], characters, remedy)
     return written
+
+
+def _wordpiece(vocab: dict[str, int], normalizer: Any) -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(
+        models.WordPiece(
+            vocab,
+            unk_token="[UNK]",
+            continuing_subword_prefix=_PREFIX,
+            max_input_chars_per_word=_MOST_CHARACTERS,
+        )
+    )
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
 
 
 def train_bpe(
@@ -153,6 +167,14 @@ def train_bpe(
 def _stands_alone(character: str) -> bool:
     """Whether BERT's normalization makes a word of it, as of a Chinese character."""
     return alphabets.script_of(character) == "CJK"
+
+
+def _say_dropped(before: alphabets.Characters, normalize: Callable[[str], str]) -> None:
+    """Prints which characters but marks are left out, such as the joiners of Persian and Indian words."""
+    counts = {c: n for c, n in before.counts.items() if not unicodedata.category(c).startswith("M")}
+    dropped = {c: read_as for c, read_as in normalization.changed(normalize, counts).items() if not read_as}
+    if said := normalization.describe(dropped, before.counts):
+        print(f"normalized: {said}; BERT's vocabularies do so too (--kind bpe keeps all)", file=sys.stderr)
 
 
 def _say_stripped(before: alphabets.Characters, normalize: Callable[[str], str]) -> None:

@@ -40,7 +40,7 @@ def _apart() -> str:
     """Where a mark stands behind something with which no sequence of SentencePiece's table has it."""
     composed, bases, following = set(), set(), collections.defaultdict(set)
     for letter in _composed():
-        first, *marks = unicodedata.normalize("NFD", letter)
+        first, *marks = [*unicodedata.normalize("NFD", letter)]
         parts = [first, *marks] if _is_mark(first) else marks
         for mark, other in itertools.pairwise(parts):
             following[mark].add(other)

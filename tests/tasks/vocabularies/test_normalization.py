@@ -1,5 +1,6 @@
 """Characters that a vocabulary reads as others: what is said of them, and a vocabulary that keeps all."""
 
+import functools
 import json
 import random
 
@@ -8,7 +9,13 @@ import pytest
 from convert import check_vocabulary
 from convert.model_files.hf import hf_tokenizer, tokenizer_json
 from tasks.sources import corpora
-from tasks.vocabularies import SentencePieceVocabulary, build_command, sentencepiece_models, tokenizer_texts
+from tasks.vocabularies import (
+    SentencePieceVocabulary,
+    build_command,
+    normalization,
+    sentencepiece_models,
+    tokenizer_texts,
+)
 from tests.convert import vocabularies
 
 
@@ -72,3 +79,13 @@ def test_normalizations_that_there_are(corpus, tmp_path, capsys):
     with pytest.raises(SystemExit):
         _build(corpus, tmp_path, "--kind", "bpe", "--normalization", "none")
     assert "--normalization is a flag of --kind sentencepiece" in capsys.readouterr().err
+
+
+def test_a_joiner_is_read_as_a_blank_and_said_so(corpus, tmp_path):
+    """Persian words fall apart at it; it was said to be read as nothing."""
+    model = _build(corpus, tmp_path)
+    opened = SentencePieceVocabulary(str(model)).tokenizer
+    read_as = normalization.changed(
+        functools.partial(normalization.by_sentencepiece, opened), "\u200c\u200d\u200fa\u00ad，"
+    )
+    assert read_as == {"\u200c": " ", "\u200f": " ", "，": ","}

@@ -1,6 +1,7 @@
 """Training WordPiece and byte-level BPE: what is in the files, the same ones each time, and the command."""
 
 import json
+import random
 import subprocess
 import sys
 import unicodedata
@@ -160,3 +161,20 @@ def test_the_check_against_transformers(text, tmp_path, capsys):
     config.write_text(config.read_text().replace('"mask_token": "[MASK]"', '"mask_token": "[SEP]"'))
     assert check_vocabulary.main([str(tmp_path)]) == 1
     assert "DISAGREES: The mask token is 3 in transformers" in capsys.readouterr().out
+
+
+def test_wordpiece_of_scripts_without_blanks_and_with_joiners(tmp_path, capsys):
+    """A clause of Thai is a word; the library's limit of 100 characters made it [UNK] as a whole."""
+    words = ["ภาษา", "ไทย", "ไม่มี", "ช่องว่าง", "ระหว่าง", "คำ", "ผู้ใหญ่", "บ้าน", "เมือง", "หลวง"]
+    numbers = random.Random(0)
+    clauses = ["".join(numbers.choices(words, k=40)) for _ in range(60)]
+    persian = ["می\u200cخواهم کتاب\u200cها را"] * 60
+    corpus = tmp_path / "text.txt"
+    corpus.write_text("\n".join([*clauses, *persian]), encoding="utf-8")
+    source = TrainingText(corpora.HuggingFaceSource({"train": str(corpus)}))
+    file = tokenizer_training.train_wordpiece(source, tmp_path / "tokenizer.json", vocab_size=256)
+    vocabulary = TokenizerVocabulary(str(file))
+    assert min(map(len, clauses)) > 100
+    assert [vocabulary.decode(vocabulary.encode(clause)) for clause in clauses] == clauses
+    assert "read as others: '\\u200c' as '' 120 times; BERT's" in capsys.readouterr().err
+    assert vocabulary.decode(vocabulary.encode("می\u200cخواهم")) == "میخواهم"
