@@ -258,10 +258,12 @@ def accumulate_gradients(
     def accumulate(carry, i):
         grads, metrics = carry
         part_grads, part_metrics = gradient_fn(params, microbatch(i), jax.random.fold_in(rng, i))
-        grads = jax.tree.map(lambda total, g: total + shares[i] * g.astype(jnp.float32), grads, part_grads)
+        # The mean over no targets is 0 / 0, and counts nothing.
+        part_of_whole = lambda x: jnp.where(shares[i] == 0, 0.0, shares[i] * x.astype(jnp.float32))  # noqa: E731
+        grads = jax.tree.map(lambda total, g: total + part_of_whole(g), grads, part_grads)
         for name, metric in part_metrics.items():
             if isinstance(metric, metrics_lib.Ratio) and metrics_lib.is_of_minimized_loss(name):
-                part_metrics[name] = dataclasses.replace(metric, total=metric.total * shares[i])
+                part_metrics[name] = dataclasses.replace(metric, total=part_of_whole(metric.total))
         return (grads, metrics_lib.add_microbatches(metrics, part_metrics)), None
 
     zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)

@@ -29,6 +29,7 @@ from limba.files.local_paths import local_path
 from limba.gin_config import importing
 from tasks import objectives
 from tasks.objectives.hashing import mix
+from tasks.pipeline.cached import task_of_today
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +43,14 @@ class Cache:
 
     Raises:
       FileNotFoundError: if there is no finished cache.
-      ValueError: if the cache belongs to another task, split or lengths, is damaged, or older than its sources.
+      ValueError: if the cache belongs to another task, split or lengths, is damaged, or older than its sources or its
+        task.
     """
 
     def __init__(self, directory: str | Path, config: contract.DatasetConfig):
         self.folder = local_path(directory) / config.split
-        command = f"limba cache {config.name} --split {config.split} --out {directory}"
+        lengths = dict(config.task_feature_lengths or {})
+        command = _command(config, lengths, directory)
         if not (self.folder / "manifest.json").is_file():
             raise FileNotFoundError(f"There is no finished cache in {self.folder}; make it: {command}")
         manifest = read_manifest(self.folder)
@@ -55,19 +58,25 @@ class Cache:
         for name, asked in (
             ("task", config.name),
             ("split", config.split),
-            ("lengths", dict(config.task_feature_lengths or {})),
+            ("lengths", lengths),
         ):
             if manifest[name] != asked:
                 raise ValueError(
                     f"The cache {self.folder} was made with {name} {manifest[name]!r}, and the configuration asks for "
-                    f"{asked!r}; make another cache with {command}, or ask for its values."
+                    f"{asked!r}. Ask for its values, or make a cache in another folder: {command}"
                 )
         if config.pack:
             raise ValueError(
                 f"The cache {self.folder} cannot be read with DatasetConfig.pack; set PACK to False, or read the "
                 "task itself."
             )
-        check_files(manifest["files"], f"The cache {self.folder} is stale", f"Remove it and make it again: {command}")
+        again = f"Remove it and make it again: {command}"
+        check_files(manifest["files"], f"The cache {self.folder} is stale", again)
+        if changes := task_of_today.differences(manifest, config):
+            raise ValueError(
+                f"The cache {self.folder} is stale: the task {config.name!r} makes other data now "
+                f"({'; '.join(changes)}). {again}"
+            )
         self.num_examples = manifest["num_examples"]
         self._lengths = manifest["lengths"]
         self._tokens: dict[str, np.ndarray] = {}
@@ -106,6 +115,13 @@ class Cache:
         for row, start, length in zip(rows, starts, lengths, strict=True):
             row[:length] = tokens[start : start + length]
         return rows, lengths
+
+
+def _command(config: contract.DatasetConfig, lengths: Mapping[str, int], directory: str | Path) -> str:
+    """The command that makes a cache."""
+    module = f" --module {config.module}" if config.module else ""
+    tokens = ",".join(f"{name}={length}" for name, length in lengths.items())
+    return f"limba cache {config.name}{module} --split {config.split} --sequence_length {tokens} --out {directory}"
 
 
 class CachedBatches:

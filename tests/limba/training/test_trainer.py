@@ -101,6 +101,26 @@ def test_microbatches_give_the_gradient_of_the_whole_batch(factor):
     _assert_same(results[1], results[0])
 
 
+@pytest.mark.parametrize("factor", ["NUM_REAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE"])
+def test_a_microbatch_without_targets_counts_nothing(factor):
+    """Rows of masked labels alone: the whole batch has targets, and its gradient is finite."""
+    model, results = small.model(loss_normalizing_factor=factor, **small.TINY), []
+    params, batch = small.random_params(model), small.batch(0)
+    weights = np.array(batch["decoder_target_tokens"] > 0, np.float32)
+    weights[::4] = 0.0
+    for num_microbatches in (1, 4):
+        trainer = small.make_trainer(model, num_microbatches=num_microbatches)
+        rows = {**batch, "decoder_loss_weights": weights}
+        grads, metrics = trainer.partitioner.jit(trainer.gradients)(params, rows, jax.random.key(0))
+        results.append(([x.compute() for x in jax.tree.leaves(metrics, is_leaf=_is_metric)], jax.device_get(grads)))
+    assert np.isfinite(results[0][0]).all()
+    _assert_same(results[1], results[0])
+
+
+def _is_metric(x):
+    return hasattr(x, "compute")
+
+
 def _temporary_bytes(num_microbatches):
     trainer = small.make_trainer(_one_layer(), num_microbatches=num_microbatches)
     batch = {name: jax.ShapeDtypeStruct((64, *x.shape[1:]), x.dtype) for name, x in small.batch(0, 1, 64, 32).items()}

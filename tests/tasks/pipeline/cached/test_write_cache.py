@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from limba.data import contract
+from tasks import objectives, pretraining
 from tasks.diacritics import diacritics_tasks
 from tasks.pipeline import task_batches
 from tasks.pipeline.cached import cached_data, write_cache
+from tasks.registry.tasks import TaskRegistry
 from tasks.sources import corpora
 from tasks.vocabularies import ByteVocabulary
 
@@ -179,3 +181,49 @@ def test_errors(task, mixture, tmp_path):
     with pytest.raises(SystemExit, match="error: There is no task or mixture 'test_tak'"):
         make_cache(tmp_path, "test_tak")
     assert not (tmp_path / "train").exists()
+
+
+def _register(name, data_files, vocabulary, **options):
+    return pretraining.register_pretraining_task(name, data_files=data_files, vocabulary=vocabulary, **options)
+
+
+def _new_shard(corpus, data_files):
+    (corpus / "train-9.jsonl").write_text('{"text": "one more document", "n": 25}\n')
+    _register("test_of_today", data_files, ByteVocabulary(100))
+
+
+def _other_bytes(corpus, data_files):
+    _register("test_of_today", data_files, ByteVocabulary(150))
+
+
+def _other_spans(corpus, data_files):
+    _register("test_of_today", data_files, ByteVocabulary(100), objective=objectives.SpanCorruption(0.15, 3.1))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_new_shard, r"source\.files\.train-9\.jsonl is new"),
+        (_other_bytes, "vocabulary has changed, it had 359 ids and has 409"),
+        (_other_spans, "preprocessors was .*mean_noise_span_length=3.0.* and is .*mean_noise_span_length=3.1"),
+    ],
+)
+def test_a_cache_of_the_task_of_yesterday_is_refused(corpus, data_files, tmp_path, change, words):
+    """Files, vocabulary and lengths that the cache names are as they were; the task of its name has others."""
+    lengths = {"inputs": 64, "targets": 14}
+    task = _register("test_of_today", data_files, ByteVocabulary(100))
+    make_cache(tmp_path / "cache", "test_of_today")
+    first = next(open_cache(tmp_path / "cache", lengths, name="test_of_today"))
+    TaskRegistry.remove(task.name)
+    assert next(open_cache(tmp_path / "cache", lengths, name="test_of_today")).keys() == first.keys()
+    change(corpus, data_files)
+    with pytest.raises(
+        ValueError, match=rf"is stale: the task 'test_of_today' makes other data now \({words}"
+    ) as error:
+        open_cache(tmp_path / "cache", lengths, name="test_of_today")
+    again = f"limba cache test_of_today --split train --sequence_length {SPANS} --out {tmp_path / 'cache'}"
+    assert str(error.value).endswith(again)
+    for file in corpus.glob("train-*"):  # a machine that has the cache alone compares what it can
+        file.unlink()
+    if change is _new_shard:
+        open_cache(tmp_path / "cache", lengths, name="test_of_today")
