@@ -28,6 +28,7 @@ class Decoding:
     top_k: int | None = None
     top_p: float | None = None
     samples: int | None = None
+    seed: int | None = None
     max_decode_length: int | None = None
 
     def __post_init__(self):
@@ -41,9 +42,15 @@ class Decoding:
         for name in ("beams", "temperature", "top_k", "top_p", "samples", "max_decode_length"):
             value, limit = getattr(self, name), 1 if name == "top_p" else None
             if value is not None and not (0 < value < math.inf and (limit is None or value <= limit)):
-                raise ValueError(f"--{name} is {value}; it is above 0{f' and at most {limit}' if limit else ''}.")
+                greedy = ": --greedy takes the likeliest token" if name == "temperature" and value == 0 else ""
+                most = f" and at most {limit}" if limit else ""
+                raise ValueError(f"--{name} is {value}; it is above 0{most}{greedy}.")
         if self.alpha is not None and not 0 <= self.alpha < math.inf:
             raise ValueError(f"--alpha is {self.alpha}; it must be at least 0 (0: no penalty).")
+        if self.seed is not None and not 0 <= self.seed < 2**32:
+            raise ValueError(f"--seed is {self.seed}; it is a whole number from 0 to {2**32 - 1}.")
+        if self.seed is not None and (search or self.greedy):
+            raise ValueError(f"--seed is of samples, and {ways[0]} draws nothing: leave it out, or give --temperature.")
 
     @property
     def _sampling(self) -> list[str]:
@@ -60,6 +67,8 @@ class Decoding:
             options: dict[str, Any] = {} if self.greedy else sampling
             decode_fn = functools.partial(decoding.temperature_sample, rescale_log_probs=False, **options)
             given = {"decode_fn": decode_fn, "num_decodes": self.samples or 1}
+        if self.seed is not None:
+            given["random_seed"] = self.seed
         if self.max_decode_length is not None:
             given["max_decode_length"] = self.max_decode_length
         return given
@@ -78,6 +87,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--top_k", type=int, metavar="K", help="sample among the K likeliest tokens")
     group.add_argument("--top_p", type=float, metavar="P", help="sample among the likeliest tokens of probability P")
     group.add_argument("--samples", type=int, metavar="N", help="samples of each line")
+    group.add_argument("--seed", type=int, metavar="N", help="of samples (0); the same seed draws the same ones")
     group.add_argument("--max_decode_length", type=int, metavar="N", help="tokens of an answer (114)")
 
 

@@ -96,10 +96,13 @@ def temperature_sample(
       `[batch, num_decodes]` in increasing order; prompts do not count.
 
     Raises:
-      ValueError: if both `topk` and `topp` are given, or `max_decode_steps` exceeds the length.
+      ValueError: if both `topk` and `topp` are given, one is below 0, or `max_decode_steps` exceeds the length.
     """
     if not (_is_traced(topk) or _is_traced(topp)) and topk and topp:
         raise ValueError(f"Decode with topk ({topk}) or with topp ({topp}), not with both; set the other to 0.")
+    for name, value in {"temperature": temperature, "topk": topk, "topp": topp}.items():
+        if isinstance(value, int | float) and value < 0:
+            raise ValueError(f"temperature_sample.{name} is {value}; it is at least 0.")
     batch, length = inputs.shape
     cache = flax.core.unfreeze(cache)
     if num_decodes > 1:

@@ -189,14 +189,12 @@ def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, lis
 def _goal_warning(metric: Mapping[str, str], where: str) -> list[str]:
     """A warning if the goal is the opposite of what the metric's name says."""
     words = {*re.split(r"[/_ ]", metric["name"].rpartition("/")[2])}
-    if words & {"loss", "nats", "perplexity"}:
-        usual = "minimize"
-    elif words & {"accuracy", "f1", "bleu", "em", "rouge1", "rouge2", "rougeL"}:
-        usual = "maximize"
-    else:
+    is_lower_better = bool(words & {"loss", "nats", "perplexity"})
+    usual = "minimize" if is_lower_better else "maximize"
+    if metric["goal"] == usual or not (is_lower_better or words & {"accuracy", "f1", "bleu", "em", "rouge1", "rougeL"}):
         return []
     text = f"metric.goal is {metric['goal']}, which keeps the worst trial by {metric['name']}; write goal: {usual}."
-    return [] if usual == metric["goal"] else [f"{where}: {text}"]
+    return [f"{where}: {text}"]
 
 
 def _is_absent_script(program: str, command: Sequence[str], file: Path) -> bool:

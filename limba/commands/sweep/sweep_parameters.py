@@ -82,7 +82,8 @@ class Parameter:
         whole = [self.low, self.high, *([] if self.q is None else [self.q])]
         if self.distribution == "int_uniform" and not all(float(number).is_integer() for number in whole):
             raise ValueError(f"parameters.{self.name}: {', '.join(map(str, whole))} must be whole for int_uniform.")
-        if (self.distribution.startswith("q_") or self.q is not None) and not self._is_usable(self.q or 0):
+        is_rounded = self.distribution.startswith("q_") or self.q is not None
+        if is_rounded and (not 0 < (self.q or 0) < math.inf or math.isinf(max(map(abs, self.bounds)) / (self.q or 1))):
             raise ValueError(f"parameters.{self.name}: q is {self.q}; {self.distribution} needs q above 0.")
         if self.q is not None and operator.gt(*self.multiples(self.q)):
             raise ValueError(
@@ -120,9 +121,6 @@ class Parameter:
             return value
         first, last = self.multiples(self.q)
         return min(max(round(value / self.q), first), last) * self.q
-
-    def _is_usable(self, q: float) -> bool:
-        return 0 < q < math.inf and all(math.isfinite(bound / q) for bound in self.bounds)
 
     def multiples(self, q: float) -> tuple[int, int]:
         """The first and the last multiple of `q` between the bounds, divided by it."""

@@ -34,20 +34,16 @@ def table(sweep: Sweep, trials: Sequence[Trial]) -> str:
 
 
 def remark(sweep: Sweep, trials: Sequence[Trial]) -> str:
-    """A sentence about trials whose evaluations had other targets, so that their results do not compare; "" if none.
-
-    Nats per character compare between vocabularies and objectives.
-    """
+    """A sentence about trials that do not compare, because their evaluations had other targets; "" if none."""
     if sweep.metric.endswith("nats_per_character"):
         return ""
     groups: dict[tuple[float | None, ...], list[str]] = {}
     for trial in trials:
         if trial.status == "done" and (targets := _targets(trial, sweep.metric)):
             groups.setdefault(targets, []).append(str(trial.number))
-    if len(groups) < 2:
-        return ""
     named = "; ".join(f"trial {', '.join(numbers)}: {size or 0:,.0f} tokens" for (size, _), numbers in groups.items())
-    return f"The trials were evaluated on different targets, so their {sweep.metric} does not compare ({named})."
+    said = f"The trials were evaluated on different targets, so their {sweep.metric} does not compare ({named})."
+    return said if len(groups) > 1 else ""
 
 
 def _targets(trial: Trial, metric: str) -> tuple[float | None, ...]:

@@ -23,6 +23,7 @@ def test_ways_to_decode():
     assert _way("--beams", "4") == (decoding.beam_search, {"alpha": 0.6}, 4)
     assert _way("--beams", "4", "--alpha=0") == (decoding.beam_search, {"alpha": 0.0}, 4)
     assert _way("--greedy") == (decoding.temperature_sample, {"rescale_log_probs": False}, 1)
+    assert _arguments("--seed=5") == {"random_seed": 5} and _arguments("--samples=2", "--seed=5")["random_seed"] == 5
     top_p = {"temperature": 1.0, "topk": 0, "topp": 0.9, "rescale_log_probs": False}
     assert _way("--top_p=0.9", "--samples=3") == (decoding.temperature_sample, top_p, 3)
 
@@ -36,6 +37,10 @@ def test_ways_to_decode():
         (("--top_p=1.5",), "--top_p is 1.5; it is above 0 and at most 1"),
         (("--beams=0",), "--beams is 0; it is above 0"),
         (("--temperature=nan",), "--temperature is nan; it is above 0"),
+        (("--temperature=0",), "--temperature is 0.0; it is above 0: --greedy takes the likeliest token"),
+        (("--seed=-1",), "--seed is -1; it is a whole number from 0"),
+        (("--seed=1", "--beams=2"), "--seed is of samples, and --beams draws nothing"),
+        (("--seed=1", "--greedy"), "--seed is of samples, and --greedy draws nothing"),
         (("--alpha=-3",), "--alpha is -3.0; it must be at least 0"),
     ],
 )

@@ -190,6 +190,10 @@ def test_callbacks_see_the_state_and_change_it():
 def test_contradictory_options():
     with pytest.raises(ValueError, match=r"topk \(5\) or with topp"):
         decoding.temperature_sample(_empty(1, 1), {}, _fixed_logits([0.5, 0.5]), 1, topk=5, topp=0.9)
+    for name in ("temperature", "topk", "topp"):  # they would be greedy, or keep all tokens
+        options = {"topk": 0, name: -1}
+        with pytest.raises(ValueError, match=f"temperature_sample.{name} is -1; it is at least 0"):
+            decoding.temperature_sample(_empty(1, 1), {}, _fixed_logits([0.5, 0.5]), 1, **options)
     with pytest.raises(ValueError, match="max_decode_steps is 4"):
         decoding.temperature_sample(_empty(1, 3), {}, _fixed_logits([0.5, 0.5]), 1, max_decode_steps=4)
 
