@@ -43,8 +43,12 @@ def open_means(paths: Sequence[AnyPath]) -> dict[str, "Mean"]:
     """The mean of each parameter over the checkpoints, by name. Parts that only a pre-training needs are left out.
 
     Raises:
-      ValueError: if the checkpoints have other parameters, or of other shapes.
+      ValueError: if the checkpoints have other vocabularies or parameters, or parameters of other shapes.
     """
+    files = [file for path in paths if (file := run_folder.find_vocabulary(path))]
+    if len({storage.read_bytes(file) for file in files}) > 1:
+        found = ", ".join(map(str, files))
+        raise ValueError(f"The checkpoints have several vocabularies ({found}): those of one have a mean.")
     saved = [saved_tensors.open_tensors(path) for path in paths]
     checksums = [state_checksums.SavedChecksums(path) for path in paths]
     for tensors, of_checkpoint in zip(saved, checksums, strict=True):

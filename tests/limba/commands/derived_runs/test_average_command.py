@@ -131,6 +131,20 @@ def test_other_networks_have_no_mean_and_nothing_is_left(run):
     assert [path.name for path in run.parent.iterdir()] == ["run"]
 
 
+def test_other_vocabularies_have_no_mean(run):
+    """Their tensors have the same shapes, and a row of the embedding is another piece."""
+    steps = sorted(int(path.name.rpartition("_")[2]) for path in run.glob("checkpoint_*"))[-3:]
+    for step, content in zip(steps, (b"pieces", b"pieces", b"others"), strict=True):
+        (run / f"checkpoint_{step}" / "run").mkdir(exist_ok=True)
+        (run / f"checkpoint_{step}" / "run" / "spiece.model").write_bytes(content)
+    words = (
+        rf"several vocabularies \(.*checkpoint_{steps[1]}/run/spiece.model, .*checkpoint_{steps[2]}/run/spiece.model"
+    )
+    with pytest.raises(ValueError, match=words):
+        average(str(run), 2)
+    assert not run.with_name(f"{run.name}_mean_of_2").exists()
+
+
 def test_a_damaged_tensor_is_named_and_nothing_is_left(run):
     file = run / "checkpoint_4" / "run" / "state_checksums.json"
     listed = json.loads(file.read_text())
