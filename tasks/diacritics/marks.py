@@ -16,7 +16,7 @@ from collections.abc import Mapping
 # Combining marks that stand behind letters of Latin and Greek.
 _MARKS = "\u0300-\u034e\u0350-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20dc\u20e1\ufe20-\ufe2f"
 # Where a sentence ends: its marks, closing quotes and brackets, and white space. Or a line.
-_SENTENCE_ENDS = re.compile(r"""(?<=[.!?…])["'”’»)\]]*\s+|\s*\n\s*""")
+_SENTENCE_ENDS = re.compile(r"""(?<=[.!?…؟])["'”’»)\]]*\s+|\s*\n\s*""")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,8 +24,9 @@ class Language:
     """The diacritics of a language.
 
     Attributes:
-      letters: its letters with marks, lower case and composed: a vocabulary has to have them, and the diacritic error
-        rate counts the places where they could stand. Empty: of any letter of the script.
+      letters: its letters with marks, composed, in lower case, and capitals that only they have: a vocabulary has to
+        have them, and the diacritic error rate counts the places where they could stand. Empty: of any letter of the
+        script.
       plain: letters that Unicode does not decompose, or that another script writes, with the letters typed for them.
       normalized: other forms of its letters, which targets have in their place.
       script: the letters whose marks are taken off, by the beginning of their Unicode names; empty: of none.
@@ -43,7 +44,7 @@ _D, _L, _O = {"đ": "d"}, {"ł": "l"}, {"ø": "o"}
 
 LANGUAGES: Mapping[str, Language] = {
     "ar": Language(script="", marks="\u064b\u064c\u064d\u064e\u064f\u0650\u0651\u0652\u0670"),
-    "az": Language("çğıöşü", {"ı": "i", "ə": "e"}),
+    "az": Language("çğıöşüİ", {"ı": "i", "ə": "e"}),
     "bs": Language("čćđšž", _D),
     "ca": Language("àçéèíïóòúü"),
     "cs": Language("áčďéěíňóřšťúůýž"),
@@ -80,7 +81,7 @@ LANGUAGES: Mapping[str, Language] = {
     "sq": Language("çë"),
     "sr": Language("čćđšž", _D),
     "sv": Language("åäö"),
-    "tr": Language("çğıöşüâ", {"ı": "i"}),
+    "tr": Language("çğıöşüâİ", {"ı": "i"}),
     "vi": Language("àáâãèéêìíòóôõùúýăđĩũơưạảấầẩẫậắằẳẵặẹẻẽếềểễệỉịọỏốồổỗộớờởỡợụủứừửữựỳỵỷỹ", _D),
     "yo": Language("àáèéẹìíòóọùúṣ"),
 }
@@ -126,7 +127,7 @@ class Rules:
         return letter in self.places if self.places else letter.isalpha()
 
     def with_marks(self, text: str) -> str:
-        """A text as it is learned: letters composed, other forms of them normalized."""
+        """A text as it is learned: letters composed, marks in Unicode's order, other forms of letters normalized."""
         if self._composed is not None:
             text = self._composed.sub(lambda match: unicodedata.normalize("NFC", match[0]), text)
         return text.translate(self._normalized)
@@ -168,6 +169,8 @@ def _make_rules(language: Language) -> Rules:
         of_script = _character_class(bases)
         composed = re.compile(f"{of_script}[{_MARKS}]+")
         marked = re.compile(f"(?<={of_script})[{_MARKS}]+")
+    elif language.marks:
+        composed = re.compile(f"[{language.marks}]{{2,}}")
     letters = frozenset(letter for lower in language.letters for letter in _cases(lower))
     carry = letters or {chr(code) for code, base in plain.items() if base}
     places = frozenset(plain.get(ord(letter), letter) for letter in carry)

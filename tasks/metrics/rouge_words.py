@@ -1,4 +1,4 @@
-"""Words of texts in other alphabets than the Latin one, for ROUGE; rouge-score keeps a-z and 0-9 alone."""
+"""Words of texts in other alphabets than the Latin one, for ROUGE and BLEU; rouge-score keeps a-z and 0-9 alone."""
 
 import collections
 import functools
@@ -15,6 +15,9 @@ _WITHOUT_BLANKS = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uf900-\ufaff\U00020000-\U0003ffff]"
 )
+
+# Above this share of letters that rouge-score drops, a warning says so; English texts with some names are below.
+_DROPPED = 0.02
 
 # With the quotation marks and brackets that close behind it.
 _END_OF_SENTENCE = re.compile(r"([.!?…][\"'”’»)\]]*)\s+")
@@ -41,9 +44,29 @@ def tokenizer_for(references: Sequence[str]) -> UnicodeWords | None:
     letters = {character: count for character, count in counts.items() if character.isalpha()}
     num_latin = sum(count for character, count in letters.items() if "LATIN" in unicodedata.name(character, ""))
     if 2 * num_latin >= sum(letters.values()):
+        if sum(n for letter, n in letters.items() if not letter.isascii()) > _DROPPED * sum(letters.values()):
+            _log_once(
+                "ROUGE takes letters beyond a-z for blanks, as in T5: words that differ in them may count as the same. "
+                "tokenizer=rouge_words.UnicodeWords() of text_metrics.rouge takes whole words.",
+                logging.WARNING,
+            )
         return None
-    _log_once()
+    _log_once(
+        "Most letters of the references are not Latin, and rouge-score's tokenizer would drop them: "
+        "ROUGE takes Unicode words, and characters in scripts without blanks (Chinese, Japanese, Thai)."
+    )
     return UnicodeWords()
+
+
+def warn_without_blanks(references: Sequence[str], tokenizer: str) -> None:
+    """Warns where BLEU's words are what blanks separate, and the references have none between their words."""
+    letters = [character for text in references for character in text if character.isalpha()]
+    if tokenizer in ("intl", "13a") and 2 * sum(map(bool, map(_WITHOUT_BLANKS.match, letters))) > len(letters):
+        _log_once(
+            f"The references have no blanks between words, where BLEU's tokenizer {tokenizer!r} splits: the score is "
+            "near 0. text_metrics.bleu takes tokenizer='zh' for Chinese, 'ja-mecab' for Japanese, 'char' for all.",
+            logging.WARNING,
+        )
 
 
 def _is_of_word(character: str) -> bool:
@@ -77,8 +100,5 @@ def lines_of_scripts(text: str) -> str:
 
 
 @functools.cache
-def _log_once() -> None:
-    logger.info(
-        "Most letters of the references are not Latin, and rouge-score's tokenizer would drop them: "
-        "ROUGE takes Unicode words, and characters in scripts without blanks (Chinese, Japanese, Thai)."
-    )
+def _log_once(message: str, level: int = logging.INFO) -> None:
+    logger.log(level, message)

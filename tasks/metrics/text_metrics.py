@@ -64,6 +64,7 @@ def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str], tok
     references = [list(targets)] if isinstance(targets[0], str) else [list(reference) for reference in targets]
     for reference in references:
         check_texts(reference, predictions)
+    rouge_words.warn_without_blanks([*map(str, references[0])], tokenizer)
     score = metric_packages.optional("sacrebleu").corpus_bleu(
         list(predictions), references, smooth_method="exp", smooth_value=0.0, force=False, tokenize=tokenizer
     )

@@ -104,14 +104,8 @@ def train_wordpiece(
 def _wordpiece(vocab: dict[str, int], normalizer: Any) -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    tokenizer = Tokenizer(
-        models.WordPiece(
-            vocab,
-            unk_token="[UNK]",
-            continuing_subword_prefix=_PREFIX,
-            max_input_chars_per_word=_MOST_CHARACTERS,
-        )
-    )
+    options = {"continuing_subword_prefix": _PREFIX, "max_input_chars_per_word": _MOST_CHARACTERS}
+    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", **options))
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return tokenizer

@@ -11,7 +11,7 @@ import collections
 import functools
 import itertools
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 # No text has this code point: Unicode keeps it for programs.
@@ -38,43 +38,18 @@ def is_one(step: Mapping[str, Any]) -> bool:
 @functools.cache
 def _apart() -> str:
     """Where a mark stands behind something with which no sequence of SentencePiece's table has it."""
+    is_mark = lambda character: unicodedata.category(character).startswith("M")  # noqa: E731
     composed, bases, following = set(), set(), collections.defaultdict(set)
-    for letter in _composed():
-        first, *marks = [*unicodedata.normalize("NFD", letter)]
-        parts = [first, *marks] if _is_mark(first) else marks
-        for mark, other in itertools.pairwise(parts):
-            following[mark].add(other)
-        if not _is_mark(letter):
-            composed.add(letter)
-            bases.add(first)
-    others = {base for base in bases if not unicodedata.category(base).startswith("L")}
-    behind = rf"(?<=[\p{{M}}{_ranges(composed)}])|(?<=[^\p{{L}}\p{{M}}{_ranges(others)}])"
-    known = "|".join(f"(?<={_escaped(mark)})[{_ranges(following[mark])}]" for mark in sorted(following))
-    return rf"(?:{behind})(?=\p{{M}})(?!{known})"
-
-
-def _composed() -> Iterator[str]:
-    """The letters that are one character in NFC and several in NFD, but for Korean ones, which have no marks."""
-    for letter in map(chr, range(0xC0, 0x3100)):
+    for letter in map(chr, range(0xC0, 0x3100)):  # Korean letters, which are behind, have no marks.
         apart = unicodedata.normalize("NFD", letter)
-        if apart != letter and unicodedata.normalize("NFC", apart) == letter:
-            yield letter
-
-
-def _is_mark(character: str) -> bool:
-    return unicodedata.category(character).startswith("M")
-
-
-def _ranges(characters: Iterable[str]) -> str:
-    """Characters as the inside of a class of a regular expression."""
-    found: list[list[str]] = []
-    for character in sorted(characters):
-        if found and ord(character) == ord(found[-1][1]) + 1:
-            found[-1][1] = character
-        else:
-            found.append([character, character])
-    return "".join(_escaped(a) if a == b else f"{_escaped(a)}-{_escaped(b)}" for a, b in found)
-
-
-def _escaped(character: str) -> str:
-    return rf"\x{{{ord(character):x}}}"
+        if apart == letter or unicodedata.normalize("NFC", apart) != letter:
+            continue
+        for mark, other in itertools.pairwise(apart if is_mark(apart[0]) else apart[1:]):
+            following[mark].add(other)
+        if not is_mark(letter):
+            composed.add(letter)
+            bases.add(apart[0])
+    others = {base for base in bases if not unicodedata.category(base).startswith("L")}
+    behind = rf"(?<=[\p{{M}}{''.join(sorted(composed))}])|(?<=[^\p{{L}}\p{{M}}{''.join(sorted(others))}])"
+    known = "|".join(f"(?<={mark})[{''.join(sorted(following[mark]))}]" for mark in sorted(following))
+    return rf"(?:{behind})(?=\p{{M}})(?!{known})"

@@ -86,3 +86,18 @@ def test_sentences():
         *("El zice: „Vin!”", "(Da?)", "Apoi 3.5 lei.", "A doua linie", "…și gata...", '"Chiar?"', "Nu")
     ]
     assert marks.sentences(" \n ") == []
+
+
+def test_capital_i_with_a_dot_is_a_letter_of_turkish():
+    """Its mark was at no place, so that the error rate of "Istanbul" was 0."""
+    for code in ("tr", "az"):
+        assert "I" in marks.rules_of(code).places and "İ" in marks.rules_of(code).letters
+        assert marks.rules_of(code).without_marks("İI ıi") == "II ii"
+
+
+def test_signs_have_one_order_and_arabic_questions_end():
+    """A shadda is typed before its vowel, and stands behind it in Unicode's form NFC."""
+    typed, canonical = "م\u0651\u064e", "م\u064e\u0651"
+    assert marks.rules_of("ar").with_marks(typed) == marks.rules_of("ar").with_marks(canonical) == canonical
+    assert marks.rules_of("he").with_marks("ש\u05bc\u05c1\u05b8") == "ש\u05b8\u05bc\u05c1"
+    assert marks.sentences("هل أنت بخير؟ نعم.") == ["هل أنت بخير؟", "نعم."]

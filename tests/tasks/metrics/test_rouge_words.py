@@ -55,3 +55,22 @@ def test_other_words_are_logged_once(caplog: pytest.LogCaptureFixture):
     assert [message.partition(",")[0] for message in caplog.messages] == [
         "Most letters of the references are not Latin"
     ]
+
+
+def test_latin_letters_that_are_dropped_are_said(caplog: pytest.LogCaptureFixture):
+    """Vietnamese words that differ in their tones alone are the same for rouge-score."""
+    rouge_words._log_once.cache_clear()
+    texts = ["là lá lạ lả lã"], ["lá là lả lã lạ"]
+    text_metrics.rouge(["a house of the naïve people, and all of the other words of a text in English"], ["a"])
+    assert not caplog.messages and text_metrics.rouge(*texts)["rougeLsum"] == 100
+    assert "ROUGE takes letters beyond a-z for blanks" in caplog.text
+    assert text_metrics.rouge(*texts, tokenizer=rouge_words.UnicodeWords())["rougeLsum"] == pytest.approx(60)
+
+
+def test_bleu_of_texts_without_blanks_is_said(caplog: pytest.LogCaptureFixture):
+    rouge_words._log_once.cache_clear()
+    texts = ["今天天气很好，我们去北京吧。"], ["今天天气很好，我们去上海吧。"]
+    assert text_metrics.bleu(["добрий день, світе мій"], ["добрий день, світе мій"])["bleu"] == pytest.approx(100)
+    assert text_metrics.bleu(*texts, tokenizer="zh")["bleu"] > 60 and not caplog.messages
+    assert text_metrics.bleu(*texts, tokenizer="13a")["bleu"] == 0
+    assert "BLEU's tokenizer '13a' splits: the score" in caplog.text
