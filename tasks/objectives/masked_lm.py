@@ -25,7 +25,8 @@ class MaskedLM:
     Attributes:
       noise_density: the share of tokens that is to be predicted; 0.15 in BERT, 0.3 in ModernBERT.
       mask_rate, random_token_rate: of these tokens, how many become [MASK] and how many another token; the others stay.
-      whole_words: mask all pieces of a word or none. A word that the masked tokens have no room for is left.
+      whole_words: mask all pieces of a word or none. A word that the masked tokens have no room for is left. Of one
+        with more pieces than all of them, as a clause of Chinese in byte-level BPE, single tokens are masked.
       pairs: "next_sentence" (BERT), "sentence_order" (ALBERT) or "" for rows of one segment; see
         `sentence_pairs.arrange`.
     """
@@ -138,12 +139,15 @@ class MaskedLM:
         batch, longest = tokens.shape
         text = is_text(tokens, lengths)
         keys = random_keys(seeds, longest, draw=0)
+        budget = self._num_masked(lengths)[:, None]
         word = np.broadcast_to(np.arange(longest), tokens.shape)
         if self.whole_words:
             assert ids.continues_word is not None
             begins = ~ids.continues_word[tokens]
             begins[:, 0] = True
             begins |= np.arange(longest) == border[:, None]
+            number = np.cumsum(begins) - 1
+            begins |= np.bincount(number)[number].reshape(begins.shape) > budget
             word = np.cumsum(begins, axis=1) - 1
             keys = np.take_along_axis(keys, word, axis=1)
         # Words in a random order, the tokens of each together, padding last.
@@ -154,10 +158,7 @@ class MaskedLM:
         # Tokens up to the end of each word: the first end at or after a place.
         place = np.broadcast_to(np.arange(1, longest + 1), tokens.shape)
         until = np.minimum.accumulate(np.where(ends, place, longest)[:, ::-1], axis=1)[:, ::-1]
-        budget = self._num_masked(lengths)[:, None]
         taken = until <= budget
-        # A first word longer than all that may be masked: as much of it as there is room for.
-        taken |= ~taken[:, :1] & (place <= budget)
         chosen = np.zeros((batch, longest), bool)
         np.put_along_axis(chosen, order, taken, axis=1)
         return chosen & text
