@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
         _print_commands(sweep, folder)
         return 0
     proposals.check(sweep)
-    sweep_folder = SweepFolder(folder, sweep.identity)
+    sweep_folder = SweepFolder(folder, sweep.identity, sweep.recipes)
     try:
         again = " ".join(map(shell_words.quoted, ["limba", "sweep", *argv, *([] if flags.retry else ["--retry"])]))
         return _run_sweep(sweep, sweep_folder, flags.retry, again)

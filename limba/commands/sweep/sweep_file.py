@@ -15,6 +15,7 @@ import difflib
 import json
 import math
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,11 @@ class Sweep:
                 )
 
     @property
+    def recipes(self) -> dict[str, int]:
+        """The checksums of the gin files."""
+        return {name: zlib.crc32(Path(name).read_bytes()) for name in self.gin_files if Path(name).is_file()}
+
+    @property
     def identity(self) -> dict[str, Any]:
         """The settings, as JSON, that must stay the same when a sweep resumes."""
         changeable = ("trials", "parallel", "devices", "slurm", "file")
@@ -165,7 +171,7 @@ def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, lis
         )
     devices = _words(content, "devices", file)
     sweep = Sweep(
-        name=_text(content, "name", file) or file.stem,
+        name=str(content.get("name") or file.stem),
         method=content["method"],
         metric=metric["name"],
         maximize=metric["goal"] == "maximize",
@@ -176,7 +182,7 @@ def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, lis
         script_flags=script_flags,
         gin_files=_words(content, "gin_files", file),
         gin_bindings=_words(content, "gin_bindings", file),
-        project=_text(content, "project", file),
+        project=str(content["project"]) if "project" in content else None,
         parallel=_whole(content.get("parallel", len(devices) or 1), "parallel", file),
         devices=devices,
         slurm=_words(content, "slurm", file) if content.get("slurm") is not None else None,
@@ -246,13 +252,6 @@ def _words(content: Mapping[str, Any], name: str, file: Path) -> tuple[str, ...]
     if not isinstance(given, list) or not all(isinstance(word, str | int | float) for word in given):
         raise ValueError(f"{file}: {name} is {shown(given)}; it is a list: {name}: [{given if given else '…'}].")
     return tuple(map(str, given))
-
-
-def _text(content: Mapping[str, Any], name: str, file: Path) -> str | None:
-    given = content.get(name)
-    if given is not None and (isinstance(given, bool) or not isinstance(given, str | int | float)):
-        raise ValueError(f"{file}: {name} is {shown(given)}; it is a text.")
-    return None if given is None else str(given)
 
 
 def _whole(value: Any, name: str, file: Path, least: int = 1) -> int:

@@ -133,8 +133,6 @@ def plain_value(value: Any) -> Any:
     """A value of the file, with `1e-5` as a number: PyYAML reads it as a text because it has no point."""
     if isinstance(value, list):
         return [plain_value(x) for x in value]
-    if isinstance(value, dict):
-        return {key: plain_value(x) for key, x in value.items()}
     if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value):
         return float(value)
     return value

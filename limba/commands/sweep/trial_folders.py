@@ -90,7 +90,7 @@ class SweepFolder:
       ValueError: if another `limba sweep` has locked it, or if it holds a different sweep.
     """
 
-    def __init__(self, path: Path, identity: Mapping[str, Any]):
+    def __init__(self, path: Path, identity: Mapping[str, Any], recipes: Mapping[str, int] | None = None):
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
         self._lock = (path / "lock").open("w")
@@ -101,7 +101,11 @@ class SweepFolder:
             before = json.loads(record.read_text("utf-8"))
             if changed := sorted(name for name in identity if before.get(name) != identity[name]):
                 self._change(changed)
-        storage.replace_text(record, json_text.dumps(identity, indent=1, ensure_ascii=False) + "\n")
+            crcs = before.get("recipes") or {}
+            if edited := [name for name in crcs if (recipes or {}).get(name) != crcs[name]]:
+                logger.warning("%s changed since earlier trials, which may not compare.", ", ".join(edited))
+        kept = {**identity, "recipes": recipes}
+        storage.replace_text(record, json_text.dumps(kept, indent=1, ensure_ascii=False) + "\n")
 
     def _change(self, changed: Sequence[str]) -> None:
         """Makes room for other settings: the trials get a new name, or are judged by the new metric.

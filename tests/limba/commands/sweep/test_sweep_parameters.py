@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from limba.commands.sweep import proposals, sweep_file, sweep_parameters, sweep_report
+from limba.commands.sweep import proposals, sweep_file, sweep_parameters, sweep_report, trial_folders
 from limba.commands.sweep.trial_folders import Trial
 
 SHARES = [n / 40 for n in range(40)]
@@ -66,7 +66,7 @@ def test_descriptions_that_contradict_themselves(description, words):
 
 
 def test_numbers_in_lists():
-    assert sweep_parameters.parse("x", {"values": [["1e-4", 2], {"a": "1e-3"}]}).values == ([1e-4, 2], {"a": 1e-3})
+    assert sweep_parameters.parse("x", {"values": [["1e-4", 2], "1e-3"]}).values == ([1e-4, 2], 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,20 @@ def test_a_goal_that_keeps_the_worst_trial_is_told(tmp_path, name, goal, usual):
 
 def test_a_project_that_is_no_text(tmp_path):
     assert load(tmp_path, project=5, parameters={"x": 1})[0].project == "5"
-    with pytest.raises(ValueError, match="project is a list of 1; it is a text"):
-        load(tmp_path, project=["p"], parameters={"x": 1})
+    assert load(tmp_path, parameters={"x": 1})[0].project is None
+
+
+def test_a_recipe_that_changed_between_trials_is_told(tmp_path, caplog):
+    (tmp_path / "a.gin").write_text("BATCH_SIZE = 4\n")
+    sweep, _ = load(tmp_path, gin_files=[str(tmp_path / "a.gin")], parameters={"x": 1})
+    for content, said in (("BATCH_SIZE = 4\n", False), ("BATCH_SIZE = 8\n", True), ("BATCH_SIZE = 8\n", False)):
+        folder = trial_folders.SweepFolder(tmp_path / "sweep", sweep.identity, sweep.recipes)
+        folder.new_trial(0, {"x": 1})
+        folder.close()
+        (tmp_path / "a.gin").write_text(content)
+        caplog.clear()
+        trial_folders.SweepFolder(tmp_path / "sweep", sweep.identity, sweep.recipes).close()
+        assert (f"{tmp_path / 'a.gin'} changed since earlier trials, which may not compare." in caplog.text) == said
 
 
 def _trial(folder: Path, number: int, tokens: float) -> Trial:
