@@ -35,7 +35,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("limba", "convert"),
     ("limba.commands", "tasks", "convert.vocabulary"),
 )
-MOST_FLOORS, MOST_ROOMS_OF_A_PACKAGE, MOST_LINES = 10, 15, 85_000
+MOST_FLOORS, MOST_ROOMS_OF_A_PACKAGE, MOST_LINES = 10, 15, 86_000
 MOST_FILES_OF_A_FOLDER, MOST_LINES_OF_A_FOLDER, MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 20, 2800, 450, 80
 # Longer functions, and why.
 LONG_FUNCTIONS = {("limba.train", "train"): "T5X's gin files bind its 32 arguments, which the docstring describes"}

@@ -15,7 +15,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from limba.files import json_text, storage
+from limba.files import json_text, storage, written_files
 from limba.reports import results_table, scoreboard_rows, text_figures
 
 _SHARES = ("likeliest", "among five")
@@ -109,6 +109,9 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"--out {flags.out}: its name ends with {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}.")
     if flags.picture is not None and flags.picture.suffix != ".png":
         parser.error(f"--picture {flags.picture}: its name ends with .png.")
+    for flag, file in (("--out", flags.out), ("--picture", flags.picture)):
+        if file is not None:
+            written_files.require_folder(file, flag)
     found = [row for run in flags.runs for row in scoreboard_rows.rows_of_run(run, flags.checkpoints == "all")]
     picture = _picture(flags.runs) if flags.picture is not None else None
     rows = scoreboard_rows.ngrams_once(found)

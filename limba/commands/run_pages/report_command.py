@@ -36,8 +36,7 @@ def main(argv: Sequence[str]) -> int:
         raise IsADirectoryError(f"--out {out} is a folder: name a file, such as {out / 'report.html'}.")
     if out.suffix not in (".html", ".htm") and not written_files.is_stream(out):
         parser.error(f"--out {out}: its name ends with .html.")
-    if not out.parent.is_dir() and not written_files.is_stream(out):
-        raise FileNotFoundError(f"--out {out}: the folder {out.parent} does not exist. Make it, or choose another.")
+    written_files.require_folder(out, "--out")
     bokeh_charts.version()  # what is missing is said before anything is read
     folders = list(dict.fromkeys(map(storage.as_path, flags.runs)))
     runs = [run_record.load(folder, name) for folder, name in zip(folders, names(folders), strict=True)]

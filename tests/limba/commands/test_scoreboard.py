@@ -128,3 +128,6 @@ def test_what_is_no_run_is_named(tmp_path):
         scoreboard.main([str(tmp_path / "new")])
     with pytest.raises(SystemExit):
         scoreboard.main([str(tmp_path / "a"), "--out", "board.pdf"])
+    for flag, name in (("--out", "board.csv"), ("--picture", "board.png")):
+        with pytest.raises(FileNotFoundError, match=rf"{flag} .*: the folder .*missing does not exist"):
+            scoreboard.main([str(tmp_path / "a"), flag, str(tmp_path / "missing" / name)])
