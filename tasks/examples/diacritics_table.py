@@ -45,7 +45,7 @@ def read_metrics(run: str | pathlib.Path, task: str = _TASK) -> tuple[int, dict[
       FileNotFoundError: if the run has made none.
     """
     file = pathlib.Path(run) / "metrics.jsonl"
-    lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
+    lines = [json.loads(line) for line in file.read_bytes().splitlines()] if file.exists() else []
     found = [line for line in lines if line["dataset"] == f"inference_eval/{task}"]
     if not found:
         raise FileNotFoundError(

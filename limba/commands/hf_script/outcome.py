@@ -119,7 +119,7 @@ def write_answers(directory: Path, out: Path, arguments: RunArguments, seconds: 
     """
     lines = []
     for file in sorted(directory.glob(_PREDICTIONS)):
-        lines += [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+        lines += [json.loads(line) for line in file.read_bytes().splitlines()]
     answers = arguments.row_answers
     texts = answers.lines(script_data.written(arguments, [line["prediction"] for line in lines]))
     file = out / answers.file

@@ -28,12 +28,12 @@ def test_predictions_are_written_and_measured_without_special_tokens(tmp_path):
 
 def test_a_line_of_predictions_keeps_the_blanks_of_its_text(tmp_path):
     """As the scripts write them: without those at the ends."""
-    texts = (" -, --  s   s ", "<extra_id_0>a\n\nb", "")
-    lines = [json.dumps({"inputs": {}, "prediction": text}) for text in texts]
-    (tmp_path / "t-predict.jsonl-00000-of-00001").write_text("".join(f"{line}\n" for line in lines))
+    texts = (" -, --  s   s ", "<extra_id_0>a\n\nb", "", "так\u2028й\x85і")  # Unicode's line breaks are in the files
+    lines = [json.dumps({"inputs": {}, "prediction": text}, ensure_ascii=False) for text in texts]
+    (tmp_path / "t-predict.jsonl-00000-of-00001").write_text("".join(f"{line}\n" for line in lines), "utf-8")
     arguments = from_values(KEYS | {"output_dir": str(tmp_path), "do_predict": True, "test_file": "t.csv"})[0]
     outcome.write_answers(tmp_path, tmp_path, arguments, None)
-    assert (tmp_path / "generated_predictions.txt").read_text() == "-, --  s   s\na  b\n\n"
+    assert (tmp_path / "generated_predictions.txt").read_text("utf-8") == "-, --  s   s\na  b\n\nтак й і\n"
 
 
 @pytest.mark.parametrize(
