@@ -241,6 +241,7 @@ class Cursor:
             if (table := next(self._following, None)) is None:
                 break
             table = table.select(self._schema.names)
+            table.validate(full=True)  # Texts of JSON and Parquet come without a look at their UTF-8.
             self._waiting.append(table if table.schema == self._schema else table.cast(self._schema))
             end += table.num_rows
             self._drop_before(start)

@@ -1,5 +1,7 @@
 import gzip
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tasks.sources import corpora
@@ -119,3 +121,20 @@ def test_files_without_a_known_ending_and_a_builder_are_read_as_before(tmp_path)
     assert [x["text"] for part in first.documents("train") for x in part] == ["one", "two"]
     files = [str(tmp_path / name) for name in ("a.txt", "c.csv")]
     assert sum(map(len, corpora.HuggingFaceSource({"train": files}, builder="text").documents("train"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("a.jsonl", "line 9 is not UTF-8: byte 0xec"), ("a.parquet", "Invalid UTF8")]
+)
+def test_bytes_that_are_not_utf_8_do_not_become_other_characters(tmp_path, name, words):
+    """A reader of arrays does not look at texts: a vocabulary would replace the bytes, and a training go on."""
+    texts = [*(b"good" for _ in range(8)), "мама".encode("cp1251"), b"good"]
+    if name.endswith(".jsonl"):
+        (tmp_path / name).write_bytes(b"".join(b'{"text": "' + text + b'"}\n' for text in texts))
+    else:
+        pq.write_table(pa.table({"text": pa.array(texts, pa.binary()).view(pa.string())}), tmp_path / name)
+    source = corpora.HuggingFaceSource({"train": str(tmp_path / name)})
+    with pytest.raises(http_files.BrokenFileError, match=rf"{name} cannot be read .*{words}"):
+        list(source.chunks_of("train", shuffle=False, seed=0).documents(num_epochs=1))
+    with pytest.raises(http_files.BrokenFileError, match=rf"{name} cannot be read .*{words}"):
+        list(source.numbered_documents("train"))
