@@ -22,7 +22,7 @@ def check_batches(config: contract.DatasetConfig, feature_converter: Any) -> Non
     provider = find_provider(config.mixture_or_task_name, config.module)
     tasks = get_subtasks(provider)
     if all(_is_here(task) for task in tasks):
-        with_split(provider, config.name, config.split)
+        with_split(provider, config.split)
         if converters.is_known(feature_converter) and all(_reads_here(task) for task in tasks):
             streams.Stream.open(config, provider, feature_converter, None)
             return

@@ -70,7 +70,7 @@ class Stream:
                 f"DatasetConfig.task_feature_lengths of {config.name!r} is None, which only inference evaluation "
                 "accepts: bind TASK_FEATURE_LENGTHS, such as {'inputs': 512, 'targets': 114}."
             )
-        found = with_split(provider, config.name, config.split)
+        found = with_split(provider, config.split)
         for task in get_subtasks(provider):
             if task not in found:
                 logger.warning("Task %s has no split %r and is left out.", task.name, config.split)

@@ -55,12 +55,12 @@ def tasks_with_split(provider: Any, split: str) -> list[Any]:
     return [task for task in tasks.get_subtasks(provider) if split in task.splits]
 
 
-def with_split(provider: Any, name: str, split: str) -> list[Any]:
-    """As `tasks_with_split`; raises ValueError if there is none. `name` is the provider's, for the message."""
+def with_split(provider: Any, split: str) -> list[Any]:
+    """As `tasks_with_split`; raises ValueError if there is none."""
     found = tasks_with_split(provider, split)
     if not found:
         has = ", ".join(map(repr, sorted(provider.splits)))
-        raise ValueError(f"{name!r} has no split {split!r}; it has {has}.")
+        raise ValueError(f"{provider.name!r} has no split {split!r}; it has {has}.")
     return found
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tasks.metrics import metric_packages
 from tasks.supervised.row_formats import LANGUAGES
 
 logger = logging.getLogger(__name__)
@@ -44,7 +43,7 @@ def translate(dataset: tf.data.Dataset, source_language: str, target_language: s
 
     Raises:
       ValueError: for a code that is no language's.
-      ImportError: for a language whose name the package babel has, if it is not installed.
+      ModuleNotFoundError: for a language whose name the package babel has, if it is not installed.
     """
     names = [_language(code) for code in (source_language, target_language)]
     prefix = f"translate {names[0]} to {names[1]}: "
@@ -61,7 +60,14 @@ def _language(code: str) -> str:
     if code[:2] in LANGUAGES:
         return LANGUAGES[code[:2]]
     try:
-        name = metric_packages.optional("babel").Locale(code[:2]).english_name
+        from babel import Locale  # as T5, which needs it for nothing else
+
+        name = Locale(code[:2]).english_name
+    except ModuleNotFoundError as error:
+        known = ", ".join(LANGUAGES)
+        raise ModuleNotFoundError(
+            f"The English names of {known} are known here, that of {code!r} to babel: pip install babel.", name="babel"
+        ) from error
     except ValueError as error:
         raise ValueError(f"There is no language {code!r}: give a code of two letters, such as 'uk'.") from error
     if name is None:

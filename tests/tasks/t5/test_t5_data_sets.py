@@ -1,5 +1,6 @@
 """T5's texts of its supervised data sets: the examples are those of T5's own documentation, and rarer ones."""
 
+import sys
 import types
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_names_of_other_languages_are_those_of_babel(monkeypatch, caplog):
             raise ValueError("unknown")
         return types.SimpleNamespace(english_name={"uk": "Ukrainian", "zh": "Chinese"}.get(code))
 
-    monkeypatch.setattr(t5_data_sets.metric_packages, "optional", lambda package: types.SimpleNamespace(Locale=locale))
+    monkeypatch.setitem(sys.modules, "babel", types.SimpleNamespace(Locale=locale))
     (made,) = _made(t5_data_sets.translate, {"uk": "Так.", "ro": "Da."}, source_language="uk", target_language="ro")
     assert made["inputs"] == "translate Ukrainian to Romanian: Так."
     (made,) = _made(t5_data_sets.translate, {"zh-cn": "是", "en": "Yes"}, source_language="zh-cn", target_language="en")
@@ -63,6 +64,9 @@ def test_names_of_other_languages_are_those_of_babel(monkeypatch, caplog):
         _made(t5_data_sets.translate, {"xx": "a", "en": "b"}, source_language="xx", target_language="en")
     with pytest.raises(ValueError, match=r"English name of the language 'yy' is not known"):
         _made(t5_data_sets.translate, {"yy": "a", "en": "b"}, source_language="yy", target_language="en")
+    monkeypatch.setitem(sys.modules, "babel", None)
+    with pytest.raises(ModuleNotFoundError, match=r"of de, en, fr, ro are known here, that of 'uk' to babel: pip inst"):
+        _made(t5_data_sets.translate, {"uk": "a", "en": "b"}, source_language="uk", target_language="en")
 
 
 def test_squad():
