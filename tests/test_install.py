@@ -50,8 +50,9 @@ PACKAGE_OF = {
     "starlette": "fastapi",
     "yaml": "pyyaml",
 }
-# Installed by those who have models in these libraries, and found at run time.
-UNDECLARED = {"torch", "transformers"}
+# Found at run time: those who have models in the two libraries have them, and babel is for T5's tasks of languages
+# whose names are not known here.
+UNDECLARED = {"babel", "torch", "transformers"}
 
 
 def _lock(name, environment):
