@@ -1,6 +1,8 @@
 """The script that breaks the engine line by line breaks what it says, and nothing else."""
 
 import ast
+import dataclasses
+import json
 
 import pytest
 
@@ -52,6 +54,16 @@ def test_each_changes_its_own_text_alone(tmp_path):
         broken = ast.unparse(ast.parse((tmp_path / "a.py").read_text(encoding="utf-8")))
         assert broken == whole.replace(mutant.before, mutant.after, 1) != whole
         assert not mutations.apply(mutant, tmp_path)  # the text is another now
+
+
+def test_the_chosen_ones_are_in_the_tree():
+    chosen = json.loads(mutations.CHOSEN.read_text(encoding="utf-8"))
+    assert len(chosen) == 30
+    for row in chosen:
+        assert all((mutations.ROOT / test).is_file() for test in row.pop("further_tests"))
+        text = (mutations.ROOT / row["file"]).read_text(encoding="utf-8")
+        found = [dataclasses.asdict(mutant) | {"ordinal": 0} for mutant, _ in mutations.mutants_of(text, row["file"])]
+        assert row | {"ordinal": 0} in found, row  # as `apply` finds it, wherever it stands in the function
 
 
 def test_functions_that_run_are_recorded(tmp_path):

@@ -129,21 +129,19 @@ def test_clipping_bounds_and_nan_guard():
 def test_rules_by_path_and_by_name():
     """`HParamMap`s for networks without logical axes, and T5X's spellings of the ways to factor a dim."""
     heads, rows = (adafactor.FactorDim.COLUMN, "Batch", "row"), ("row", "batch", "row")
-    rules = [("heads$", heads), ("rows$", rows), (".*", adafactor.HEURISTIC_RULE)]
+    rules = [("heads$", heads), ("rows$", rows), ("lone$", ("row", "none", "none")), (".*", adafactor.HEURISTIC_RULE)]
     optimizer = adafactor.Adafactor(
         factor_map=adafactor.HParamMap(rules),
         multiply_by_parameter_scale=adafactor.HParamMap([("bias", False), (".*", True)]),
         min_dim_size_to_factor=4,
     )
     params = {"heads": jnp.ones((2, 3, 5)), "w": jnp.ones((4, 6)), "bias": jnp.full((4,), 0.5)}
-    params["rows"] = jnp.ones((2, 3, 4))
+    params["rows"] = params["lone"] = jnp.ones((2, 3, 4))
     state = optimizer.init(params)
     assert (state["heads"].v_row.shape, state["heads"].v_col.shape) == ((3, 5), (2, 3))
     assert (state["w"].v_row.shape, state["w"].v_col.shape) == ((4,), (6,))
-    assert (state["rows"].v.shape, state["rows"].v_row.shape) == (
-        (2, 3, 4),
-        (1,),
-    )  # without columns nothing is factored
+    for name in ("rows", "lone"):  # without columns nothing is factored
+        assert (state[name].v.shape, state[name].v_row.shape) == ((2, 3, 4), (1,))
     updates, _ = optimizer.update(params, state, params, learning_rate=0.1, step=0)
     np.testing.assert_allclose(updates["bias"], -0.1, rtol=1e-6)  # not 0.05
     np.testing.assert_allclose(updates["heads"], -0.1, rtol=1e-6)
