@@ -1,6 +1,8 @@
 """Beam search with T5X's signature and numbers."""
 
 import dataclasses
+import functools
+import logging
 from typing import NamedTuple
 
 import flax.core
@@ -19,6 +21,11 @@ from limba.network.decoding_state import (
     pick,
 )
 
+logger = logging.getLogger(__name__)
+
+# More beams than anyone searches with on purpose.
+_MANY = 64
+
 
 @flax.struct.dataclass
 class BeamState:
@@ -35,6 +42,15 @@ class BeamState:
     finished_seqs: Array
     finished_flags: Array
     cache: PyTree
+
+
+@functools.cache  # A search is traced more than once.
+def _warn_of_beams(num_decodes: int) -> None:
+    logger.warning(
+        "%d beams: each line is decoded as %d lines are, and compared with all their continuations. 4 to 10 beams are "
+        "usual.",
+        *(num_decodes, num_decodes),
+    )
 
 
 def beam_search(
@@ -73,6 +89,8 @@ def beam_search(
       Where the logits of a live beam were NaN, the best score is inf.
     """
     del decode_rng
+    if num_decodes > _MANY:
+        _warn_of_beams(num_decodes)
     length = inputs.shape[1] if max_decode_len is None else max_decode_len
     prefilled = initial_index is not None
     prompt_lengths = jnp.zeros(inputs.shape[:1], jnp.int32) if initial_index is None else initial_index

@@ -158,6 +158,24 @@ def count_examples(
     return total // raw_length, is_exact
 
 
+def check(source: ShardedSource, split: str, text_column: str) -> None:
+    """`ShardedSource.check`, and whether there is a text.
+
+    Raises:
+      ValueError: also if the column has numbers, or no document of the split has a text.
+    """
+    for document in (document for batch in source.documents(split) for document in batch):
+        value = document[text_column]
+        if not isinstance(value, str | None):
+            raise ValueError(
+                f"Column {text_column!r} of split {split!r} has {value!r}, and documents are texts; the columns are "
+                f"{', '.join(map(repr, source.column_names(split)))}: name the one with the texts (text_column_name)."
+            )
+        if (value or "").strip():
+            return
+    raise ValueError(f"No document of split {split!r} has a text: its column {text_column!r} is empty or blank.")
+
+
 def count_lines(source: ShardedSource, split: str, text_column: str) -> int:
     """The documents of a split that are not blank."""
     return sum(bool((document[text_column] or "").strip()) for batch in source.documents(split) for document in batch)

@@ -162,6 +162,7 @@ class ShardedSource(abc.ABC):
             )
         if found is None:
             raise ValueError(f"The corpus is empty: no document in {where}. {self._hint}".rstrip())
+        fields = []
         for column in self._columns:
             if column not in found.schema.names:
                 tables = self._open(split)[0]
@@ -169,17 +170,27 @@ class ShardedSource(abc.ABC):
                 raise ValueError(
                     missing_columns.describe(column, found.names, self._columns, tables.builder, where, file)
                 )
+            fields.append(self._with_type(split, found.schema.field(column)))
             try:
-                chunks.dtype_of(found.schema.field(column), column in self._nested_columns)
+                chunks.dtype_of(fields[-1], column in self._nested_columns)
             except ValueError as error:
                 tables, rows = self._open(split)
                 shards = (tables.shards[row.shard] for row in rows if tables.builder == "json")
                 lines = ((shard.name, bad_lines.find(shard, "json", [column])) for shard in shards)
                 place = next((f": {line} in {name}" for name, line in lines if line), "")
                 raise ValueError(f"{error} It is in {where}{place}.") from error
-        schema = pa.schema([pa.field(column, found.schema.field(column).type) for column in self._columns])
+        schema = pa.schema([pa.field(field.name, field.type) for field in fields])
         self._check_every_file(split, schema)
         self._schemas[split] = schema
+
+    def _with_type(self, split: str, field: pa.Field) -> pa.Field:
+        """A field; where the first file has only nulls, with the type of another file, or as empty texts."""
+        if not pa.types.is_null(field.type):
+            return field
+        tables, rows = self._open(split)
+        others = (tables.beginning(row.shard) for row in rows if not tables.shards[row.shard].is_remote)
+        kinds = (x.schema.field(field.name).type for x in others if x is not None and field.name in x.schema.names)
+        return pa.field(field.name, next((kind for kind in kinds if not pa.types.is_null(kind)), pa.string()))
 
     def column_names(self, split: str) -> list[str]:
         """Of all columns of the first file of a split, also of those that are not read. No row is counted.

@@ -44,7 +44,14 @@ def documents(chunks: ReaderChunks, num_epochs: int | None) -> tf.data.Dataset:
         return numbered.take_while(lambda columns, has_rows: has_rows).map(lambda columns, has_rows: columns)
 
     def read(epoch: Any, index: Any, chunk: Any) -> list[Any]:
-        columns, _, has_rows = chunks.read_chunk(int(epoch), int(index), int(chunk))
+        columns, ids, has_rows = chunks.read_chunk(int(epoch), int(index), int(chunk))
+        for name, values in columns.items():
+            if values.dtype == object and chunks.dtypes[name] is not object:
+                row = next(int(row) for value, (_, _, row) in zip(values, ids, strict=True) if not value)
+                raise ValueError(
+                    f"Column {name!r} has no number in row {row} (the first is 0), and tensors of numbers have no "
+                    "missing value: fill this cell, leave the row out, or do not read the column."
+                )
         return [*columns.values(), np.bool_(has_rows)]
 
     epochs = tf.data.Dataset.range(chunks.first_epoch, _FOREVER if num_epochs is None else num_epochs)

@@ -70,7 +70,8 @@ class Supervise(Step):
           Warnings of rows without an answer, a label or a text, and of texts that are longer than the model reads.
 
         Raises:
-          ValueError: for a row that makes no example, which it names; for labels whose tokens are the same.
+          ValueError: for a row that makes no example, which it names; for labels whose tokens are the same; if no row
+            of the split has an answer.
         """
         found = self._check_labels(features["targets"], (lengths or {}).get("targets"))
         of_rows, first = self._read_first(source, split)
@@ -111,6 +112,8 @@ class Supervise(Step):
                     places.setdefault("spaced", place)
             if counts["rows"] <= ROWS_TO_TOKENIZE:
                 first += self._of_row(examples)
+        if counts["rows"] < limit:
+            _check_answers(self.task, split, counts)
         return _about_rows(self.task, split, counts, places, spaced), first
 
     @property
@@ -213,6 +216,17 @@ class Supervise(Step):
                 raise ValueError(bad_row(self.task, rows.place(i), error)) from error
             for choice, example in enumerate(self._of_row(examples)):
                 yield i, (number, choice if self.ranks else 0), example
+
+
+def _check_answers(task: str, split: str, counts: Mapping[str, int]) -> None:
+    """Raises ValueError if no row of a split makes an example, or none of the training split has an answer."""
+    kinds = ["dropped", *(["empty", "unanswered"] if split == "train" else [])]
+    if any(counts[kind] == counts["rows"] > 0 for kind in kinds):
+        what = "both a text and an answer" if counts["dropped"] == counts["rows"] else "an answer"
+        raise ValueError(
+            f"Task {task!r}: none of the {counts['rows']:,} rows of split {split!r} has {what}. Fill their column, or "
+            "name another one (of `limba run` label_column_name and text_column_name)."
+        )
 
 
 def _about_rows(

@@ -10,8 +10,11 @@ that would have decayed by itself from that step. docs/averages.md says more.
 
 import argparse
 import shlex
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+import gin
 
 from limba import command_line
 from limba import train as train_script
@@ -20,6 +23,7 @@ from limba.commands.derived_runs import branch as branches
 from limba.commands.derived_runs.branch import Branch
 from limba.files import storage, untrusted_json
 from limba.files.output_folder import choose_out, complete_or_absent
+from limba.gin_config import gin_files
 
 SHAPES = ("linear", "cosine", "1-sqrt")
 
@@ -54,7 +58,9 @@ def prepare(
     gin_file = run_folder.find_gin(parent)
     if gin_file is None:
         raise FileNotFoundError(f"{parent} has no run/config.gin, and its run neither.")
-    gin = branches.gin_text(branch, folder, storage.read_bytes(gin_file).decode())
+    text = branches.gin_text(branch, folder, storage.read_bytes(gin_file).decode())
+    if bindings:
+        _check(text, bindings)
     record = branch.record()
     print(
         f"{folder}: a branch of {home} at step {at:,}; the rate falls ({shape}) to 0 in {branch.decay_steps:,} steps, "
@@ -62,7 +68,7 @@ def prepare(
         f"To train or resume it: limba train {shlex.quote(str(folder / branches.GIN))}"
     )
     if only_show:
-        print(f"\n{gin.partition('the branch -')[2].partition(chr(10))[2]}", end="")
+        print(f"\n{text.partition('the branch -')[2].partition(chr(10))[2]}", end="")
         return folder / branches.GIN
     if folder.exists() and any(folder.iterdir()):
         own = folder / branches.RECORD
@@ -70,8 +76,23 @@ def prepare(
             raise ValueError(f"{folder} holds something else; give another --out, or remove it.")
     else:
         with complete_or_absent(folder, record) as unfinished:
-            branches.write(branch, unfinished, gin, record)
+            branches.write(branch, unfinished, text, record)
     return folder / branches.GIN
+
+
+def _check(text: str, bindings: Sequence[str]) -> None:
+    """Raises GinError for bindings that `limba train` would refuse, such as a name that nothing reads.
+
+    `text` ends with them: before anything is written they are read as those of a command line, whose messages name no
+    file.
+    """
+    without = "\n".join(text.splitlines()[: -sum(len(binding.splitlines()) for binding in bindings)])
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / branches.GIN
+        file.write_text(without, "utf-8")
+        gin.clear_config()
+        gin_files.parse_gin_flags([str(file)], bindings)
+    gin.clear_config()
 
 
 def main(argv: Sequence[str]) -> int:
@@ -90,8 +111,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--no-train", action="store_true", help="write the folder, and do not train")
     parser.add_argument("--dry-run", "--dry_run", action="store_true", help="print what it would bind; write nothing")
     flags = parser.parse_args(argv)
-    gin = prepare(flags.run, flags.at, flags.decay, flags.shape, flags.set, flags.out, flags.dry_run)
-    return 0 if flags.no_train or flags.dry_run else train_script.main([str(gin)])
+    file = prepare(flags.run, flags.at, flags.decay, flags.shape, flags.set, flags.out, flags.dry_run)
+    return 0 if flags.no_train or flags.dry_run else train_script.main([str(file)])
 
 
 if __name__ == "__main__":

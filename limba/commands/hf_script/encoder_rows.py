@@ -6,6 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from limba.commands.hf_script import script_data
@@ -111,7 +112,7 @@ def _rows_of_samples(arguments: RunArguments, described: Mapping[str, Any]) -> d
     objective = objectives.MaskedLM(pairs="next_sentence" if arguments.use_nsp else "")
     found = {}
     for split, key in keys.items():
-        source.check(split)
+        masked_text.check(source, split, column)
         wanted, opened = getattr(arguments, key), masked_text.open_vocabulary(described)
         found[key], made = masked_text.documents_of_examples(
             source, split, column, opened, objective.raw_length(length), wanted, arguments.line_by_line
@@ -134,7 +135,7 @@ def _length(arguments: RunArguments, length: int, model: Any) -> int:
 def _learns_masks(arguments: RunArguments) -> bool:
     """Whether a key says that documents are learned."""
     of_documents = arguments.task or arguments.use_nsp or arguments.whole_word_mask
-    return bool(of_documents or arguments.script in script_names.OF_MASKS)
+    return bool(of_documents or arguments.script == script_names.MASKS)
 
 
 def label_names(arguments: RunArguments) -> tuple[str, ...]:
@@ -280,7 +281,7 @@ def _labels(arguments: RunArguments, of_model: Sequence[str], corpus: Corpus, co
         raise _empty_cells(corpus, column)
     if kind == NUMBER and (wrong := next((value for value in seen if not _is_number(value)), None)) is not None:
         raise ValueError(f"The column {column!r} has {wrong!r}, which is not a number, and do_regression is true.")
-    if kind == NUMBER or (kind == LABEL and arguments.do_regression is None and _are_numbers(list(seen))):
+    if kind == NUMBER or (kind == LABEL and arguments.do_regression is None and _are_numbers(corpus, list(seen))):
         return None
     if kind == WORD_LABELS and all(isinstance(value, int) for value in seen):
         return [str(number) for number in range(max(seen, default=0) + 1)]
@@ -339,8 +340,11 @@ def _is_number(value: Any) -> bool:
         return False
 
 
-def _are_numbers(values: Sequence[Any]) -> bool:
-    """Whether the scripts take them for numbers to learn: floats, which files of text have with a point."""
+def _are_numbers(corpus: Corpus, values: Sequence[Any]) -> bool:
+    """Whether the scripts take them for numbers to learn: floats, in csv with a point; texts of JSON are none."""
+    endings = {ending for file in (corpus.files or {}).get("train", ()) for ending in Path(file).suffixes}
+    if not endings & {".csv", ".tsv"} and any(isinstance(value, str) for value in values):
+        return False
     return all(map(_is_number, values)) and any(
         not isinstance(value, bool) and not _WHOLE.fullmatch(str(value)) for value in values
     )

@@ -55,8 +55,9 @@ def batch_size(arguments: RunArguments, devices: int) -> int:
 def steps_of_epochs(arguments: RunArguments, examples: script_data.Counted, devices: int) -> int:
     """Updates in `num_train_epochs`, at least one, as the scripts count them; the examples are counted."""
     assert examples.number is not None
-    batches = examples.number / batch_size(arguments, devices)
-    whole = max(1, math.floor(batches)) if examples.drops_last else math.ceil(batches)
+    dropped = examples.number % (arguments.per_device_train_batch_size * devices)
+    batches = (examples.number - arguments.dataloader_drop_last * dropped) / batch_size(arguments, devices)
+    whole = max(1, math.floor(batches) if examples.drops_last else math.ceil(batches))
     return math.ceil(whole * arguments.num_train_epochs)
 
 

@@ -96,6 +96,12 @@ def find_whole(arguments: RunArguments) -> tuple[Corpus, list[str]]:
     files: dict[str, list[str]] | None = None
     folder = arguments.dataset_name if arguments.benchmark is None else None
     given = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
+    for split, file in given.items():
+        if file is not None and local_path(file).is_dir():
+            raise ValueError(
+                f"{split}_file is {file!r}, a folder: name its files by a pattern, such as {file.rstrip('/')}/*.jsonl, "
+                "or write dataset_name for a folder with files train* and validation*."
+            )
     if folder is not None and local_path(f"{folder}.bin").is_file():
         raise ValueError(
             f"dataset_name is {folder!r}, and {folder}.bin holds tokens that Megatron has indexed; give the texts that "
@@ -182,8 +188,8 @@ class Counted:
       is_exact: and no estimate.
       buffer: examples in the shuffle buffers: one of several epochs would mix them. None if it is not known whether an
         epoch has fewer than `BUFFER`.
-      drops_last: whether the last, partial batch of an epoch is no step, as in the Flax scripts, to which T5's masked
-        spans belong; else the next epoch fills it up.
+      drops_last: whether the last, partial batch of an epoch is no step, as of T5's masked spans, whose script is one
+        of Flax; else the next epoch fills it up.
     """
 
     number: int | None = None
@@ -205,7 +211,7 @@ def count_examples(arguments: RunArguments, corpus: Corpus, vocabulary: Any, is_
     column = arguments.text_column
     source = masked_text.open_source(corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, column)
     for split in used_splits(arguments):
-        source.check(split)
+        masked_text.check(source, split, column)
     counts = _counts(arguments, source)
     if not (counts or (arguments.do_train and not source.is_remote("train"))):
         return Counted()
@@ -232,8 +238,7 @@ def count_examples(arguments: RunArguments, corpus: Corpus, vocabulary: Any, is_
         return Counted(buffer=min(BUFFER, max(1, tokens // objective.raw_length(length))))
     else:
         number, is_exact = masked_text.count_examples(source, "train", column, opened, objective, length)
-    drops_last = not is_encoder or arguments.script == script_names.FLAX_MASKS
-    return Counted(number, is_exact, min(BUFFER, number), drops_last)
+    return Counted(number, is_exact, min(BUFFER, number), drops_last=not is_encoder)
 
 
 def check_vocabulary(reference: Any) -> None:

@@ -67,4 +67,5 @@ def _of_summaries(arguments: RunArguments, names: list[str]) -> dict[str, Any]:
     # The second column may be the text that a key names; a text is not its own summary.
     summary = second if second != text else next(name for name in names if name != text)
     metrics = {} if arguments.metrics or not script_keys.has_rouge() else {"metric_names": "rouge"}
-    return {"text_column_name": text, "label_column_name": summary, **metrics}
+    # Commas stand between columns, but in braces.
+    return {"text_column_name": f"{{{text}}}" if "," in text else text, "label_column_name": summary, **metrics}

@@ -99,7 +99,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     **dict.fromkeys(("include_for_metrics", "include_inputs_for_metrics"), "metric_names says what is measured"),
     "doc_stride": "a longer context is cut at max_seq_length, as run_seq2seq_qa.py cuts those that it trains on",
     "eval_on_start": "step 0 is evaluated in any case, unless there is an eval_delay",
-    "dataloader_drop_last": "batches cross the ends of epochs and no row is dropped; steps of an epoch are rounded up",
     "dataloader_pin_memory": "JAX moves the batches",
     "average_tokens_across_devices": "the loss is the mean over all target tokens of the batch, on all devices",
     "cache_dir": "HF_HOME is the folder of the hub's files",

@@ -1,6 +1,7 @@
 """When a run of `limba run` evaluates, saves and shows its metrics: strategies, steps, and shares of all steps."""
 
 import math
+import re
 from typing import Any
 
 # Of periods in steps or epochs.
@@ -8,6 +9,9 @@ STRATEGIES = ("eval_strategy", "save_strategy", "logging_strategy")
 # Whole numbers, or shares of all steps.
 STEPS = ("eval_steps", "save_steps", "logging_steps")
 LOGGING_STEPS = 500
+# Words in the names of metrics that are better if they are lower, or higher.
+_LOWER = {"loss", "perplexity", "mse", "rmse", "mae", "error"}
+_HIGHER = {"accuracy", "f1", "precision", "recall", "bleu", "rouge1", "rouge2", "rougeL", "rougeLsum", "match", "em"}
 
 
 def steps_of(arguments: Any, what: str, total: int) -> int:
@@ -25,11 +29,19 @@ def steps_of(arguments: Any, what: str, total: int) -> int:
     return max(1, math.ceil(total * given)) if given < 1 else int(given)
 
 
-def complete(used: dict[str, Any]) -> None:
-    """Removes steps of 0 or less beside a strategy that counts none: transformers' Trainer does not read them."""
+def complete(used: dict[str, Any]) -> list[str]:
+    """What TrainingArguments.__post_init__ does with periods, in the arguments `used`; returns notes.
+
+    Steps of 0 or less beside a strategy that counts none are not read. Those of `eval_strategy steps` are
+    `logging_steps` where no key gives them.
+    """
     for name, strategy in zip(STEPS, STRATEGIES, strict=True):
         if used.get(strategy) in ("no", "epoch", "best") and used.get(name) is not None and used[name] <= 0:
             del used[name]
+    if used.get("eval_strategy") != "steps" or used.get("eval_steps") is not None:
+        return []
+    used["eval_steps"] = used.get("logging_steps") or LOGGING_STEPS
+    return [f"As in transformers, eval_steps is that of logging_steps, {used['eval_steps']}."]
 
 
 def check(arguments: Any) -> None:
@@ -67,6 +79,19 @@ def check(arguments: Any) -> None:
         )
 
 
+def notes_of_best(arguments: Any) -> list[str]:
+    """A note if the worst is taken for the best, as it is in transformers, too."""
+    words = {*re.split("[/_]", arguments.metric_for_best_model)}
+    is_used = arguments.load_best_model_at_end or arguments.early_stopping_patience or arguments.use_lr_drop
+    if not words & {"max": _LOWER, "min": _HIGHER}[arguments.best_mode] or not (
+        is_used or arguments.save_strategy == "best"
+    ):
+        return []
+    right = str(arguments.best_mode == "min").lower()
+    name = arguments.metric_for_best_model
+    return [f"The worst {name} is taken for the best, as in transformers: write greater_is_better {right}."]
+
+
 def _check_best(arguments: Any) -> None:
     """Raises ValueError if the best checkpoint is wanted, and not each checkpoint is evaluated."""
     if not arguments.load_best_model_at_end or arguments.save_strategy == "best":
@@ -82,5 +107,5 @@ def _check_best(arguments: Any) -> None:
     if arguments.save_strategy == "steps" and not is_multiple:
         raise ValueError(
             f"load_best_model_at_end needs an evaluation of each checkpoint; save_steps is {save}, and must be a "
-            f"multiple of eval_steps, {evaluated}."
+            f"multiple of eval_steps, {evaluated} (logging_steps if it is not given)."
         )

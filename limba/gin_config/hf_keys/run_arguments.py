@@ -147,6 +147,7 @@ class RunArguments:
     clip_grad_value: float | None = _key("each number of a gradient is clipped to this, in place of max_grad_norm")
     num_train_epochs: float = _key("passes over the training documents", 3.0)
     max_steps: int = _key("updates, in place of epochs; -1 goes by num_train_epochs", -1)
+    dataloader_drop_last: bool = _key("the last, partial batch of an epoch counts no step, as in Flax scripts", False)
     num_training_steps: int | None = _key("updates until the schedule has ended, where they are not all of them")
     logging_strategy: str = _key("steps, epoch, or no: one line of training metrics, at the end", "steps")
     logging_steps: float | None = _key(
@@ -157,7 +158,9 @@ class RunArguments:
     eval_strategy: str | None = _key(
         "steps or epoch, which set do_eval, or no: one evaluation, at the end; of do_eval, steps"
     )
-    eval_steps: float | None = _key("steps between evaluations; save_steps if it is not given")
+    eval_steps: float | None = _key(
+        "steps between evaluations; else save_steps, with eval_strategy steps logging_steps"
+    )
     eval_delay: float = _key("no evaluation before this step, or this epoch of eval_strategy epoch", 0.0)
     save_total_limit: int | None = _key("newest checkpoints that are kept; all if it is not given, or 0")
     load_best_model_at_end: bool = _key("keep the best checkpoint by metric_for_best_model, and export it", False)

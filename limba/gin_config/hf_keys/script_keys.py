@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import importlib.util
 import json
+import math
 import re
 import types
 import typing
@@ -82,7 +83,9 @@ def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
         flag = rest.pop(0)
         if not flag.startswith("--"):
             _check_dashes(flag, rest)
-            raise ValueError(f"{flag!r} belongs to no flag; write CONFIG.json first, and then --key value.")
+            files = [name for name in ("train_file", "validation_file", "test_file") if name in values]
+            several = " Several files are one pattern in quotes: --train_file 'parts/*.csv'." if files else ""
+            raise ValueError(f"{flag!r} belongs to no flag; write CONFIG.json first, and then --key value.{several}")
         name, equals, value = flag.removeprefix("--").partition("=")
         name = _whole(name.replace("-", "_"))
         if equals:
@@ -165,7 +168,7 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
         if used["task_name"] not in WORD_TASKS:
             used |= {"benchmark": "glue", "dataset_name": used["task_name"]}
     notes += t5_experiments.complete(values, used)
-    period_keys.complete(used)
+    notes += period_keys.complete(used)
     notes += schedule_keys.complete(used)
     notes += script_names.complete(values, used)
     notes += _complete_questions(used)
@@ -191,7 +194,10 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     arguments = RunArguments(**used)
     if arguments.do_train and not (arguments.learning_rate or arguments.relative_step):
         notes.append("learning_rate is 0: the training changes no parameter.")
-    if not arguments.is_finetuning and arguments.script in (None, *script_names.OF_MASKS):
+    notes += period_keys.notes_of_best(arguments)
+    if (label := arguments.label_column_name) in re.findall("[^{},]+", arguments.text_column_name or ""):
+        notes.append(f"{label!r} is label_column_name, and in text_column_name: the answer stands in the input.")
+    if not arguments.is_finetuning and arguments.script in (None, script_names.MASKS):
         lengths = ("max_target_length", "val_max_target_length", "generation_max_length")
         of_answers = [name for name in values if ALIASES.get(name, name) in lengths]
         notes += [f"Without effect: {name} (targets are as long as the masked spans need)." for name in of_answers]
@@ -363,6 +369,8 @@ def _typed(name: str, value: Any) -> Any:
     elif choices[0] in (int, float) and not isinstance(value, bool):
         try:
             number = float(value)
+            if math.isnan(number):
+                raise ValueError
             if choices[0] is float and (name not in period_keys.STEPS or not number.is_integer()):
                 return number
             if number == int(number):

@@ -8,14 +8,12 @@ SUMMARIES, TRANSLATIONS, QUESTIONS, MASKS, WORDS = (
     *("run_summarization", "run_translation", "run_seq2seq_qa", "run_mlm", "run_ner"),
 )
 CLASSES = "run_classification"
-# Flax scripts drop the last, partial batch of an epoch, the others train on it.
-FLAX_MASKS = "run_mlm_flax"
-OF_MASKS = (MASKS, FLAX_MASKS)
 OF_LABELS = ("run_glue", CLASSES)
 # Other names of scripts that do the same.
 _SAME = {
     "run_qa": QUESTIONS,
     "run_text_classification": "run_glue",
+    "run_token_classification": WORDS,
     **dict.fromkeys(("run_t5_mlm", "run_t5_pretraining", "run_bert_pretraining", "run_mlm_wwm"), MASKS),
 }
 _DECODES = (
@@ -65,11 +63,12 @@ def _stem(word: str) -> str:
     stem = PurePath(word).name.removesuffix(".py")
     for ending in ("_no_trainer", "_flax"):
         stem = stem.removesuffix(ending)
-    return stem
+    return stem.replace("run_flax_", "run_")
 
 
 def _is_flax(word: str) -> bool:
-    return PurePath(word).name.removesuffix(".py").endswith("_flax")
+    name = PurePath(word).name.removesuffix(".py")
+    return name.endswith("_flax") or name.startswith("run_flax_")
 
 
 def _plain(word: str) -> str | None:
@@ -92,7 +91,7 @@ def complete(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
     """
     notes = _complete_flax(values, used)
     if (given := used.pop("script", None)) is not None:
-        used["script"] = FLAX_MASKS if _plain(given) == MASKS and _is_flax(given) else _plain(given)
+        used["script"] = _plain(given)
         if used["script"] is None:
             notes += [f"Without effect: {given} (of a script that is not known here the keys say what is learned)."]
     decided = any(used.get(name) for name in _DECIDE)
@@ -134,12 +133,15 @@ def _complete_without_trainer(given: str | None, used: dict[str, Any]) -> list[s
 
 
 def _complete_flax(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
-    """The optimizer of a Flax script: no clipping, and for `adafactor` `optax.adafactor(learning_rate)` alone; notes.
+    """What a Flax script does: epochs without their last, partial batch, no clipping, and for `adafactor`
+    `optax.adafactor(learning_rate)` alone; notes.
 
     Of run_t5_mlm_flax there is a key that no other script has.
     """
     script = used.get("script")
     is_flax = "mean_noise_span_length" in values if script is None else _is_flax(script)
+    if script is not None and is_flax:
+        used.setdefault("dataloader_drop_last", True)
     own = {"scale_parameter", "relative_step", "warmup_init", "optim", "iters"} & {*values}
     if not is_flax or own or (script is None and not used.get("adafactor")):
         return []

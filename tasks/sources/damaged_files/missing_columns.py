@@ -1,6 +1,7 @@
 """A column that a file lacks: the nearest name, another delimiter, or a csv without a header."""
 
 import difflib
+import unicodedata
 from collections.abc import Sequence
 
 # A name of a column that is longer, or has more words, is taken for a row's value.
@@ -39,6 +40,13 @@ def describe(column: str, found: Sequence[str], wanted: Sequence[str], builder: 
             f"{problem}: braces stand for the column whose name is in them, and the column is {{{column}}}. Rename it: "
             "a name cannot have braces here."
         )
+    same = [name for name in found if unicodedata.normalize("NFC", name) == unicodedata.normalize("NFC", column)]
+    if same:
+        return (
+            f"{problem}: the column there looks the same, and has {len(same[0])} characters where yours has "
+            f"{len(column)}: letters with marks are written in another form of Unicode (NFC, NFD). Copy the name from "
+            f"here, {same[0]!r}, or rename the column."
+        )
     nearest = difflib.get_close_matches(column, found, n=1, cutoff=0.5)
     if builder == "csv" and not nearest and any(map(_looks_like_a_value, found)):
         first = ",".join(found)
@@ -50,6 +58,8 @@ def describe(column: str, found: Sequence[str], wanted: Sequence[str], builder: 
         ". If these are values, put a header with the names of the columns before them." if builder == "csv" else "."
     )
     hint = f"; did you mean {nearest[0]!r}?" if nearest else first_line
+    if nearest and "," in nearest[0]:
+        hint += f" A comma in text_column_name stands between two columns: write {{{nearest[0]}}} for one."
     return f"{problem}. The columns are {', '.join(map(repr, found))}{hint}"
 
 

@@ -336,3 +336,10 @@ def test_what_is_forbidden_has_no_probability_and_is_not_wrong(model, params):
     other.__class__ = Forbids
     found = jax.jit(other.score_batch)(params, small.batch(0))
     assert np.isfinite(found).all()
+
+
+def test_very_many_beams_are_named_once(caplog):
+    for num_decodes in (64, 65, 65):
+        decoding.beam_search(_empty(1, 2), {}, _fixed_logits([0.5, 0.25, 0.25]), 1, num_decodes=num_decodes)
+    assert caplog.text.count("beams: each line is decoded as") == 1
+    assert "65 beams: each line is decoded as 65 lines are" in caplog.text

@@ -122,3 +122,18 @@ def test_a_column_that_is_read_keeps_its_error(tmp_path):
         match=r"x\.jsonl cannot be read from row 0 on: line 6 has an object as 'meta', .* and line 1 a number",
     ):
         source.check("train")
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+@pytest.mark.parametrize("order", ["ab", "ba", "aa"])
+def test_a_column_of_nulls_has_the_type_of_the_other_files(tmp_path, suffix, order):
+    """Whichever file is the first; where all have only nulls, its texts are empty."""
+    values = {"a": [None, None], "b": ["x", None]}
+    for number, name in enumerate(order):
+        _write(tmp_path / f"{number}.{suffix}", [{"n": 1, "text": value} for value in values[name]])
+    source = corpora.HuggingFaceSource({"train": str(tmp_path / f"*.{suffix}")}, ["text", "n"])
+    source.check("train")
+    expected = [value for name in order for value in values[name]]
+    assert [document["text"] for _, _, document in source.numbered_documents("train")] == expected
+    rows = [text for chunk in source.chunks_of("train", False, 0).documents(1) for text in chunk.columns["text"]]
+    assert rows == [(value or "").encode() for value in expected]

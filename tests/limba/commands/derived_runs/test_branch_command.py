@@ -13,6 +13,7 @@ from limba.commands.derived_runs import branch as branches
 from limba.commands.derived_runs import branch_command
 from limba.commands.derived_runs.branch_command import prepare
 from limba.files import json_text
+from limba.gin_config import gin_files
 from tests import line
 
 GIN = """from __gin__ import dynamic_registration
@@ -204,3 +205,16 @@ def test_a_branch_is_the_run_that_decays_by_itself_to_the_last_bit(tmp_path, for
     np.testing.assert_allclose(rates[30], 0.01 * (1 - 0.9**0.5), rtol=1e-5)
     again = run("limba.train", str(out / "branch.gin"))
     assert "is already at step 30 of 30: nothing is trained" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("binding", "says"),
+    [
+        ("TRIAN_STEPS = 7", "TRIAN_STEPS overrides a name that no gin file uses"),
+        ("trainer.Trainer.learning_rate = 1", "doesn't have a parameter named 'learning_rate'"),
+    ],
+)
+def test_what_nothing_reads_is_refused_before_the_folder_is_there(trunk, binding, says):
+    with pytest.raises(gin_files.GinError, match=says):
+        prepare(str(trunk), 100, bindings=["TRAIN_STEPS = 7", binding])
+    assert [x.name for x in trunk.parent.iterdir()] == ["trunk"]

@@ -102,3 +102,13 @@ def test_labels_of_a_t5_too(here, write, dry, caplog):
     with pytest.raises(ValueError, match=r"row 0 .* has the label 'shout'; the known labels are 'ask', 'tell'"):
         _run(here, "--do_eval", *dry, network="t5", labels='["ask", "tell"]', **files)
     assert "such as 'tell '" in caplog.text and not (here / "out").exists()
+
+
+@pytest.mark.parametrize(("ending", "is_text", "kind"), [("json", True, "label"), ("json", False, "number")])
+def test_numbers_that_json_has_as_texts_are_labels(here, capsys, ending, is_text, kind):
+    """As run_glue.py takes them; a csv has no such texts."""
+    file = here / f"{here.name}_{kind}.{ending}"
+    labels = [str(x) if is_text else x for x in (0.5, 1.5)]
+    file.write_text("".join(json.dumps({"sentence": "w5", "label": label}) + "\n" for label in labels))
+    _run(here, "--dry_run", train_file=file)
+    assert f"answers = '{kind}'\n" in capsys.readouterr().out

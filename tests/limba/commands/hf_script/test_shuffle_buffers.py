@@ -99,15 +99,26 @@ def test_each_row_comes_once_an_epoch(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("script", "is_encoder", "drops"),
-    [("run_mlm.py", True, False), ("run_mlm_flax.py", True, True), ("run_t5_mlm_flax.py", False, True)],
+    ("script", "is_encoder", "drops", "keys"),
+    [
+        ("run_mlm.py", True, False, {}),
+        ("run_mlm_flax.py", True, True, {}),
+        ("run_t5_mlm_flax.py", False, True, {}),
+        ("run_summarization.py", True, True, {"dataloader_drop_last": "true"}),
+        ("run_summarization_flax.py", True, True, {}),
+        ("run_flax_glue.py", True, True, {}),
+        ("run_flax_glue.py", True, False, {"dataloader_drop_last": "false"}),
+    ],
 )
-def test_which_scripts_drop_the_last_batch_of_an_epoch(tmp_path, script, is_encoder, drops):
+def test_which_scripts_drop_the_last_batch_of_an_epoch(tmp_path, script, is_encoder, drops, keys):
     (tmp_path / "corpus.txt").write_text("a document of some words\n" * 200)
-    arguments = _arguments(tmp_path / "corpus.txt", script=script, max_steps=-1, **OF_DOCUMENTS)
+    given = {"script": script, "max_steps": -1, "per_device_train_batch_size": 8, **OF_DOCUMENTS, **keys}
+    arguments = dataclasses.replace(_arguments(tmp_path / "corpus.txt", **given), label_column_name=None)
     vocabulary = {"class": run_folder.BYTES, "extra_ids": 100}
     counted = script_data.count_examples(arguments, script_data.find(arguments), vocabulary, is_encoder)
-    assert counted.drops_last == drops
+    counted = dataclasses.replace(counted, number=20)  # two batches and a half
+    assert gin_recipe.steps_of_epochs(dataclasses.replace(arguments, num_train_epochs=2), counted, 1) == (6, 4)[drops]
+    assert gin_recipe.steps_of_epochs(arguments, dataclasses.replace(counted, number=3), 1) == 3  # one at least
 
 
 def test_rows_that_are_cut_are_counted_before_the_run(tmp_path, caplog):

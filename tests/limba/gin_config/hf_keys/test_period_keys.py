@@ -61,3 +61,40 @@ def test_steps_of_0_pass_beside_a_strategy_that_counts_none():
     assert (arguments.eval_steps, arguments.save_steps, arguments.logging_steps) == (None, 500, None)
     with pytest.raises(ValueError, match="eval_steps is 0"):
         from_values(BASE | {"eval_strategy": "steps", "eval_steps": 0})
+
+
+@pytest.mark.parametrize(
+    ("keys", "steps"),
+    [
+        ({"eval_strategy": "steps", "logging_steps": 50}, 50),
+        ({"eval_strategy": "steps", "save_steps": 20}, 500),
+        ({"eval_strategy": "steps", "logging_steps": 50, "eval_steps": 7}, 7),
+        ({"eval_strategy": "epoch", "logging_steps": 50}, None),
+        ({"logging_steps": 50}, None),
+    ],
+)
+def test_evaluations_by_steps_have_logging_steps_as_in_transformers(keys, steps):
+    arguments, notes = from_values(BASE | keys)
+    assert arguments.eval_steps == steps
+    said = [note for note in notes if "eval_steps is that of logging_steps" in note]
+    assert len(said) == (steps in (50, 500))
+    if keys.get("eval_strategy") == "steps":
+        transformers = pytest.importorskip("transformers")
+        theirs = transformers.TrainingArguments(output_dir="o", use_cpu=True, report_to=[], **keys)
+        assert theirs.eval_steps == steps
+
+
+@pytest.mark.parametrize(
+    ("keys", "right"),
+    [
+        ({"metric_for_best_model": "mse", **BEST}, "false"),
+        ({"metric_for_best_model": "eval_accuracy", "greater_is_better": False, **BEST}, "true"),
+        ({"metric_for_best_model": "eval_loss", "greater_is_better": True, "early_stopping_patience": 2}, "false"),
+        ({"metric_for_best_model": "mse", "greater_is_better": False, **BEST}, None),
+        ({"metric_for_best_model": "mse"}, None),
+        (BEST, None),
+    ],
+)
+def test_the_worst_metric_as_the_best_is_named(keys, right):
+    said = [note for note in from_values(BASE | keys)[1] if note.startswith("The worst ")]
+    assert [note.endswith(f"write greater_is_better {right}.") for note in said] == ([True] if right else [])

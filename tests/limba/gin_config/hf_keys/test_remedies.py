@@ -3,7 +3,7 @@
 import pytest
 
 from limba.gin_config.hf_keys import script_keys
-from limba.gin_config.hf_keys.script_keys import from_values
+from limba.gin_config.hf_keys.script_keys import from_command_line, from_values
 
 KEYS = {"model_name_or_path": "m", "output_dir": "o", "train_file": "a.csv", "summary_column": "summary"}
 
@@ -56,3 +56,23 @@ def test_rouge_without_its_package_is_said_once(monkeypatch):
     says = r"metric_for_best_model is 'eval_rougeL', and ROUGE needs a package .*: pip install 'limba\[metrics\]', or"
     with pytest.raises(ValueError, match=says):
         from_values(KEYS | {"metric_for_best_model": "eval_rougeL"})
+
+
+FLAGS = ["--model_name_or_path=m", "--output_dir=o"]
+
+
+def test_a_number_that_is_none():
+    with pytest.raises(ValueError, match="num_train_epochs is 'nan'; it must be a number"):
+        from_command_line([*FLAGS, "--train_file=a.csv", "--num_train_epochs", "nan"])
+
+
+def test_files_that_the_shell_has_listed():
+    with pytest.raises(ValueError, match=r"'b.csv' belongs to no flag.* --train_file 'parts/\*\.csv'"):
+        from_command_line([*FLAGS, "--train_file", "a.csv", "b.csv"])
+
+
+def test_an_answer_in_the_input_is_named():
+    for column, is_named in (("text,label", True), ("{text} {label}", True), ("label_text", False)):
+        flags = ["--train_file=a.csv", f"--text_column={column}", "--label_column=label"]
+        notes = from_command_line([*FLAGS, *flags])[1]
+        assert any("the answer stands in the input" in note for note in notes) is is_named

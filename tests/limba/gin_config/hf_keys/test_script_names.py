@@ -174,3 +174,19 @@ def test_the_length_of_texts_is_that_of_the_script(keys, length):
     given = {"model_name_or_path": "m", "train_file": "t.csv", "output_dir": "o"}
     arguments, _ = from_values(given | keys)
     assert (arguments.inputs_length, arguments.target_length) == (length, 128)
+
+
+@pytest.mark.parametrize(
+    ("word", "script", "drops"),
+    [
+        ("run_flax_glue.py", "run_glue", True),
+        ("run_flax_ner", "run_ner", True),
+        ("run_token_classification.py", "run_ner", False),
+        ("run_summarization_flax.py", "run_summarization", True),
+        ("run_summarization.py", "run_summarization", False),
+    ],
+)
+def test_other_names_of_scripts(word, script, drops):
+    arguments, _ = from_command_line([word, *(f"--{name}={value}" for name, value in BASE.items())])
+    assert (arguments.script, arguments.dataloader_drop_last) == (script, drops)
+    assert arguments.max_grad_norm == (0.0 if drops else 1.0)

@@ -12,11 +12,11 @@ import tensorflow as tf
 
 from limba.data import contract
 from tasks.pipeline import task_batches
-from tasks.pipeline.seqio import foreign_readers, seqio_streams
+from tasks.pipeline.seqio import foreign_readers, seqio_streams, tf_iterators
 from tasks.pipeline.streams import Stream
 from tasks.registry import Task
 from tasks.registry.providers import find_provider
-from tasks.sources import corpora
+from tasks.sources import corpora, tf_documents
 from tasks.t5 import t5_preprocessors
 from tests.tasks.pipeline.seqio.conftest import LENGTHS
 
@@ -232,3 +232,12 @@ def test_errors(mixtures, seqio_task, register_with_seqio, caplog):
     batches = task_batches.get_train_batches(config_for("test_failing", shuffle=False, num_readers=1))
     with pytest.raises(RuntimeError, match=r"Reading 'test_failing' failed after \d+ batches: ValueError: shard 3 is"):
         take(batches, 30)
+
+
+def test_a_missing_whole_number_is_named(tmp_path):
+    rows = [{"text": "a", "n": None if number == 7 else number} for number in range(9)]
+    (tmp_path / "a.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = corpora.HuggingFaceSource({"train": [str(tmp_path / "a.json")]}, ["text", "n"])
+    documents = tf_documents.documents(source.chunks_of("train", False, 0), 1)
+    with pytest.raises(tf_iterators.ReadingError, match=r"ValueError: Column 'n' has no number in row 7 \(the first"):
+        list(tf_iterators.read(documents))

@@ -51,3 +51,18 @@ def test_a_column_with_braces_in_its_name(tmp_path):
         ValueError, match=r"no column 'doc' in .*: braces stand for .* the column is \{doc\}\. Rename it"
     ):
         _check(file, ["doc", "mood"])
+
+
+def test_a_name_in_another_form_of_unicode(tmp_path):
+    """A "did you mean" would show the same letters twice."""
+    file = tmp_path / "weather.csv"
+    file.write_text("i\u0302nghet\nda\n", "utf-8")
+    with pytest.raises(ValueError, match=r"looks the same, and has 7 characters where yours has 6: .*\(NFC, NFD\)"):
+        _check(file, ["\u00eenghet"])
+
+
+def test_a_name_with_a_comma(tmp_path):
+    file = tmp_path / "texts.csv"
+    file.write_text('"Text, raw",Sum\na,b\n')
+    with pytest.raises(ValueError, match=r"did you mean 'Text, raw'\? .* write \{Text, raw\} for one"):
+        _check(file, ["Text"])
