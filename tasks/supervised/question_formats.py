@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from tasks.supervised.cell_texts import as_text
 from tasks.supervised.row_formats import Example, Row
 
 
@@ -16,8 +17,8 @@ class Questions:
 
     Args:
       question, context: the columns with these texts.
-      answers: the column with the answers: SQuAD's record with `text`, a list, or a single text. Without an answer the
-        target is empty.
+      answers: the column with the answers: SQuAD's record with `text`, a list of texts or of such records, or a single
+        text. Without an answer the target is empty.
       prefix: before each input.
     """
 
@@ -37,7 +38,7 @@ class Questions:
 
     def __call__(self, row: Row) -> list[Example]:
         answers = self._answers(row[self.answers])
-        texts = [str(row[column]).lstrip() for column in (self.question, self.context)]
+        texts = [as_text(row[column]).lstrip() for column in self.columns]
         inputs = f"{self.prefix}question: {texts[0]} context: {texts[1]}"
         return [Example(inputs, answers[0] if answers else "", reference=answers or [""])]
 
@@ -55,8 +56,13 @@ class Questions:
             found = found["text"]
         if found is None or found == "":
             return []
-        answers = found if isinstance(found, list) else [found]
+        answers = [x for x in (found if isinstance(found, list) else [found]) if x is not None]
+        answers = [x["text"] if isinstance(x, Mapping) and "text" in x else x for x in answers]
         return [str(answer) for answer in answers] if all(map(_is_answer, answers)) else [str(value)]
+
+    def has_text(self, row: Row) -> bool:
+        """Whether neither the question nor the context is blank."""
+        return all(as_text(row[column]).strip() for column in self.columns)
 
     def prediction(self, answer: str) -> str:
         return answer

@@ -426,12 +426,15 @@ class Translation:
     def __call__(self, row: Row) -> list[Example]:
         raw = record_of(row["translation"])
         texts = raw if isinstance(raw, Mapping) else {}
-        if missing := [language for language in (self.source, self.target) if language not in texts]:
-            raise ValueError(f"column 'translation' has no {missing[0]!r}, only {list(texts) or raw!s:.80}")
+        if wrong := [x for x in (self.source, self.target) if isinstance(texts.get(x, []), list | Mapping)]:
+            raise ValueError(f"column 'translation' has no text for {wrong[0]!r}, only {raw!s:.80}")
         prefix = self.prefix
         if prefix is None:
             prefix = f"translate {LANGUAGES[self.source]} to {LANGUAGES[self.target]}: "
         return [Example(prefix + as_text(texts[self.source]), as_text(texts[self.target]))]
+
+    def has_text(self, row: Row) -> bool:
+        return bool(as_text(record_of(row["translation"])[self.source]).strip())
 
     def prediction(self, answer: str) -> str:
         return answer

@@ -102,14 +102,13 @@ class Supervise(Step):
             has_questions = isinstance(self.format, Questions | Squad)
             counts["unanswered" if has_questions else "empty"] += any(not x.targets.strip() for x in examples)
             counts["unknown"] += any(example.targets == UNKNOWN for example in examples)
-            if isinstance(self.format, Template):
-                if not self.format.has_text(document):
-                    counts["blank"] += 1
-                    places.setdefault("blank", place)
-                if (label := self.format.spaced_label(document)) is not None:
-                    counts["spaced"] += 1
-                    spaced = spaced or label
-                    places.setdefault("spaced", place)
+            if not getattr(self.format, "has_text", lambda row: True)(document):
+                counts["blank"] += 1
+                places.setdefault("blank", place)
+            if isinstance(self.format, Template) and (label := self.format.spaced_label(document)) is not None:
+                counts["spaced"] += 1
+                spaced = spaced or label
+                places.setdefault("spaced", place)
             if counts["rows"] <= ROWS_TO_TOKENIZE:
                 first += self._of_row(examples)
         if counts["rows"] < limit:
@@ -249,7 +248,7 @@ def _about_rows(
         ),
         (
             *("blank", "empty_rows", "no text in the columns of the inputs", costs),
-            "Leave these rows out of the file, or fill these columns: the model reads the template alone.",
+            "Leave these rows out of the file, or fill these columns: the model reads the words around them alone.",
         ),
         (
             *("dropped", "dropped_rows", "no text or no answer and are left out, as run_summarization.py does", costs),

@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 _PAIR = ("sentence1", "sentence2")
 _LABEL, _SENTENCE, _WORDS, _TAGS = "label", "sentence", "tokens", "tags"
+_AS_PAIR, _NUMBERS = "{sentence1} [SEP] {sentence2}", {"id", "idx", "index", "Unnamed: 0"}
 _WHOLE = re.compile(r"[+-]?\d+")
 # Beyond that a column has texts and no labels.
 _MOST_LABELS = 1000
@@ -202,7 +203,10 @@ def _columns(arguments: RunArguments, corpus: Corpus, split: str) -> tuple[str, 
             "its own, with a column that says whether it is right."
         )
     kind = arguments.answers if arguments.answers != TEXT else NUMBER if arguments.do_regression else LABEL
-    return named_text or text_of(names, label), label, kind
+    found = named_text or text_of(names, label)
+    if named_text is None and " [SEP] {" in found and found != _AS_PAIR and (len(names) > 3 or _NUMBERS & {*names}):
+        logger.warning("As in run_glue.py, the text is %r, of %s (see text_column_names).", found, names)
+    return found, label, kind
 
 
 def first_column(arguments: RunArguments) -> dict[str, str]:

@@ -130,6 +130,9 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 # Keys of `WITHOUT_EFFECT` that ask for what happens: nothing needs to be said of them.
 IN_ANY_CASE = ("predict_with_generate", "use_generate_on_valid")
 
+# Keys of `WITHOUT_EFFECT` that are on in the scripts: false asks for something.
+ON = ("ignore_pad_token_for_loss", "use_fast_tokenizer")
+
 _FSDP = (
     "on one device leave it out; on several Limba shards parameters by rules of gin: add "
     "--gin.partitioning.PjitPartitioner.logical_axis_rules='@partitioning.fsdp_logical_axis_rules()' "

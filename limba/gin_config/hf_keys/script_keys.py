@@ -25,7 +25,7 @@ from limba.gin_config.hf_keys import (
     second_names,
     t5_experiments,
 )
-from limba.gin_config.hf_keys.other_keys import ALIASES, IN_ANY_CASE, REFUSED, WITHOUT_EFFECT
+from limba.gin_config.hf_keys.other_keys import ALIASES, IN_ANY_CASE, ON, REFUSED, WITHOUT_EFFECT
 from limba.gin_config.hf_keys.row_answers import WORD_TASKS
 from limba.gin_config.hf_keys.run_arguments import BENCHMARK_MODEL, QUESTION_COLUMNS, RunArguments
 
@@ -79,13 +79,15 @@ def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
         if file.suffix.lower() in (".yaml", ".yml"):
             raise ValueError(f"{file} is YAML, and `limba run` reads JSON: write its keys so, or as flags.")
         values |= untrusted_json.read_object(file)
+    name = ""
     while rest:
         flag = rest.pop(0)
         if not flag.startswith("--"):
             _check_dashes(flag, rest)
-            files = [name for name in ("train_file", "validation_file", "test_file") if name in values]
-            several = " Several files are one pattern in quotes: --train_file 'parts/*.csv'." if files else ""
-            raise ValueError(f"{flag!r} belongs to no flag; write CONFIG.json first, and then --key value.{several}")
+            of_files = " Several files are one pattern in quotes: --train_file 'parts/*.csv'."
+            of_texts = f" If it belongs to --{name}, put the whole value in quotes." if name else ""
+            more = of_files if name in ("train_file", "validation_file", "test_file") else of_texts
+            raise ValueError(f"{flag!r} belongs to no flag; write CONFIG.json first, and then --key value.{more}")
         name, equals, value = flag.removeprefix("--").partition("=")
         name = _whole(name.replace("-", "_"))
         if equals:
@@ -195,6 +197,8 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
     if arguments.do_train and not (arguments.learning_rate or arguments.relative_step):
         notes.append("learning_rate is 0: the training changes no parameter.")
     notes += period_keys.notes_of_best(arguments)
+    if arguments.languages is not None and arguments.languages[0] == arguments.languages[1]:
+        notes.append(f"source_lang and target_lang are both {arguments.source_lang}: the answer stands in the input.")
     if (label := arguments.label_column_name) in re.findall("[^{},]+", arguments.text_column_name or ""):
         notes.append(f"{label!r} is label_column_name, and in text_column_name: the answer stands in the input.")
     if not arguments.is_finetuning and arguments.script in (None, script_names.MASKS):
@@ -267,7 +271,9 @@ def _without_what_asks_for_nothing(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         plain = _plain(value)
         is_of_other = name in WITHOUT_EFFECT or name in REFUSED
-        if plain is None or (is_of_other and plain in _NOTHING):
+        if plain is None or (is_of_other and plain in _NOTHING and (plain is not False or name not in ON)):
+            continue
+        if name in ON and plain is True:
             continue
         if ALIASES.get(name, name) == "hub_token" and (plain in (True, False) or _HIDDEN_TOKEN.fullmatch(str(plain))):
             continue  # Which token is said elsewhere: transformers writes <HUB_TOKEN> into its own files.

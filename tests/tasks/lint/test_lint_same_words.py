@@ -89,7 +89,7 @@ def test_of_rows_without_text_or_answer(tmp_path, caplog):
     remedies = [x.remedy for x in check(config, "EncDecFeatureConverter", Purpose("train")) if x.name == "empty_rows"]
     assert remedies == [
         "Leave these rows out of the file, or fill the answers: they teach to answer nothing.",
-        "Leave these rows out of the file, or fill these columns: the model reads the template alone.",
+        "Leave these rows out of the file, or fill these columns: the model reads the words around them alone.",
     ]
     assert _linted("same_empty")[:2] == [("empty_rows", "warning", what) for what in expected]
 

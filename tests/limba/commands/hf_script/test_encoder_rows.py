@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from convert.model_files import any_format
-from limba.commands.hf_script import command, encoder_rows
+from limba.commands.hf_script import command, encoder_rows, script_data
 from limba.gin_config.hf_keys.script_keys import from_values
 from tasks import registry
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
@@ -275,3 +275,23 @@ def test_rows_of_documents_are_as_long_as_the_encoder_reads(asked, found, warned
     model = types.SimpleNamespace(network=network, labels=(), tokenizer_length=512, vocabulary={})
     assert encoder_rows.found(arguments, model) == ({} if found is None else {"max_seq_length": found})
     assert caplog.text.count("the encoder reads 128 tokens") == warned
+
+
+@pytest.mark.parametrize(
+    ("columns", "text", "is_named"),
+    [
+        (("id", "premise", "hypothesis"), "{id} [SEP] {premise}", True),
+        (("idx", "tweet"), "{idx} [SEP] {tweet}", True),
+        (("premise", "hypothesis"), "{premise} [SEP] {hypothesis}", False),
+        (("idx", "sentence1", "sentence2"), "{sentence1} [SEP] {sentence2}", False),
+        (("id", "sentence"), "{sentence}", False),
+    ],
+)
+def test_columns_that_run_glue_takes_for_a_pair_are_named(tmp_path, caplog, columns, text, is_named):
+    (tmp_path / "rows.csv").write_text(",".join((*columns, "label")) + "\n" + "1,a,b,c\n"[-2 * len(columns) - 2 :])
+    arguments, _ = from_values(
+        {"script": "run_glue", "model_name_or_path": "m", "output_dir": "o", "train_file": str(tmp_path / "rows.csv")}
+    )
+    corpus = script_data.find_whole(arguments)[0]
+    assert encoder_rows._columns(arguments, corpus, "train") == (text, "label", "label")
+    assert (f"the text is {text!r}, of {[*columns, 'label']}" in caplog.text) is is_named

@@ -12,7 +12,8 @@ from limba.commands.hf_script import encoder_rows, gin_best, gin_recipe, script_
 from limba.gin_config.hf_keys.script_keys import from_command_line, from_values
 from tasks.metrics import text_metrics
 from tasks.registry import TaskRegistry
-from tasks.supervised import script_metrics, script_task
+from tasks.sources import corpora
+from tasks.supervised import row_formats, script_metrics, script_task
 from tasks.supervised.question_formats import Questions
 from tasks.supervised.row_preprocessor import Supervise
 from tasks.vocabularies import ByteVocabulary
@@ -20,6 +21,7 @@ from tests.limba.gin_lines import lines_of
 
 KEYS = {"model_name_or_path": "t5-small", "output_dir": "out", "do_train": True, "do_eval": True}
 COLUMNS = ["--question_column", "question", "--context_column", "context", "--answer_column", "answers"]
+TRANSLATION = row_formats.Translation("en", "ro")
 README = [*COLUMNS, "--max_seq_length", "384", "--doc_stride", "128", "--num_beams", "4", "--max_answer_length", "30"]
 
 
@@ -107,6 +109,9 @@ def test_an_encoder_is_told_that_it_marks_no_answers_here():
 def test_answers_that_are_no_answers_are_named():
     one = {"question": "Q", "context": "C"}
     assert Questions()({**one, "answers": None})[0].reference == [""]
+    records = [{"text": "A", "answer_start": 0}, {"text": "B"}]
+    for value in (records, ["A", None, "B"], json.dumps(records)):
+        assert Questions()({**one, "answers": value})[0].reference == ["A", "B"]
     for value, words in (("{'text': ['A']}", "which is not JSON"), ('{"start": 1}', "which has no 'text'")):
         with pytest.raises(ValueError, match=f"column 'answers' has .*{words}"):
             Questions()({**one, "answers": value})
@@ -155,3 +160,27 @@ def test_the_best_exact_match_has_the_name_of_the_script():
     script_data._check_metrics(arguments, form)
     with pytest.raises(ValueError, match="the evaluations have loss, exact_match, f1"):
         script_data._check_metrics(dataclasses.replace(arguments, metric_for_best_model="em2"), form)
+
+
+@pytest.mark.parametrize(
+    ("form", "full", "blank"),
+    [
+        (Questions(), {"question": "Q", "context": "C", "answers": "A"}, {"context": None}),
+        (Questions(), {"question": "Q", "context": "C", "answers": "A"}, {"question": " "}),
+        (TRANSLATION, {"translation": {"en": "a", "ro": "b"}}, {"translation": {"en": None, "ro": "b"}}),
+    ],
+)
+def test_rows_without_a_question_a_context_or_a_source_are_counted(tmp_path, form, full, blank):
+    rows = [full, full | blank, full | blank]
+    (tmp_path / "rows.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = corpora.HuggingFaceSource(
+        {"train": str(tmp_path / "rows.json")}, list(form.columns), nested_columns=list(form.nested_columns)
+    )
+    (found,) = Supervise("some", form).check_examples(source, "train")
+    assert found.what.startswith("some: 2 of the first 3 rows of split 'train' have no text in the columns of the inp")
+    assert "row 1 (the first is 0)" in found.what and "None" not in form(rows[1])[0].inputs
+
+
+def test_a_translation_has_texts():
+    with pytest.raises(ValueError, match=r"column 'translation' has no text for 'ro', only \{'en': 'a', 'ro': \['b'\]"):
+        TRANSLATION({"translation": {"en": "a", "ro": ["b"]}})

@@ -69,6 +69,8 @@ def test_a_number_that_is_none():
 def test_files_that_the_shell_has_listed():
     with pytest.raises(ValueError, match=r"'b.csv' belongs to no flag.* --train_file 'parts/\*\.csv'"):
         from_command_line([*FLAGS, "--train_file", "a.csv", "b.csv"])
+    with pytest.raises(ValueError, match=r"':' belongs to no flag.* --source_prefix, put the whole value in quotes"):
+        from_command_line([*FLAGS, "--train_file", "a.csv", "--source_prefix", "summarize", ":"])
 
 
 def test_an_answer_in_the_input_is_named():
@@ -76,3 +78,12 @@ def test_an_answer_in_the_input_is_named():
         flags = ["--train_file=a.csv", f"--text_column={column}", "--label_column=label"]
         notes = from_command_line([*FLAGS, *flags])[1]
         assert any("the answer stands in the input" in note for note in notes) is is_named
+    for target, is_named in (("en", True), ("ro", False)):
+        notes = from_command_line([*FLAGS, "--train_file=a.json", "--source_lang=en", f"--target_lang={target}"])[1]
+        assert any("are both en" in note for note in notes) is is_named
+
+
+@pytest.mark.parametrize(("value", "is_named"), [("false", True), ("true", False)])
+def test_padding_that_shall_count_is_named(value, is_named):
+    notes = from_command_line([*FLAGS, "--train_file=a.csv", f"--ignore_pad_token_for_loss={value}"])[1]
+    assert ("Without effect: ignore_pad_token_for_loss (padding never counts)." in notes) is is_named
