@@ -15,6 +15,7 @@ from limba.commands.sweep import sweep_file
 from limba.data import contract
 from limba.gin_config import gin_files
 from limba.inference import input_files
+from limba.network import t5
 from limba.partitioning import meshes
 from tasks import objectives
 from tasks.pipeline.cached import write_cache
@@ -80,8 +81,15 @@ def test_files_that_are_no_recipe(tmp_path):
     [
         (lambda: restore.RestoreCheckpointConfig(path=5), r"\(INITIAL_CHECKPOINT_PATH\) is 5; it is a run's directory"),
         (lambda: contract.DatasetConfig("a", {}, "train", True), r"BATCH_SIZE\) is True; it is a whole number"),
+        (
+            lambda: t5.T5Config(vocab_size=32, dropout_rate=None),
+            r"dropout_rate \(DROPOUT_RATE\) is None; it is a number from 0",
+        ),
         (lambda: meshes.PjitPartitioner(num_partitions=0), "num_partitions is 0; it is a whole number of at least 1"),
         (lambda: objectives.span_corruption_lengths(inputs_length="64"), "inputs_length is '64'; it is a number"),
+        (lambda: objectives.SpanCorruption(noise_density="0.15"), "noise_density is '0.15'; it lies between 0 and 1"),
+        (lambda: objectives.SpanCorruption(mean_noise_span_length=None), "length is None; a span has at least 1 token"),
+        (lambda: contract.DatasetConfig("a", {}, "train", 8, num_readers="x"), "num_readers is 'x', which does not"),
         (
             lambda: tasks.Task("a", None, {}, shuffle_buffer_size=-1),
             "shuffle_buffer_size of task 'a' is -1; it is a number",

@@ -151,9 +151,10 @@ class DatasetConfig:
             )
         if self.use_custom_packing_ops:
             raise ValueError("DatasetConfig.use_custom_packing_ops needs tensor2tensor's ops; set it to False.")
-        if self.num_readers is not None and (self.num_readers < 1 or self.batch_size % self.num_readers):
+        readers = self.num_readers
+        if readers is not None and (not isinstance(readers, int) or readers < 1 or self.batch_size % readers):
             raise ValueError(
-                f"DatasetConfig.num_readers is {self.num_readers}, which does not divide batch_size "
+                f"DatasetConfig.num_readers is {readers!r}, which does not divide batch_size "
                 f"{self.batch_size}; choose a divisor."
             )
 

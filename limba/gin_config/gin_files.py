@@ -4,6 +4,7 @@ The commands' flags for gin files are in `limba/command_line.py`.
 """
 
 import copy
+import inspect
 import io
 import logging
 import os
@@ -235,14 +236,18 @@ def registered_name(function: Callable[..., Any]) -> str:
 
 
 def check_names(bindings: Sequence[str], beside: Sequence[str] = (), is_part: bool = False) -> None:
-    """`macros.check_names` of the files that were parsed; and no name is of a class of PyTorch's.
+    """`macros.check_names` of the files that were parsed; no name is of a class of PyTorch's, no text a truth value.
 
     Raises:
-      GinError: as `macros.check_names`, or for a class that no run can train.
+      GinError: as `macros.check_names`, for a class that no run can train, or for 'False' in quotes, which is true.
     """
     macros.check_names(_GinText.texts, bindings, beside, is_part)
     for (scope, selector), values in gin_config._CONFIG.items():
         for parameter, value in values.items():
+            macro, meant = macros.resolved(value)
+            if isinstance(meant, str) and _is_switch(selector, parameter):
+                where = f"{selector.rpartition('.')[2]}.{parameter}" + (f" ({macro})" if macro else "")
+                raise GinError(f"{where} is the text {meant!r}; write True or False, without quotes.")
             for reference in macros.references(value):
                 made = reference.configurable.wrapped
                 if isinstance(made, type) and any(base.__module__.startswith("torch.nn.") for base in made.__mro__):
@@ -251,6 +256,15 @@ def check_names(bindings: Sequence[str], beside: Sequence[str] = (), is_part: bo
                         f"{name} is {made.__module__}.{made.__qualname__}, a class of PyTorch; networks and models are "
                         "written for Flax here (docs/networks.md), and `limba convert from-hf` takes over weights."
                     )
+
+
+def _is_switch(selector: str, parameter: str) -> bool:
+    """Whether a parameter's default is True or False, and its annotation has no texts."""
+    try:
+        found = inspect.signature(gin_config._REGISTRY[selector].wrapped).parameters.get(parameter)
+    except (KeyError, TypeError, ValueError):  # gin.macro; a builtin without a signature
+        return False
+    return found is not None and isinstance(found.default, bool) and "str" not in str(found.annotation)
 
 
 def binds_a_run() -> bool:

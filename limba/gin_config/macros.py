@@ -177,6 +177,15 @@ def check_cycles(where: str) -> None:
                 path.append(following)
 
 
+def resolved(value: Any) -> tuple[str | None, Any]:
+    """The macro that a bound value stands for, if it is one, and what is bound to that in the end."""
+    first = None
+    while isinstance(value, gin_config.ConfigurableReference) and (names := list(_macros_of(value))):
+        first = first or names[0]
+        value = gin_config._CONFIG.get((names[0], "gin.macro"), {}).get("value")
+    return first, value
+
+
 def references(value: Any) -> Iterator[Any]:
     """gin's references, `@name` and `%NAME`, in a bound value, which may be nested."""
     if isinstance(value, gin_config.ConfigurableReference):

@@ -22,6 +22,7 @@ from limba.models import decoding, losses, text_metrics
 from limba.models import metrics as metrics_lib
 from limba.models.lora import LoRA
 from limba.network.kernels.linear_cross_entropy import LinearLogits
+from limba.optimizers import argument_checks
 from limba.optimizers.definitions import OptimizerDef, as_optimizer_def
 
 Array = jax.Array
@@ -73,6 +74,8 @@ class BaseTransformerModel:
         label_smoothing, z_loss: see `losses.cross_entropy_with_logits`.
         loss_normalizing_factor: None sums over the batch's tokens; see `losses.SpecialLossNormalizingFactor`.
         """
+        rates = {"label_smoothing (LABEL_SMOOTHING)": label_smoothing, "z_loss (Z_LOSS)": z_loss}
+        argument_checks.check_numbers(type(self).__name__, argument_checks.LOSSES, rates)
         self.module = module
         self.optimizer_def = as_optimizer_def(optimizer_def)
         self._input_vocabulary = input_vocabulary

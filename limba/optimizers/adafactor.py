@@ -17,7 +17,7 @@ import numpy as np
 from flax import traverse_util
 
 from limba.devices import target
-from limba.optimizers import like_parameters
+from limba.optimizers import argument_checks, like_parameters
 from limba.optimizers.factor_dims import FactorDim, dims_of, factor_name_to_factordim
 
 Array = jax.Array
@@ -150,7 +150,7 @@ class Adafactor:
         into the statistics, from which they never leave.)
 
     Raises:
-      ValueError: for a `factor_map` together with `factored = False`.
+      ValueError: for a `factor_map` together with `factored = False`, and for a number that cannot be meant.
     """
 
     def __init__(
@@ -189,16 +189,16 @@ class Adafactor:
         self.epsilon2 = epsilon2
         self.dtype_momentum = jnp.dtype(dtype_momentum)
         self.factor_map = factor_map
-        self.logical_factor_rules = (
-            None
-            if logical_factor_rules is None
-            else {axis: factor_name_to_factordim(rule) for axis, rule in logical_factor_rules.items()}
-        )
+        of_name, rules = factor_name_to_factordim, logical_factor_rules
+        self.logical_factor_rules = None if rules is None else {axis: of_name(rule) for axis, rule in rules.items()}
         self.weight_decay_rate_lr_exponent = weight_decay_rate_lr_exponent
         self.global_norm_clip_threshold = global_norm_clip_threshold
         self.max_parameter_scale = max_parameter_scale
         self.skip_nan_updates = skip_nan_updates
         self._param_axes: dict[str, tuple[str | None, ...]] = {}
+        one_rate = None if isinstance(weight_decay_rate, HParamMap) else weight_decay_rate
+        checked = vars(self) | {"weight_decay_rate": one_rate}
+        argument_checks.check_numbers("Adafactor", argument_checks.ADAFACTOR, checked)
 
     def set_param_axes(self, param_axes: PyTree) -> None:
         """Tells the logical axes of every parameter: a tree as the parameters, with `PartitionSpec` leaves."""

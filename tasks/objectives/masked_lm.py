@@ -9,7 +9,14 @@ from typing import ClassVar
 import numpy as np
 
 from tasks.objectives import sentence_pairs
-from tasks.objectives.objective import CorruptedBatch, VocabularyIds, is_text, random_keys, random_uniform
+from tasks.objectives.objective import (
+    CorruptedBatch,
+    VocabularyIds,
+    check_noise_density,
+    is_text,
+    random_keys,
+    random_uniform,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +52,7 @@ class MaskedLM:
         if self.pairs not in ("", *sentence_pairs.KINDS):
             choices = " or ".join(map(repr, sentence_pairs.KINDS))
             raise ValueError(f"MaskedLM.pairs is {self.pairs!r}; it is {choices}, or '' for rows without pairs.")
-        if not 0 < self.noise_density < 1:
-            raise ValueError(f"noise_density is {self.noise_density}; it lies between 0 and 1 (BERT uses 0.15).")
+        check_noise_density(self.noise_density)
         rates = (self.mask_rate, self.random_token_rate)
         if min(rates) < 0 or sum(rates) > 1:
             raise ValueError(

@@ -9,6 +9,12 @@ import numpy as np
 from tasks.objectives.hashing import mix
 
 
+def check_noise_density(value: float) -> None:
+    """Raises ValueError unless `value` can be the share of tokens that is masked."""
+    if not isinstance(value, int | float | np.floating) or not 0 < value < 1:
+        raise ValueError(f"noise_density is {value!r}; it lies between 0 and 1 (T5 and BERT use 0.15).")
+
+
 @dataclasses.dataclass(frozen=True)
 class VocabularyIds:
     """The facts about a vocabulary that objectives need.

@@ -9,7 +9,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from tasks.objectives.objective import CorruptedBatch, VocabularyIds, is_text, keep_tokens, random_keys, random_uniform
+from tasks.objectives.objective import (
+    CorruptedBatch,
+    VocabularyIds,
+    check_noise_density,
+    is_text,
+    keep_tokens,
+    random_keys,
+    random_uniform,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +42,9 @@ class SpanCorruption:
     mean_noise_span_length: float = 3.0
 
     def __post_init__(self):
-        if not 0 < self.noise_density < 1:
-            raise ValueError(f"noise_density is {self.noise_density}; it must lie between 0 and 1 (T5 uses 0.15).")
-        if (mean := self.mean_noise_span_length) < 1:
-            raise ValueError(f"mean_noise_span_length is {mean}; a span has at least 1 token (T5 uses 3).")
+        check_noise_density(self.noise_density)
+        if not isinstance(mean := self.mean_noise_span_length, int | float | np.floating) or not mean >= 1:
+            raise ValueError(f"mean_noise_span_length is {mean!r}; a span has at least 1 token (T5 uses 3).")
 
     @property
     def name(self) -> str:
@@ -180,8 +187,7 @@ class IidDenoising:
     noise_density: float = 0.15
 
     def __post_init__(self):
-        if not 0 < self.noise_density < 1:
-            raise ValueError(f"noise_density is {self.noise_density}; it must lie between 0 and 1 (T5 uses 0.15).")
+        check_noise_density(self.noise_density)
 
     @property
     def name(self) -> str:

@@ -8,7 +8,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from tasks.objectives.objective import CorruptedBatch, VocabularyIds, is_text, keep_tokens, random_keys, random_uniform
+from tasks.objectives.objective import (
+    CorruptedBatch,
+    VocabularyIds,
+    check_noise_density,
+    is_text,
+    keep_tokens,
+    random_keys,
+    random_uniform,
+)
 
 # Padding, EOS and unknown are never drawn as random tokens.
 _NUM_RESERVED_TOKENS = 3
@@ -123,8 +131,7 @@ class BertStyle(_WindowOfInputs):
     random_token_rate: float = 0.1
 
     def __post_init__(self):
-        if not 0 < self.noise_density < 1:
-            raise ValueError(f"noise_density is {self.noise_density}; it must lie between 0 and 1 (T5 uses 0.15).")
+        check_noise_density(self.noise_density)
         if not 0 <= self.random_token_rate <= 1:
             raise ValueError(f"random_token_rate is {self.random_token_rate}; it lies between 0 and 1 (T5 uses 0.1).")
 

@@ -71,6 +71,11 @@ def test_search_paths_come_first(tmp_path, gin_file):
         ("network.T5Config.emb_dim = %MODEL\n", [], ["MODEL", "gin/models/"]),
         ("network.T5Config.emb_dim = %WIDTH\n", [], ["WIDTH", "--gin.WIDTH="]),
         ("import no_such_module\n", [], ["no_such_module"]),
+        (
+            "FLAG = 'False'\nOTHER = %FLAG\nnetwork.T5Config.scan_layers = %OTHER\n",
+            [],
+            ["T5Config.scan_layers (OTHER) is the text 'False'; write True or False, without quotes"],
+        ),
     ],
 )
 def test_mistakes_name_themselves_and_the_nearest(gin_file, text, bindings, words):

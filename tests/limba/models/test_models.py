@@ -4,6 +4,7 @@ import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import PartitionSpec
 
@@ -297,6 +298,23 @@ def test_a_batch_without_a_prefix_has_nothing_to_go_on_from():
         model.predict_batch(params, batch)
     with pytest.raises(ValueError, match="decoder_causal_attention"):
         model.logits(params, batch)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "words"),
+    [
+        (
+            "label_smoothing",
+            1.0,
+            r"label_smoothing \(LABEL_SMOOTHING\) is 1.0; it is a number of at least 0 and below 1",
+        ),
+        ("z_loss", None, r"z_loss \(Z_LOSS\) is None; it is a number of at least 0"),
+    ],
+)
+def test_numbers_of_the_loss_that_cannot_be_meant(argument, value, words):
+    vocabulary = small.FixedVocabulary()
+    with pytest.raises(ValueError, match=rf"^EncoderDecoderModel\.{words}"):
+        models.EncoderDecoderModel(small.model().module, vocabulary, vocabulary, optax.sgd(1.0), **{argument: value})
 
 
 def test_remove_prefix():

@@ -160,6 +160,24 @@ def test_rules_by_path_and_by_name():
         incomplete.init({"w": jnp.ones((2, 3, 4))})
 
 
+@pytest.mark.parametrize(
+    ("argument", "value", "what"),
+    [
+        ("beta1", 1.0, "of at least 0 and below 1, or None"),
+        ("beta1", "0.9", "of at least 0 and below 1, or None"),
+        ("decay_rate", None, "of at least 0."),
+        ("clipping_threshold", 0.0, "above 0, or None"),
+        ("epsilon2", -1e-3, "of at least 0."),
+        ("max_parameter_scale", float("nan"), "above 0, or None"),
+        ("weight_decay_rate", -0.1, "of at least 0, or None"),
+        ("min_dim_size_to_factor", True, "of at least 0."),
+    ],
+)
+def test_numbers_that_cannot_be_meant(argument, value, what):
+    with pytest.raises(ValueError, match=rf"Adafactor\.{argument} is {value!r}; it is a number {what}"):
+        adafactor.Adafactor(**{argument: value})
+
+
 def test_steps_below_the_offset_are_finite():
     params = {"w": jnp.ones((4,))}
     optimizer = adafactor.Adafactor(step_offset=1000)
