@@ -98,8 +98,8 @@ def find_whole(arguments: RunArguments) -> tuple[Corpus, list[str]]:
     given = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
     for split, file in given.items():
         if file is not None and local_path(file).is_dir():
-            files = f"{file.rstrip('/')}/*.jsonl"
-            raise ValueError(f"{split}_file is {file!r}, a folder: name its files, as {files}, or write dataset_name.")
+            names = f"{file.rstrip('/')}/*.jsonl"
+            raise ValueError(f"{split}_file is {file!r}, a folder: name its files, as {names}, or write dataset_name.")
     if folder is not None and local_path(f"{folder}.bin").is_file():
         raise ValueError(
             f"dataset_name is {folder!r}, and {folder}.bin holds tokens that Megatron has indexed; give the texts that "
