@@ -41,6 +41,12 @@ ADAFACTOR = {
     "global_norm_clip_threshold": Range(or_none=True),  # 0 is none, too
     "max_parameter_scale": Range(is_above=True, or_none=True),
 }
+_BETA, _AT_LEAST_0 = Range(below=1.0), Range()
+# Of constructors of optax's, by their names; a schedule may stand for a number.
+OPTAX = {
+    **dict.fromkeys(("b1", "b2", "beta", "adam_b1", "adam_b2"), _BETA),
+    **dict.fromkeys(("eps", "weight_decay", "adam_weight_decay", "min_scale", "vocab_rate"), _AT_LEAST_0),
+}
 LOSSES = {"label_smoothing (LABEL_SMOOTHING)": Range(below=1.0), "z_loss (Z_LOSS)": Range()}
 
 

@@ -20,7 +20,7 @@ import optax.contrib
 from flax import traverse_util
 from jax.sharding import PartitionSpec
 
-from limba.optimizers import optax_rates
+from limba.optimizers import argument_checks, optax_rates
 
 Array = jax.Array
 PyTree = Any
@@ -132,13 +132,19 @@ class OptaxWrapper:
 
 
 def wrap_optax_optimizer(optax_optimizer: Callable[..., optax.GradientTransformation]) -> Callable[..., OptaxWrapper]:
-    """A constructor of optax, or one like it, as a constructor of definitions. Its `learning_rate` may be left out."""
+    """A constructor of optax, or one like it, as a constructor of definitions. Its `learning_rate` may be left out.
+
+    It raises ValueError for a number that cannot be meant, such as `b1 = 1`.
+    """
     takes_rate = "learning_rate" in inspect.signature(optax_optimizer).parameters
 
     @functools.wraps(optax_optimizer)
     def wrapped(*args, **kwargs):
         if takes_rate and not args:
             kwargs.setdefault("learning_rate", 1.0)
+        given = {name: x for name, x in kwargs.items() if name in argument_checks.OPTAX and not callable(x)}
+        ranges = {name: argument_checks.OPTAX[name] for name in given}
+        argument_checks.check_numbers(optax_optimizer.__name__.lstrip("_"), ranges, given)
         return OptaxWrapper(optax_optimizer(*args, **kwargs))
 
     return wrapped

@@ -266,6 +266,22 @@ def test_adamw_scale_takes_steps_by_the_width_of_a_kernel(shape, axes, inputs):
     np.testing.assert_allclose(steps[1]["kernel"], factor * steps[0]["kernel"], rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: definitions.adamw(b1=1.0), r"^adamw\.b1 is 1.0; it is a number of at least 0 and below 1\.$"),
+        (
+            lambda: definitions.adamw_scale(min_scale="x"),
+            r"^adamw_scale\.min_scale is 'x'; it is a number of at least 0",
+        ),
+        (lambda: definitions.muon(adam_weight_decay=-0.1), r"^muon\.adam_weight_decay is -0.1; it is a number"),
+    ],
+)
+def test_numbers_of_optax_that_cannot_be_meant(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
 def test_a_base_width_that_is_no_width_is_refused():
     with pytest.raises(ValueError, match=r"base_width is 0; it is the emb_dim"):
         definitions.adamw_scale(base_width=0)
