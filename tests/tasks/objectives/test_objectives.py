@@ -134,7 +134,7 @@ def test_too_many_sentinels_says_what_to_do():
 
 @pytest.mark.parametrize("arguments", [(0.0, 3.0), (1.0, 3.0), (0.15, 0.5)])
 def test_bad_arguments(arguments):
-    with pytest.raises(ValueError, match="T5 (and BERT use|uses)"):
+    with pytest.raises(ValueError, match=r"T5 (and BERT use|uses)"):
         objectives.SpanCorruption(*arguments)
 
 
@@ -225,7 +225,7 @@ def test_ul2_is_table_1_of_its_paper():
     ],
 )
 def test_bad_arguments_of_the_other_objectives(make):
-    with pytest.raises(ValueError, match="T5 (and BERT use|uses)"):
+    with pytest.raises(ValueError, match=r"T5 (and BERT use|uses)"):
         make()
 
 
