@@ -46,10 +46,9 @@ def found(arguments: RunArguments) -> dict[str, Any]:
         keys: dict[str, Any] = {"text_column_name": text, "label_column_name": _LABEL}
     elif len(names) < 2:
         if arguments.source_prefix:
-            raise ValueError(
-                f"{corpus.name!r} has only the column {', '.join(names)}: run_summarization learns from two. "
-                "source_prefix belongs to it; leave it out to learn from documents."
-            )
+            only = f"{corpus.name!r} has only the column {', '.join(names)}: run_summarization learns from two"
+            raise ValueError(f"{only}. source_prefix belongs to it; leave it out to learn from documents.")
+        logger.warning("%r has only the column %s: masked spans are learned, no summaries.", corpus.name, names)
         return encoder_rows.first_column(arguments)
     else:
         keys = _of_summaries(arguments, names)

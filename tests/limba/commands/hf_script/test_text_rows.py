@@ -46,8 +46,9 @@ def test_a_t5_takes_the_columns_of_run_glue(tmp_path):
     assert found == {"text_column_name": "{sentence1} {sentence2}", "label_column_name": "label"}
 
 
-def test_documents_stay_documents(tmp_path):
+def test_documents_stay_documents(tmp_path, caplog):
     assert _found(tmp_path, ["text"], max_source_length=64) == {}
+    assert "has only the column ['text']: masked spans are learned, no summaries." in caplog.text
     assert _found(tmp_path, ["text", "title"]) == {}
     assert _found(tmp_path, ["text", "mood"], source_prefix="x: ", label_column_name="mood") == {}
     with pytest.raises(ValueError, match="only the column text: run_summarization learns from two"):
