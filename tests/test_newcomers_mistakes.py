@@ -85,6 +85,8 @@ def test_files_that_are_no_recipe(tmp_path):
             lambda: t5.T5Config(vocab_size=32, dropout_rate=None),
             r"dropout_rate \(DROPOUT_RATE\) is None; it is a number from 0",
         ),
+        (lambda: t5.T5Config(vocab_size=32, mlp_activations=("Dense",)), "has no activation 'Dense'; try 'gelu'"),
+        (lambda: t5.T5Config(vocab_size=32, mlp_activations=(3,)), "has no activation 3; try 'gelu'"),
         (lambda: meshes.PjitPartitioner(num_partitions=0), "num_partitions is 0; it is a whole number of at least 1"),
         (lambda: objectives.span_corruption_lengths(inputs_length="64"), "inputs_length is '64'; it is a number"),
         (lambda: objectives.SpanCorruption(noise_density="0.15"), "noise_density is '0.15'; it lies between 0 and 1"),

@@ -255,9 +255,9 @@ def activation_function(name: str | Callable[[Array], Array]) -> Callable[[Array
         return lambda x: x
     if name == "gelu_erf":
         return functools.partial(nn.gelu, approximate=False)
-    function = getattr(nn, name, None)
-    if function is None:
-        raise ValueError(f"mlp_activations names {name!r}, which flax.linen does not have; try 'gelu', 'relu', 'silu'.")
+    function = getattr(nn, name, None) if isinstance(name, str) else None
+    if function is None or isinstance(function, type):
+        raise ValueError(f"flax.linen has no activation {name!r}; try 'gelu', 'relu' or 'silu'.")
     return function
 
 
