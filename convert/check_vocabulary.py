@@ -338,7 +338,9 @@ def main(argv: Sequence[str]) -> int:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Nothing here needs an accelerator.
     if (file := tokenizer_readers.find_file(args.model)) is not None:
         unknown = _measure(run_folder.tokenizer_record(str(file), 0), args)
-        return _report(tokenizer_readers.check(file, args.embedding_rows), unknown, "EncoderConfig")
+        place = Path(args.model).expanduser()
+        outcome = tokenizer_readers.check(file, args.embedding_rows, place if place.is_dir() else None)
+        return _report(outcome, unknown, "EncoderConfig")
     checked = open_vocabulary(args.model, args.vocab, args.extra_ids)
     unknown = _measure(checked.vocabulary, args)
     if args.embedding_rows is not None:

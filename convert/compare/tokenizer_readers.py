@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from convert.compare import transformers_library
+from convert.families.table import of_model_type
+from convert.model_files import encoder_vocabularies
 from convert.model_files.hf import hf_tokenizer, older_tokenizers
 from limba.files import untrusted_files
 from limba.reports import text_width
@@ -53,22 +55,28 @@ class Reader:
 
 
 def find_file(model: str) -> Path | None:
-    """The tokenizer.json of an encoder that `model` is, or that its folder has; None if there is none, or a T5's."""
+    """The tokenizer.json of an encoder that `model` is, or that its folder has or that is made of its older files;
+    None if there is none, or a T5's."""
     path = Path(model).expanduser()
+    family = of_model_type(hf_tokenizer.read_json(path / "config.json").get("model_type")) if path.is_dir() else None
     file = path / _FILE if path.is_dir() else path
-    if file.suffix != ".json" or not file.is_file():
+    if (family is not None and family.has_decoder) or file.suffix != ".json":
         return None
     inner = hf_tokenizer.read_json(file).get("model")
     vocab = inner.get("vocab") if isinstance(inner, dict) else None
     # A list is of a Unigram.
     first = [entry[:1] for entry in vocab[:3]] if isinstance(vocab, list) else []
-    return None if first == [[token] for token in hf_tokenizer.SPECIAL_TOKENS] else file
+    if first == [[token] for token in hf_tokenizer.SPECIAL_TOKENS]:
+        return None
+    found = encoder_vocabularies.file_in(path)
+    return found if found.is_file() else None
 
 
-def check(file: Path, embedding_rows: int | None) -> Outcome:
+def check(file: Path, embedding_rows: int | None, folder: Path | None = None) -> Outcome:
     """Compares what training and transformers make of some thousand texts, and of special tokens.
 
     Args:
+      folder: which the file is of; None is where it lies.
       embedding_rows: None takes those of the folder's config.json.
 
     Raises:
@@ -76,16 +84,17 @@ def check(file: Path, embedding_rows: int | None) -> Outcome:
     """
     from tasks.vocabularies import tokenizer_texts
 
-    rows = embedding_rows or hf_tokenizer.read_json(file.parent / "config.json").get("vocab_size")
+    folder = folder or file.parent
+    rows = embedding_rows or hf_tokenizer.read_json(folder / "config.json").get("vocab_size")
     ours = _ours(file)
-    theirs = _transformers(file)
+    theirs = _transformers(folder, file.name)
     readers = [ours] if isinstance(theirs, str) else [ours, theirs]
     texts = tokenizer_texts.texts_of(_open(file))
     compared = [_WITH_MASK, *texts.plain, *texts.decomposed]
     missing = [f"transformers ({theirs})"] if isinstance(theirs, str) else []
     size = None if embedding_rows else max(ours.ids.values()) + 1
-    problems = list(_compare(readers, rows, file, compared))
-    if file.name == _FILE and (two := older_tokenizers.differences(file.parent)):
+    problems = list(_compare(readers, rows, folder, compared))
+    if file.name == _FILE and (two := older_tokenizers.differences(folder)):
         problems.append(f"{two} Limba and transformers' fast classes read tokenizer.json, the others the older files.")
     return Outcome(_table(readers, rows, compared), problems, missing, (), size)
 
@@ -114,16 +123,16 @@ def _id_or_none(vocabulary: Any, role: str) -> int | None:
         raise
 
 
-def _transformers(file: Path) -> Reader | str:
+def _transformers(folder: Path, file: str) -> Reader | str:
     """The folder in transformers, or why it cannot be compared."""
     if transformers_library.version() is None:
         return "is not installed"
-    if file.name != _FILE:
-        return f"looks for {_FILE}, and the file is {file.name}"
+    if file != _FILE:
+        return f"looks for {_FILE}, and the file is {file}"
     transformers = transformers_library.load()
     transformers.logging.set_verbosity_error()
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(str(file.parent))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
     except (OSError, ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         return f"does not load the folder: {untrusted_files.cut(reason)}"
@@ -136,11 +145,11 @@ def _encode(tokenizer: Any, texts: Sequence[str]) -> Sequence[Sequence[int]]:
     return tokenizer(list(texts), add_special_tokens=False).input_ids
 
 
-def _compare(readers: Sequence[Reader], rows: int | None, file: Path, texts: Sequence[str]) -> Iterator[str]:
+def _compare(readers: Sequence[Reader], rows: int | None, folder: Path, texts: Sequence[str]) -> Iterator[str]:
     from tasks.vocabularies import tokenizer_texts
 
     ours = readers[0]
-    again = f"Build {file.parent} again with `limba vocab build`, or correct its tokenizer_config.json."
+    again = f"Build {folder} again with `limba vocab build`, or correct its tokenizer_config.json."
     for role, id_ in ours.special_tokens.items():
         if id_ is None and role != "unk":
             yield (

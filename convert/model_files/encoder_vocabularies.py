@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from convert.families.config_files import encoder_config
-from convert.model_files.hf import hf_tokenizer, older_tokenizers, tokenizer_folder
+from convert.model_files.hf import beside_tokenizer, hf_tokenizer, older_tokenizers, tokenizer_folder
 from convert.model_files.model import Model, ModelHints
 from limba.checkpoint_files import run_folder
-from limba.files import json_text, storage, untrusted_json
+from limba.files import json_text, storage, untrusted_files, untrusted_json
 from limba.files.storage import AnyPath
 
 
@@ -60,12 +60,20 @@ def of_folder(path: Path, pad_id: int, hints: ModelHints) -> Mapping[str, Any] |
     file = file_in(place)
     if hints.vocab is None and not file.is_file():
         return None
-    if file.parent == place:
+    if (place / tokenizer_folder.FILE).is_file():
         tokenizer_folder.check_settings(place, hints.ignore_config_keys)
         if two := older_tokenizers.differences(place):
             print(f"warning: {two} The run takes tokenizer.json, as transformers' fast classes do.", file=sys.stderr)
-    is_ours = tokenizer_folder.special_ids(file).get("pad") == encoder_config.PAD_ID
-    return record(file if is_ours else _with_padding_first(file, pad_id))
+    if beside_tokenizer.class_of(place).lower().startswith("roformer"):
+        reason = "transformers splits texts with jieba first, and Limba does not: Chinese texts have other tokens."
+        print(f"warning: the tokenizer of {place} is RoFormer's: {reason}", file=sys.stderr)
+    own_pad_id = tokenizer_folder.special_ids(file).get("pad")
+    if own_pad_id not in (None, pad_id, encoder_config.PAD_ID):
+        raise ValueError(
+            f"{path}: pad_token_id of config.json is {pad_id}, and the tokenizer's padding is {own_pad_id}. Write "
+            f"{own_pad_id} into config.json, unless it is a RoBERTa's, whose positions begin behind pad_token_id."
+        )
+    return record(file if own_pad_id == encoder_config.PAD_ID else _with_padding_first(file, pad_id))
 
 
 def of_new_network(config_file: Path, hints: ModelHints) -> tuple[Path, int] | None:
@@ -90,7 +98,7 @@ def given(place: Path, ignored: Collection[str] = ()) -> tuple[Path, int]:
             f"{place} has no {tokenizer_folder.FILE}. `limba vocab build --kind wordpiece` makes one of your texts; "
             "transformers writes one for an older tokenizer: AutoTokenizer.from_pretrained(IN).save_pretrained(OUT)."
         )
-    if found.parent == place:
+    if (place / tokenizer_folder.FILE).is_file():
         tokenizer_folder.check_settings(place, ignored)
     pad_id = tokenizer_folder.special_ids(found).get("pad")
     if pad_id is None:
@@ -108,13 +116,19 @@ def _with_padding_first(file: Path, pad_id: int) -> Path:
 
 
 def file_in(place: Path) -> Path:
-    """The tokenizer.json of a folder, perhaps made of older files; a file is itself."""
+    """The tokenizer.json of a folder, perhaps made of older files, with what lies beside it; a file is itself."""
     if not place.is_dir():
         return place
     file = place / tokenizer_folder.FILE
-    if not file.is_file() and older_tokenizers.has_files(place):
-        return tokenizer_folder.temporary_file(older_tokenizers.content(place))
-    return file
+    is_there = file.is_file()
+    if not is_there and not older_tokenizers.has_files(place):
+        return file
+    text = untrusted_files.decode(untrusted_files.read_bytes(file), str(file)) if is_there else ""
+    try:
+        whole = beside_tokenizer.applied(place, text or older_tokenizers.content(place).decode())
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{place}: a file of the tokenizer is damaged ({error!r}). Download it again.") from error
+    return file if whole == text else tokenizer_folder.temporary_file(whole.encode())
 
 
 def record(file: Path) -> dict[str, Any]:

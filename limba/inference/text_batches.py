@@ -136,10 +136,10 @@ class _Labels:
 
     def encode(self, line: str) -> list[int]:
         first, *others = line.split(_SEPARATOR) if hasattr(self._vocabulary, "sep_id") else [line]
-        tokens = tokens_of(self._vocabulary, first.strip())
+        ids = self._vocabulary.encode(first.strip())
         for part in others:
-            tokens += [*self._vocabulary.encode(part.strip()), self._vocabulary.sep_id]
-        return tokens
+            ids = [*ids, *self._vocabulary.between_texts, *self._vocabulary.encode(part.strip())]
+        return _between_special_tokens(self._vocabulary, ids)
 
     def features(self, tokens: np.ndarray) -> Batch:
         return {"encoder_input_tokens": tokens}

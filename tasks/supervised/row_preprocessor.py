@@ -396,7 +396,7 @@ def warn_of_cut(task: str, name: str, lengths: np.ndarray, most: int, setting: s
 
 
 def _of_encoder(vocabulary: TokenizerVocabulary, texts: Sequence[str]) -> list[list[int]]:
-    """`[CLS] text`, or `[CLS] text [SEP] second text`, by the vocabulary's own ids of these; without the last [SEP]."""
+    """`[CLS] text`, or `[CLS] text [SEP] second text`, by the vocabulary's own tokens; without the last [SEP]."""
     parts = [text.split(SEPARATOR) for text in texts]
     flat, lengths = encode_batch(vocabulary, [part.strip().encode() for of_text in parts for part in of_text])
     encoded = iter(np.split(flat, np.cumsum(lengths)[:-1]) if len(lengths) else [])
@@ -404,6 +404,6 @@ def _of_encoder(vocabulary: TokenizerVocabulary, texts: Sequence[str]) -> list[l
     for of_text in parts:
         tokens = [vocabulary.cls_id]
         for number, _ in enumerate(of_text):
-            tokens += [*([vocabulary.sep_id] if number else []), *next(encoded).tolist()]
+            tokens += [*(vocabulary.between_texts if number else []), *next(encoded).tolist()]
         found.append(tokens)
     return found

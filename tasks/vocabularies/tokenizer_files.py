@@ -164,6 +164,13 @@ class TokenizerVocabulary(_TokenizerFile):
         return self._required("sep")
 
     @property
+    def between_texts(self) -> list[int]:
+        """What stands between two texts of a row: [SEP], or the </s></s> of RoBERTa's file."""
+        framed = self.tokenizer.encode("", "").ids
+        count = framed.count(self.sep_id) - 1 if framed[:1] == [self.cls_id] else 1
+        return [self.sep_id] * max(count, 1)
+
+    @property
     def mask_id(self) -> int:
         return self._required("mask")
 

@@ -1,7 +1,9 @@
 import json
 
 import pytest
+import transformers
 from sentencepiece import sentencepiece_model_pb2
+from tokenizers import ByteLevelBPETokenizer
 
 from convert import check_vocabulary
 from convert.compare import transformers_library
@@ -259,3 +261,15 @@ def test_an_encoder_that_transformers_cannot_load_is_not_compared(tmp_path, caps
     assert (code, problems) == (0, [])
     assert "not compared: transformers (looks for tokenizer.json, and the file is words.json)" in table
     assert "what was compared agrees; EncoderConfig.vocab_size = 128 has a row for each" in table
+
+
+def test_a_t5_with_bpe_is_no_encoder(tmp_path, capsys):
+    """It needs no [CLS] and no [MASK]."""
+    tokenizer = ByteLevelBPETokenizer()
+    special = ["<pad>", "</s>", "<unk>", *(f"<extra_id_{i}>" for i in reversed(range(100)))]
+    tokenizer.train_from_iterator(["the house is big"] * 9, vocab_size=400, special_tokens=special)
+    names = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer._tokenizer, **names).save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5", "vocab_size": 512}))
+    code, table, problems = _check(capsys, tmp_path)
+    assert (code, problems) == (0, []) and table["<extra_id_0>"] == ["102", "102"]

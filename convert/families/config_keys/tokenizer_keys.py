@@ -12,6 +12,8 @@ FILE = "tokenizer_config.json"
 _AGAIN = "If the model was trained so, give --vocab a tokenizer that does it without this key."
 _NO_CODE = "Load it in transformers with trust_remote_code, and see that its ids are those of the files; then "
 
+_SPECIAL = "a special token of tokenizer.json, added where it is none"
+
 _COMMON = (
     *without_effect(
         "says where the file comes from",
@@ -75,11 +77,13 @@ ENCODER = table(
         strip_accents="must be that of tokenizer.json",
         tokenize_chinese_chars="must be that of tokenizer.json",
         **{f"{role}_token": "must be that of tokenizer.json" for role in ("pad", "unk", "cls", "sep", "mask")},
+        **dict.fromkeys(("bos_token", "eos_token", "additional_special_tokens", "extra_special_tokens"), _SPECIAL),
+        added_tokens_decoder="tokens of tokenizer.json with these flags, or added to it",
+        add_prefix_space="of tokenizer.json's pre_tokenizer",
     ),
     *without_effect(
         "tokenizer.json has it",
-        *("bos_token", "eos_token", "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"),
-        *("add_prefix_space", "trim_offsets", "do_basic_tokenize", "never_split", "wordpieces_prefix"),
+        *("trim_offsets", "do_basic_tokenize", "never_split", "wordpieces_prefix"),
         *("add_bos_token", "add_eos_token", "legacy", "model_specific_special_tokens"),
     ),
 )

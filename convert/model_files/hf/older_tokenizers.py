@@ -8,10 +8,10 @@ sentencepiece.bpe.model     SentencePiece's unigrams, as XLM-R has them, or Came
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from convert.model_files.hf import hf_tokenizer
+from convert.model_files.hf import beside_tokenizer, hf_tokenizer, tokenizer_folder
 from limba.files import json_text, untrusted_files, untrusted_json
+from limba.files.untrusted_files import shown
 
 WORDPIECE, BYTES, UNIGRAMS = ("vocab.txt",), ("vocab.json", "merges.txt"), ("sentencepiece.bpe.model",)
 _OF_BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
@@ -25,6 +25,9 @@ _FIRST: Mapping[str, tuple[list[tuple[str, float]], int]] = {
         1,
     ),
 }
+# Classes of transformers that make of these files what is made here.
+_BERTS = ("Bert", "DistilBert", "Electra", "MPNet", "RoFormer", "PreTrained")
+_BYTES_OR_UNIGRAMS = ("Roberta", "GPT2", "XLMRoberta", "Camembert", "PreTrained")
 _UNIGRAM, _CONTROL, _USER_DEFINED = 1, 3, 4  # of SentencePiece's TrainerSpec and of its pieces
 
 
@@ -41,7 +44,9 @@ def differences(folder: Path) -> str:
     """
     from tasks.vocabularies import TokenizerVocabulary, tokenizer_texts
 
-    names = next((names for names in (WORDPIECE, BYTES) if all((folder / name).is_file() for name in names)), None)
+    names = next(
+        (names for names in (WORDPIECE, BYTES, UNIGRAMS) if all((folder / name).is_file() for name in names)), None
+    )
     if names is None or not (folder / "tokenizer.json").is_file():
         return ""
     try:
@@ -70,30 +75,39 @@ def content(folder: Path) -> bytes:
     Raises:
       ValueError: if a file is damaged, or a special token is not in the vocabulary.
     """
-    config = _read(folder / "tokenizer_config.json")
+    config = beside_tokenizer.settings(folder)
     is_wordpiece = (folder / WORDPIECE[0]).is_file()
-    usual = _OF_BERT if is_wordpiece else _OF_ROBERTA
-    named = {role: _token(config.get(f"{role}_token", token)) for role, token in usual.items()}
+    _check_class(folder, _BERTS if is_wordpiece else _BYTES_OR_UNIGRAMS)
+    is_mpnet = is_wordpiece and beside_tokenizer.class_of(folder).lower().startswith("mpnet")
+    usual = _OF_ROBERTA | {"unk": "[UNK]"} if is_mpnet else _OF_BERT if is_wordpiece else _OF_ROBERTA
+    named = {role: beside_tokenizer.name(config.get(f"{role}_token", token)) for role, token in usual.items()}
     if (folder / UNIGRAMS[0]).is_file() and not is_wordpiece:
-        return _unigrams(folder, config, named).encode()
-    return (_wordpiece if is_wordpiece else _bytes)(folder, config, named).encode()
+        return _unigrams(folder, named).encode()
+    if is_wordpiece:
+        return _wordpiece(folder, config, named, 2 if is_mpnet else 1).encode()
+    return _bytes(folder, config, named).encode()
 
 
-def _read(file: Path) -> dict[str, Any]:
-    return untrusted_json.read_object(file) if file.is_file() else {}
-
-
-def _token(value: object) -> str:
-    return str(value["content"] if isinstance(value, dict) else value)
+def _check_class(folder: Path, known: tuple[str, ...]) -> None:
+    """Raises ValueError if the class that reads the files takes words apart in a way of its own."""
+    if (found := beside_tokenizer.class_of(folder)).endswith("Tokenizer") and found.removesuffix(
+        "Tokenizer"
+    ) not in known:
+        raise ValueError(
+            f"{folder}: tokenizer_class is {shown(found)}, which reads its files in a way of its own, and Limba does "
+            "not. If transformers has a fast class for it, AutoTokenizer.from_pretrained(IN).save_pretrained(OUT) "
+            "writes a tokenizer.json, which Limba reads."
+        )
 
 
 def _lines(file: Path) -> list[str]:
     """The lines of a file, which end with \\n alone: a token may be another separator of Unicode."""
-    return file.read_text("utf-8").removesuffix("\n").split("\n")
+    return untrusted_files.read_text(file).removesuffix("\n").split("\n")
 
 
-def _wordpiece(folder: Path, config: dict, named: dict[str, str]) -> str:
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+def _wordpiece(folder: Path, config: dict, named: dict[str, str], num_between: int) -> str:
+    """`num_between` is how often [SEP] stands between two texts."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     file = folder / WORDPIECE[0]
     ids = {token: id_ for id_, token in enumerate(_lines(file))}
@@ -107,9 +121,7 @@ def _wordpiece(folder: Path, config: dict, named: dict[str, str]) -> str:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix="##")
     tokenizer.add_special_tokens(list(named.values()))
-    cls, sep = ((named[role], ids[named[role]]) for role in ("cls", "sep"))
-    tokenizer.post_processor = processors.BertProcessing(sep, cls)
-    return tokenizer.to_str()
+    return tokenizer_folder.framed(tokenizer, named, num_between, 1)
 
 
 def _bytes(folder: Path, config: dict, named: dict[str, str]) -> str:
@@ -131,11 +143,11 @@ def _bytes(folder: Path, config: dict, named: dict[str, str]) -> str:
     return tokenizer.to_str()
 
 
-def _unigrams(folder: Path, config: dict, named: dict[str, str]) -> str:
+def _unigrams(folder: Path, named: dict[str, str]) -> str:
     """As transformers' XLMRobertaConverter and CamembertConverter."""
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     file = folder / UNIGRAMS[0]
     try:
@@ -147,7 +159,7 @@ def _unigrams(folder: Path, config: dict, named: dict[str, str]) -> str:
             f"{file} is no unigram model of SentencePiece, as XLM-R and CamemBERT have. Save the tokenizer with "
             "transformers, AutoTokenizer.from_pretrained(IN).save_pretrained(OUT): then there is a tokenizer.json."
         )
-    kinds = str(config.get("tokenizer_class")), str(_read(folder / "config.json").get("model_type"))
+    kinds = beside_tokenizer.class_of(folder), str(beside_tokenizer.read(folder / "config.json").get("model_type"))
     is_camembert = any(kind.lower().startswith("camembert") for kind in kinds)
     first, num_replaced = _FIRST["camembert" if is_camembert else "xlm-roberta"]
     pieces = [*first, *((piece.piece, piece.score) for piece in proto.pieces[num_replaced:]), ("<mask>", 0.0)]
@@ -162,13 +174,7 @@ def _unigrams(folder: Path, config: dict, named: dict[str, str]) -> str:
     own = [(piece.piece, piece.type == _CONTROL) for piece in proto.pieces if piece.type in (_CONTROL, _USER_DEFINED)]
     tokenizer.add_tokens([AddedToken(token, normalized=False, special=special) for token, special in own])
     tokenizer.add_special_tokens([AddedToken(x, lstrip=role == "mask", special=True) for role, x in named.items()])
-    cls, sep = (named[role] for role in ("cls", "sep"))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} {sep} $B {sep}",
-        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
-    )
-    return tokenizer.to_str()
+    return tokenizer_folder.framed(tokenizer, named, 2, 0)
 
 
 def _check(file: Path, ids: dict[str, int], named: dict[str, str]) -> None:

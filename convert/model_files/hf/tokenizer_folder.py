@@ -221,11 +221,14 @@ def write(
     Raises:
       ValueError: as `describe` and `with_exchanged_ids`.
     """
+    import tokenizers
+
     ids = special_ids(file)
     content = untrusted_json.read_object(Path(file))
     tokens = special_tokens(file)
     if not _frames_texts(content, ids):
-        content = {**content, "post_processor": _frame(tokens, ids)}
+        tokenizer = tokenizers.Tokenizer.from_str(json_text.dumps(content))
+        content = {**content, "post_processor": json.loads(framed(tokenizer, tokens, 1, 1))["post_processor"]}
     content = with_exchanged_ids(content, ids["pad"], pad_id, str(file))
     named = {f"{role}_token": token for role, token in tokens.items()}
     named = {key: x for key, x in settings.others.items() if key.endswith("_token") and x} | named
@@ -253,12 +256,14 @@ def _frames_texts(content: Mapping[str, Any], ids: Mapping[str, int]) -> bool:
     return tokenizers.Tokenizer.from_str(json_text.dumps(dict(content))).encode("").ids[:1] == [ids["cls"]]
 
 
-def _frame(tokens: Mapping[str, str], ids: Mapping[str, int]) -> dict[str, Any]:
-    from tokenizers import Tokenizer, models, processors
+def framed(tokenizer: Any, named: Mapping[str, str], num_between: int, second_type: int) -> str:
+    """The tokenizer.json with special tokens around a text, and between two of them."""
+    from tokenizers import processors
 
-    cls, sep = ((tokens[role], ids[role]) for role in ("cls", "sep"))
-    carrier = Tokenizer(models.WordLevel({}, unk_token=""))
-    carrier.post_processor = processors.TemplateProcessing(
-        single=f"{cls[0]} $A {sep[0]}", pair=f"{cls[0]} $A {sep[0]} $B:1 {sep[0]}:1", special_tokens=[cls, sep]
+    cls, sep = (named[role] for role in ("cls", "sep"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {' '.join([sep] * num_between)} $B:{second_type} {sep}:{second_type}",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
     )
-    return json.loads(carrier.to_str())["post_processor"]
+    return tokenizer.to_str()

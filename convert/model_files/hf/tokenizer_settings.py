@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from convert.model_files.hf import beside_tokenizer
 from limba.checkpoint_files import run_folder
 from limba.files import json_text, storage, untrusted_files, untrusted_json
 from limba.files.storage import AnyPath
@@ -77,6 +78,8 @@ def of_folder(folder: Path) -> Settings:
     both = (folder / SPECIAL_TOKENS_MAP, folder / CONFIG)
     of_map, config = (untrusted_json.read_object(file) if file.is_file() else {} for file in both)
     kept = {key: x for key, x in (of_map | config).items() if key not in _NOT_KEPT}
+    # Their flags are in tokenizer.json, and version 4 reads a token as special_tokens_map.json has it in no other file.
+    kept |= {key: beside_tokenizer.name(x) for key, x in kept.items() if key.endswith("_token") and isinstance(x, dict)}
     files = [folder / name for name in FILES if (folder / name).is_file()]
     return Settings(
         kept, {file.name: untrusted_files.decode(untrusted_files.read_bytes(file), str(file)) for file in files}

@@ -107,11 +107,16 @@ def test_older_files_that_give_other_tokens_than_tokenizer_json_are_named(kind, 
         trained, special = ByteLevelBPETokenizer(), ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     trained.train_from_iterator(TEXTS * 9, vocab_size=420, special_tokens=special)
     trained.save_model(str(tmp_path))
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert" if kind == "wordpiece" else "roberta"}))
     (tmp_path / "tokenizer_config.json").write_text("{}")
     (tmp_path / "tokenizer.json").write_bytes(older_tokenizers.content(tmp_path))
     assert older_tokenizers.differences(tmp_path) == ""
     assert check_vocabulary.main([str(tmp_path)]) == 0
+    (tmp_path / "tokenizer.json").rename(tmp_path / "kept.json")
+    capsys.readouterr()
+    assert check_vocabulary.main([str(tmp_path)]) == 0
+    assert "training  transformers 4.57.6" in capsys.readouterr().out
+    (tmp_path / "kept.json").rename(tmp_path / "tokenizer.json")
 
     if kind == "wordpiece":
         name, file = "vocab.txt", tmp_path / "vocab.txt"
@@ -133,3 +138,15 @@ def test_older_files_that_give_other_tokens_than_tokenizer_json_are_named(kind, 
     # What nothing reads may be damaged.
     file.write_text("x", "utf-8")
     assert older_tokenizers.differences(tmp_path) == ""
+
+
+def test_a_model_of_sentencepiece_beside_another_tokenizer_json_is_named(tmp_path):
+    options = {"vocab_size": 70, "hard_vocab_limit": False, "minloglevel": 2}
+    (tmp_path / "config.json").write_text('{"model_type": "xlm-roberta"}')
+    for texts in (TEXTS[:2], TEXTS):
+        prefix = str(tmp_path / "sentencepiece.bpe")
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(texts * 9), model_prefix=prefix, **options)
+        if texts != TEXTS:
+            (tmp_path / "tokenizer.json").write_bytes(older_tokenizers.content(tmp_path))
+            assert older_tokenizers.differences(tmp_path) == ""
+    assert "other tokens in tokenizer.json than in sentencepiece.bpe.model" in older_tokenizers.differences(tmp_path)

@@ -89,7 +89,8 @@ def test_what_a_folder_says_of_its_tokenizer_comes_back(new_encoder, tokenizer_c
     again = json.loads((tmp_path / "again/tokenizer_config.json").read_text())
     before = first | own
     changed = {key for key in {*before, *again} if before.get(key) != again.get(key)}
-    assert changed == {"name_or_path", "extra_special_tokens", "additional_special_tokens"}
+    assert changed == {"name_or_path", "extra_special_tokens", "additional_special_tokens", "added_tokens_decoder"}
+    assert {x["content"] for x in again["added_tokens_decoder"].values() if x["special"]} >= {"w5", "w6"}
     assert again["additional_special_tokens"] == ["w5", "w6"]
     assert (tmp_path / "again/chat_template.jinja").read_text() == "{{ messages }}"
 
