@@ -210,8 +210,8 @@ def read_files(path: Path, config_file: Path, ignored: Collection[str] = (), for
     family = t5_config.family_of(content)
     is_flax = found == "flax"
     output = _in_format(_OUTPUT, is_flax)
-    if t5_config.hides_its_output(content) and family.tensor_name(output) in saved:
-        # An output that is the embedding is not written twice.
+    if t5_config.hides_its_output(content) and (family.tensor_name(output) in saved or not family.scales_untied):
+        # An output that is the embedding is not written twice; version 5's mT5 does not scale its logits.
         content = content | {"scale_decoder_outputs": False}
     config = t5_config.network_config(config_file, content)
     if config.num_encoder_layers + config.num_decoder_layers > len(saved):

@@ -143,12 +143,14 @@ def test_what_a_configuration_leaves_out(all_exported, tmp_path, kind, config, w
 
 
 @pytest.mark.slow
-def test_a_new_t5_of_transformers_5(all_exported, tmp_path, forks5):
-    """Its output is the embedding, unscaled, though its configuration was that of a T5 1.1."""
+@pytest.mark.parametrize("kind", ["T5", "MT5"])
+def test_a_new_t5_of_transformers_5(all_exported, kind, tmp_path, forks5):
+    """Its output is the embedding, unscaled, though its configuration was that of a T5 1.1, or is an mT5's."""
     program = (
-        "import json, sys, torch, transformers as t; config = t.T5Config.from_pretrained(sys.argv[1]);"
-        "config.tie_word_embeddings, config.scale_decoder_outputs = True, False;"
-        "model = t.T5ForConditionalGeneration(config).eval(); model.save_pretrained(sys.argv[2]);"
+        "import json, sys, torch, transformers as t; config = t.T5Config.from_pretrained(sys.argv[1]).to_dict();"
+        "config = config | {'tie_word_embeddings': False}; config.pop('scale_decoder_outputs');"
+        f"model = t.{kind}ForConditionalGeneration(t.{kind}Config(**config)).eval();"
+        "model.save_pretrained(sys.argv[2]);"
         "ids = torch.tensor([[5, 6, 7, 1]]);"
         "print(json.dumps(model(input_ids=ids, decoder_input_ids=ids).logits.tolist()))"
     )
