@@ -63,13 +63,18 @@ def same_vocabulary(before: Sequence[int], after: Sequence[int]) -> bool:
 
 
 def describe(step: Any) -> str:
-    """A preprocessor as text, without addresses of objects, and without `LATER_FIELDS` that have their defaults."""
+    """A preprocessor as text, without addresses of objects, and without `LATER_FIELDS` that have their defaults.
+
+    A class whose examples have changed under the same fields has an `examples_version`, which is in the text, too.
+    """
     if isinstance(step, functools.partial):
         arguments = [describe(x) for x in step.args] + [f"{k}={describe(v)}" for k, v in step.keywords.items()]
         return f"{describe(step.func)}({', '.join(arguments)})"
     if dataclasses.is_dataclass(step) and not isinstance(step, type):
         values = {field.name: getattr(step, field.name) for field in dataclasses.fields(step)}
         told = {name: x for name, x in values.items() if name not in LATER_FIELDS or x != LATER_FIELDS[name]}
+        if version := getattr(step, "examples_version", None):
+            told["examples_version"] = version
         return f"{type(step).__name__}({', '.join(f'{name}={describe(value)}' for name, value in told.items())})"
     if step is None or isinstance(step, str | bytes | int | float):
         return repr(redaction.without_credentials(step) if isinstance(step, str) else step)

@@ -378,6 +378,7 @@ class Squad:
     answers: str = "answers"
     num_choices: int | None = None
     columns: ClassVar[tuple[str, ...]] = ("question", "context")
+    examples_version: ClassVar[int] = 2  # 1 put blanks into words with letters that are not ASCII
 
     @property
     def nested_columns(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from tasks.diacritics.diacritics_tasks import RemoveDiacritics
 from tasks.minimal_pairs.pairs_tasks import ScorePairs
 from tasks.pipeline import fingerprints
 from tasks.pretraining.denoising import Denoise
+from tasks.supervised import row_formats
 from tasks.supervised.row_preprocessor import Supervise
 from tasks.supervised.token_labels import LabelTokens
 
@@ -59,4 +60,20 @@ def test_runs_that_saved_a_later_field_with_its_default_go_on():
         fingerprints.differences(
             {"tasks": {"a": {"preprocessors": [saved]}}}, {"tasks": {"a": {"preprocessors": [text]}}}
         )
+    )
+
+
+def test_a_format_whose_examples_changed_has_another_text_and_others_have_theirs():
+    now = Supervise("squad", row_formats.Squad())
+    saved = fingerprints.describe(now).replace(", examples_version=2", "")
+    assert "format=Squad(answers='answers', num_choices=None), ranks" in saved
+    (difference,) = fingerprints.differences(
+        {"tasks": {"squad": {"preprocessors": [saved]}}},
+        {"tasks": {"squad": {"preprocessors": [fingerprints.describe(now)]}}},
+    )
+    assert difference.startswith("tasks.squad.preprocessors was") and "examples_version=2" in difference
+    text = fingerprints.describe(row_formats.Translation("en", "ro"))
+    assert (
+        text
+        == "Translation(source='en', target='ro', prefix=None, columns=[], nested_columns=['translation'], num_choices=None)"
     )
