@@ -196,11 +196,11 @@ def _parse_binding(binding: str) -> None:
         gin.parse_config(binding)
     except PARSE_ERRORS as error:
         # Gin knows a function only by the name under which a file imported it.
-        imports = gin_names.imports_for(binding)
-        if not imports or "No configurable matching" not in str(error):
+        text = gin_names.with_imports(binding)
+        if not text or "No configurable matching" not in str(error):
             raise GinError(f"{shown}: {messages.explanation(error)}") from error
         try:
-            gin.parse_config(f"from __gin__ import dynamic_registration\n{imports}\n{binding}")
+            gin.parse_config(text)
         except PARSE_ERRORS as again:
             raise GinError(f"{shown}: {messages.explanation(again)}") from again
 

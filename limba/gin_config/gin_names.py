@@ -3,8 +3,12 @@
 A module has the name of its file, except those of `MODULES`, most of which have T5X's name.
 """
 
+import contextlib
+import importlib.util
 import re
 from collections.abc import Mapping
+
+import gin
 
 from limba.files.repository import REPOSITORY
 from limba.gin_config import t5x_names
@@ -37,6 +41,26 @@ def import_line(name: str) -> str:
     return f"from {package} import {name}"
 
 
+def with_imports(binding: str) -> str:
+    """A binding of the command line as a gin file; "" if nothing in it can be imported.
+
+    A function that gin knows already has its whole name there.
+    """
+    name, equals, value = binding.partition("=")
+    selector, _, parameter = name.strip().rpartition(".")
+    scope, slash, selector = selector.rpartition("/")
+    known = None
+    with contextlib.suppress(KeyError):  # several match
+        known = gin.config._REGISTRY.get_match(selector)
+    if known is None:
+        imports = imports_for(binding)
+    else:
+        module = known.wrapped.__module__
+        imports = f"import {module}\n{imports_for(f'={value}')}"
+        binding = f"{scope}{slash}{module}.{known.wrapped.__qualname__}.{parameter} {equals}{value}"
+    return f"from __gin__ import dynamic_registration\n{imports}\n{binding}" if imports else ""
+
+
 def imports_for(binding: str) -> str:
     """The imports that `utils.DatasetConfig.seed = 1` or `X.decode_fn = @decoding.beam_search` needs, T5X's first."""
     name, _, value = binding.partition("=")
@@ -52,7 +76,8 @@ def _t5x_import_line(name: str) -> str:
     for package in ("t5x", "t5x.examples.t5"):
         if t5x_names.MODULES.get(f"{package}.{name}"):
             return f"from {package} import {name}"
-    return import_line(name)
+    is_module = name.isidentifier() and importlib.util.find_spec(name) is not None  # SeqIO, optax, the user's own
+    return import_line(name) or (f"import {name}" if is_module else "")
 
 
 def gin_name(of: type) -> str:

@@ -10,7 +10,7 @@ from limba.data.lint_findings import Finding, refused, unreadable
 from tasks import objectives
 from tasks.diacritics import diacritics_tasks
 from tasks.lint import lint_letters
-from tasks.pipeline import predictions, streams, task_batches
+from tasks.pipeline import feature_lengths, predictions, streams, task_batches
 from tasks.pipeline.positions import ReadPlan
 from tasks.pretraining import denoising
 from tasks.registry import Task, rows
@@ -196,7 +196,7 @@ def _check_lengths(tasks: Sequence[Any], config: contract.DatasetConfig, purpose
     """The lengths against the objectives: those of a mixture share rows, so its longest targets count."""
     lengths = config.task_feature_lengths or {}
     for task in tasks:
-        if missing := [name for name in task.output_features if name not in lengths]:
+        if missing := feature_lengths.without_length(task, lengths):
             problem = f"TASK_FEATURE_LENGTHS {dict(lengths)} has no length for {missing} of {task.name!r}."
             yield refused("target_length", problem)
             return

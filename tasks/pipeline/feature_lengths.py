@@ -5,8 +5,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.pretraining import denoising
+from tasks.registry.tasks import Task
 
 logger = logging.getLogger(__name__)
+
+_OF_MODELS = ("inputs", "targets")
+
+
+def without_length(task: Any, lengths: Mapping[str, int]) -> list[str]:
+    """The features of a task that need a length and have none; a task of SeqIO's may have some that no model reads."""
+    is_ours = isinstance(task, Task)
+    needed = [name for name, x in task.output_features.items() if is_ours or (x.required and name in _OF_MODELS)]
+    return [name for name in needed if name not in lengths]
 
 
 def check(tasks: Sequence[Any], lengths: Mapping[str, int]) -> None:
@@ -17,8 +27,7 @@ def check(tasks: Sequence[Any], lengths: Mapping[str, int]) -> None:
     """
     longest = 0
     for task in tasks:
-        missing = [name for name in task.output_features if name not in lengths]
-        if missing:
+        if missing := without_length(task, lengths):
             raise ValueError(f"task_feature_lengths {dict(lengths)} has no length for {missing} of task {task.name!r}.")
         for step in task.preprocessors:
             if not isinstance(step, denoising.Denoise):

@@ -26,7 +26,7 @@ from tasks.registry import Task, philox, rows
 from tasks.registry.providers import with_split
 from tasks.registry.rows import Columns, Part, Rows, Tokens
 from tasks.registry.steps import Step, bind
-from tasks.registry.tasks import get_subtasks
+from tasks.registry.tasks import get_subtasks, is_mixture
 from tasks.sources.chunks import ReaderChunks
 from tasks.sources.sharded import ShardedSource
 from tasks.supervised import row_preprocessor
@@ -74,6 +74,8 @@ class Stream:
         for task in get_subtasks(provider):
             if task not in found:
                 logger.warning("Task %s has no split %r and is left out.", task.name, config.split)
+        if is_mixture(provider) and not sum(map(provider.get_rate, found)):
+            raise ValueError(f"All tasks of {provider.name!r} with a split {config.split!r} have the rate 0.")
         feature_lengths.check(found, config.task_feature_lengths)
         stream = cls(config, provider, found, feature_converter, shuffle_buffer_size)
         for task in found:

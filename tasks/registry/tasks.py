@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -175,7 +176,11 @@ class Mixture:
 
     @property
     def total_rate(self) -> float:
-        return sum(self._rate_of(part) for part in self.parts)
+        """Raises ValueError if it is 0."""
+        total = sum(self._rate_of(part) for part in self.parts)
+        if not total:
+            raise ValueError(f"All rates of the mixture {self.name!r} are 0; give one task a rate above 0.")
+        return total
 
     def get_rate(self, task: Any) -> float:
         """Of one of the tasks, relative to those of the others; one in several inner mixtures has the sum."""
@@ -188,7 +193,16 @@ class Mixture:
         rate = self.rate_per_task_name[part.name]
         if callable(rate) and is_mixture(part):
             raise ValueError(f"The rate of the mixture {part.name!r} in {self.name!r} must be a number.")
-        return float(rate(part) if callable(rate) else rate)
+        try:
+            found = float(rate(part) if callable(rate) else rate)
+        except Exception as error:  # A function of a user's own may raise anything.
+            raise ValueError(
+                f"The rate of {part.name!r} in the mixture {self.name!r} cannot be computed ({error}). A rate by "
+                "the number of examples needs a source that knows it (num_input_examples); a number is a rate, too."
+            ) from error
+        if not 0 <= found < math.inf:
+            raise ValueError(f"The rate of {part.name!r} in the mixture {self.name!r} is {found}; it is at least 0.")
+        return found
 
     @property
     def splits(self) -> Sequence[str]:

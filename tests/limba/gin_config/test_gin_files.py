@@ -169,6 +169,26 @@ def test_functions_of_scripts_by_both_names(gin_file):
     assert gin.query_parameter("train.eval_steps") == 3
 
 
+@pytest.mark.parametrize(
+    ("binding", "parameter"),
+    [
+        ("train.actions = {'TRAIN': [@trainer.TerminateOnNanAction()]}", "train.actions"),
+        ("train_script.train.actions = {'TRAIN': [@trainer.TerminateOnNanAction()]}", "train.actions"),
+        ("Trainer.learning_rate_fn = @optax.constant_schedule()", "Trainer.learning_rate_fn"),
+        ("trainer.Trainer.learning_rate_fn = @optax.constant_schedule()", "Trainer.learning_rate_fn"),
+        ("train/DatasetConfig.seed = @optax.constant_schedule()", "train/data.DatasetConfig.seed"),
+    ],
+)
+def test_values_of_the_command_line_name_modules_that_no_file_imports(gin_file, binding, parameter):
+    gin_files.configurable(train.train, "limba.train")
+    text = "from limba.data import contract as data\nfrom t5x import trainer\nimport __main__ as train_script\n"
+    text += (
+        "train_script.train.eval_period = 1\ntrainer.Trainer.num_microbatches = 1\ntrain/data.DatasetConfig.seed = 1\n"
+    )
+    gin_files.parse_gin_flags([gin_file(text)], [binding])
+    assert "@" in repr(gin.query_parameter(parameter))
+
+
 def test_all_required_macros_are_named_at_once(gin_file):
     required = "A = %gin.REQUIRED\nB = %gin.REQUIRED\nNUM_MICROBATCHES = %gin.REQUIRED\n"
     gin_files.parse_gin_flags([gin_file(required + "network.T5Config.emb_dim = [%A, %B]\n")], [])

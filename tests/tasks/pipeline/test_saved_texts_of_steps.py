@@ -73,7 +73,4 @@ def test_a_format_whose_examples_changed_has_another_text_and_others_have_theirs
     )
     assert difference.startswith("tasks.squad.preprocessors was") and "examples_version=2" in difference
     text = fingerprints.describe(row_formats.Translation("en", "ro"))
-    assert (
-        text
-        == "Translation(source='en', target='ro', prefix=None, columns=[], nested_columns=['translation'], num_choices=None)"
-    )
+    assert text.startswith("Translation(source='en', target='ro', prefix=None, ") and "version" not in text

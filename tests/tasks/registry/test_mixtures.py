@@ -8,7 +8,7 @@ from limba.data import contract
 from tasks import objectives
 from tasks.pipeline import task_batches
 from tasks.pretraining import pretraining_tasks
-from tasks.registry import mixtures
+from tasks.registry import MixtureRegistry, mixtures
 from tasks.sources import corpora
 from tasks.vocabularies import ByteVocabulary
 
@@ -139,3 +139,20 @@ def test_losses_are_grouped_by_task_source_and_objective(tasks):
 
     packed = task_batches.get_train_batches(config(pack=True))
     assert packed.task_groups == {} and "example_tasks" not in next(packed)
+
+
+@pytest.mark.parametrize(
+    ("rates", "words"),
+    [
+        ((-1.0, 1.0), "The rate of 'test_large_prefix_lm' in the mixture 'odd_rates' is -1.0; it is at least 0"),
+        ((float("nan"), 1.0), "is nan; it is at least 0"),
+        ((0, 0.0), "'odd_rates' with a split 'train' have the rate 0"),
+        ((lambda task: None * 2, 1.0), r"'odd_rates' cannot be computed \(.*num_input_examples\); a number is a rate"),
+    ],
+)
+def test_rates_that_cannot_be_are_refused(tasks, rates, words):
+    MixtureRegistry.remove("odd_rates")
+    MixtureRegistry.add("odd_rates", list(zip(("test_large_prefix_lm", "test_small_prefix_lm"), rates, strict=True)))
+    config = contract.DatasetConfig("odd_rates", {"inputs": 64, "targets": 32}, "train", 4, seed=0)
+    with pytest.raises(ValueError, match=words):
+        task_batches.get_train_batches(config)

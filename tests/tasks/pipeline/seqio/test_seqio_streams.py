@@ -241,3 +241,21 @@ def test_a_missing_whole_number_is_named(tmp_path):
     documents = tf_documents.documents(source.chunks_of("train", False, 0), 1)
     with pytest.raises(tf_iterators.ReadingError, match=r"ValueError: Column 'n' has no number in row 7 \(the first"):
         list(tf_iterators.read(documents))
+
+
+def test_features_that_no_model_reads_need_no_length(register_with_seqio, text_files):
+    name = "test_more_features"
+    register_with_seqio(name, text_files)
+    task = seqio.TaskRegistry.get(name)
+    more = seqio.Feature(seqio.ByteVocabulary(100), required=False)
+    seqio.TaskRegistry.remove(name)
+    seqio.TaskRegistry.add(
+        name,
+        source=task.source,
+        preprocessors=task.preprocessors,
+        output_features={**task.output_features, "hints": more},
+    )
+    batch = next(task_batches.get_train_batches(config_for(name)))
+    assert batch["decoder_target_tokens"].shape == (8, LENGTHS["targets"]) and batch["decoder_loss_weights"].any()
+    with pytest.raises(ValueError, match=r"has no length for \['targets'\] of task"):
+        task_batches.get_train_batches(dataclasses.replace(config_for(name), task_feature_lengths={"inputs": 64}))
