@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import gin
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
@@ -32,7 +31,7 @@ from limba.checkpoints import checkpointing, run_configuration
 from limba.checkpoints.parameters import checkpoint_step, load_model_params, refuse_train_state_initializer
 from limba.data.contract import Batch, DatasetConfig
 from limba.devices import native_logs
-from limba.files import redaction, storage, written_files
+from limba.files import storage, written_files
 from limba.files.storage import AnyPath
 from limba.gin_config import gin_files
 from limba.inference import batch_inference, blanks, decoding_flags, infer_text, input_files, likeliest, tasks_door
@@ -104,6 +103,17 @@ def infer(
         if verify_matching_vocabs_fn is not None:
             verify_matching_vocabs_fn(dataset_cfg, model)
         tasks = tasks_door.predictions().subtasks(dataset_cfg)
+    if dataset_cfg.task_feature_lengths is None:
+        raise ValueError(
+            "DatasetConfig.task_feature_lengths is None, which only evaluations take: bind TASK_FEATURE_LENGTHS, such "
+            "as {'inputs': 512, 'targets': 114}."
+        )
+    for task in tasks:
+        if mode != "score" and output_vocab_feature_name not in task.output_features:
+            raise ValueError(
+                f"infer.output_vocab_feature_name is {output_vocab_feature_name!r}; {task.name!r} has the features "
+                f"{list(task.output_features)}."
+            )
     write_fn = write_fn or tasks_door.predictions().write_inferences_to_file
     left = _incomplete(tasks, directory, f"{mode}.{file_extension}-{shard_id:05}-of-{num_shards:05}")
     if not left:
@@ -151,7 +161,7 @@ def _request(checkpoint: str | None, mode: str, dataset_cfg: DatasetConfig, chec
     """All that the chunks of a shard depend on."""
     lengths = dataset_cfg.task_feature_lengths
     # Bindings in use: what decodes and what writes. The number of a shard may come from gin or from a flag.
-    lines = redaction.redact(gin.operative_config_str(max_line_length=100_000)).splitlines()
+    lines = gin_files.operative_config(max_line_length=100_000).splitlines()
     bindings = "\n".join(x for x in lines if not re.match(r"#|(\S+\.)?infer\.shard_id\b", x))
     return {
         "checkpoint": checkpoint,

@@ -30,6 +30,8 @@ from limba.gin_config import (
     importing,
     macros,
     messages,
+    methods,
+    model_file,
     moved_files,
     operative_text,
     t5x_files,
@@ -163,6 +165,7 @@ def parse_files(files: Sequence[str], search_paths: str = "") -> None:
       GinError: for a missing file, an unknown name, or a value that does not parse.
     """
     importing.prepare()
+    methods.install()
     repository.warn_of_hidden_modules()
     set_search_paths(search_paths)
     _GinText.texts.clear()
@@ -209,10 +212,14 @@ def _warn_of_scopes(binding: str) -> None:
     """Warns if a binding without a scope has no effect: a binding of the same value in a scope takes precedence."""
     name = binding.partition("=")[0].strip()
     selector, _, parameter = name.rpartition(".")
-    for (scope, full), values in gin.config._CONFIG.items():
+    config = gin_config._CONFIG
+    bound = [reference for x in config.values() for value in x.values() for reference in macros.references(value)]
+    in_use = {reference.config_key for reference in bound}
+    for (scope, full), values in config.items():
         same = full.rpartition(".")[2] == selector.rpartition(".")[2]
-        given = gin.config._CONFIG.get(("", full), {}).get(parameter)
-        if scope and "/" not in name and same and parameter in values and values[parameter] != given:
+        given = config.get(("", full), {}).get(parameter)
+        is_hidden = (scope, full) in in_use and parameter in values and values[parameter] != given
+        if scope and "/" not in name and same and is_hidden:
             logger.warning(
                 "--gin.%s has no effect on %s/%s, which is bound to %r; give --gin.%s/%s=… for that.",
                 *(name, scope, name, values[parameter], scope, name),
@@ -319,9 +326,19 @@ def require_a_run(configured: Callable[..., Any], files: Sequence[str], remedy: 
         raise GinError(f"{', '.join(map(untrusted_files.cut, files))}: nothing binds {name}.model; {remedy}.")
 
 
-def operative_config() -> str:
-    """The bindings that the run used, as a gin file without credentials; see `limba.files.redaction`."""
-    return redaction.redact(gin.operative_config_str())
+def operative_config(max_line_length: int = 80) -> str:
+    """The bindings that the run used, as a gin file without credentials; see `limba.files.redaction`.
+
+    Those of what it has not called yet are there, too, such as of a `decode_fn` before the first evaluation.
+    """
+    used = dict(gin_config._OPERATIVE_CONFIG)
+    called = {selector for _, selector in used if selector != "gin.macro"}
+    others = {key: values for key, values in gin_config._CONFIG.items() if key[1] not in called}
+    bound = [value for values in used.values() for value in values.values()]
+    named = model_file.reached_by(others, [x for value in bound for x in macros.references(value)])
+    named |= {key for key in others if key[1].rpartition(".")[0] in called}  # methods
+    used |= {key: others[key] for key in named - used.keys()}
+    return redaction.redact(gin_config._config_str(used, max_line_length))
 
 
 def value_of(name: str) -> Any:

@@ -26,7 +26,7 @@ def text() -> str | None:
     # What a run puts around its model, such as `limba.models.spactor`, is no part of it.
     while (inner := _model_of(config, model)) is not None:
         model = inner
-    reached = _reached(config, [model])
+    reached = reached_by(config, [model])
     # A user's network may configure its layers by name alone.
     modules = {module for _, name in reached if not (module := name.rpartition(".")[0]).startswith(("limba.", "gin"))}
     chosen = {key: values for key, values in config.items() if key in reached or key[1].rpartition(".")[0] in modules}
@@ -41,8 +41,8 @@ def _model_of(config: Mapping[tuple[str, str], Mapping[str, Any]], reference: An
     return next((inner for value in bound for inner in macros.references(value)), None)
 
 
-def _reached(config: Mapping[tuple[str, str], Mapping[str, Any]], begin: list[Any]) -> set[tuple[str, str]]:
-    """The keys of the bindings of what a reference stands for, and of all that these refer to."""
+def reached_by(config: Mapping[tuple[str, str], Mapping[str, Any]], begin: list[Any]) -> set[tuple[str, str]]:
+    """The keys of the bindings of what references stand for, methods too, and of all that these refer to."""
     reached: set[tuple[str, str]] = set()
     todo = begin
     while todo:
@@ -51,7 +51,7 @@ def _reached(config: Mapping[tuple[str, str], Mapping[str, Any]], begin: list[An
         selector = reference.configurable.selector
         for key, values in config.items():
             is_meant = key[0] == scope if selector == "gin.macro" else True
-            if key[1] == selector and is_meant and key not in reached:
+            if (key[1] == selector or key[1].startswith(f"{selector}.")) and is_meant and key not in reached:
                 reached.add(key)
                 todo += [x for value in values.values() for x in macros.references(value)]
     return reached

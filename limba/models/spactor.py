@@ -266,7 +266,8 @@ def _is_number(value: Any) -> bool:
 
 def _check_model(model: Any) -> None:
     what = "SpacTor (gin/runs/spactor.gin) detects replaced tokens with a T5's encoder while its decoder fills blanks"
-    if type(model) is not EncoderDecoderModel:
+    # Where a gin file binds its methods, gin makes a class of the same name of it.
+    if not isinstance(model, EncoderDecoderModel) or type(model).__name__ != "EncoderDecoderModel":
         raise ValueError(
             f"{what}; MODEL is {type(model).__name__}, and it takes an EncoderDecoderModel. Use a model file such as "
             "gin/models/t5_1_1/base.gin, or leave gin/runs/spactor.gin out."

@@ -132,7 +132,7 @@ def test_a_finished_run_of_another_mode_leaves_an_interrupted_one(checkpoint, pr
 
 def test_chunks_of_other_settings_are_refused(checkpoint, tmp_path, monkeypatch):
     config = "# infer:\ninfer.shard_id = 0\nbeam_search.alpha = 0.6\n"
-    monkeypatch.setattr(infer.gin, "operative_config_str", lambda **_: config)
+    monkeypatch.setattr(infer.gin_files, "operative_config", lambda **_: config)
     with pytest.raises(KeyboardInterrupt):
         _infer(checkpoint, tmp_path, write_fn=_interrupted)
     for options, message in (
@@ -143,10 +143,10 @@ def test_chunks_of_other_settings_are_refused(checkpoint, tmp_path, monkeypatch)
         with pytest.raises(ValueError, match=message):
             _infer(checkpoint, tmp_path, **options)
     with monkeypatch.context() as other:
-        other.setattr(infer.gin, "operative_config_str", lambda **_: config.replace("0.6", "0.7"))
+        other.setattr(infer.gin_files, "operative_config", lambda **_: config.replace("0.6", "0.7"))
         with pytest.raises(ValueError, match="differs: crc32 of the gin configuration"):
             _infer(checkpoint, tmp_path)
-    monkeypatch.setattr(infer.gin, "operative_config_str", lambda **_: config.replace("infer.shard_id = 0\n", ""))
+    monkeypatch.setattr(infer.gin_files, "operative_config", lambda **_: config.replace("infer.shard_id = 0\n", ""))
     _infer(checkpoint, tmp_path)
 
 
@@ -233,6 +233,11 @@ def test_wrong_settings(checkpoint, tmp_path):
         ({"shard_id": 2, "num_shards": 2}, "shard_id is 2"),
         ({"checkpoint_period": 0}, "checkpoint_period is 0"),
         ({"batch_size": 3, "num_devices": 2}, "does not divide"),
+        (
+            {"output_vocab_feature_name": "answers"},
+            r"feature_name is 'answers'; '.*' has the features \['inputs', 'targets'",
+        ),
+        ({"data_options": {"task_feature_lengths": None}}, "task_feature_lengths is None, which only evaluations take"),
     ):
         with pytest.raises(ValueError, match=message):
             _infer(checkpoint, tmp_path, **options)

@@ -241,6 +241,9 @@ def test_a_binding_that_a_scope_hides_is_said(gin_file, caplog):
     gin_files.parse_gin_flags([gin_file(text)], ["train/data.DatasetConfig.seed = 2", "data.DatasetConfig.split = 'a'"])
     assert not caplog.records
     gin_files.parse_gin_flags([gin_file(text)], ["utils.DatasetConfig.seed = 3"])
+    assert not caplog.records, "nothing refers to this scope"
+    use = "from limba import train\ntrain.train.train_dataset_cfg = @train/data.DatasetConfig()\n"
+    gin_files.parse_gin_flags([gin_file(text + use)], ["utils.DatasetConfig.seed = 3"])
     assert (
         "--gin.utils.DatasetConfig.seed has no effect on train/utils.DatasetConfig.seed, which is bound to 1"
         in caplog.text
