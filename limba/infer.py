@@ -103,17 +103,7 @@ def infer(
         if verify_matching_vocabs_fn is not None:
             verify_matching_vocabs_fn(dataset_cfg, model)
         tasks = tasks_door.predictions().subtasks(dataset_cfg)
-    if dataset_cfg.task_feature_lengths is None:
-        raise ValueError(
-            "DatasetConfig.task_feature_lengths is None, which only evaluations take: bind TASK_FEATURE_LENGTHS, such "
-            "as {'inputs': 512, 'targets': 114}."
-        )
-    for task in tasks:
-        if mode != "score" and output_vocab_feature_name not in task.output_features:
-            raise ValueError(
-                f"infer.output_vocab_feature_name is {output_vocab_feature_name!r}; {task.name!r} has the features "
-                f"{list(task.output_features)}."
-            )
+    _check_features(tasks, dataset_cfg, output_vocab_feature_name if mode != "score" else None)
     write_fn = write_fn or tasks_door.predictions().write_inferences_to_file
     left = _incomplete(tasks, directory, f"{mode}.{file_extension}-{shard_id:05}-of-{num_shards:05}")
     if not left:
@@ -145,6 +135,18 @@ def _check(mode: str, shard_id: int, num_shards: int, checkpoint_period: int) ->
         raise ValueError(f"infer.shard_id is {shard_id}; it counts from 0 to num_shards - 1 = {num_shards - 1}.")
     if checkpoint_period < 1:
         raise ValueError(f"infer.checkpoint_period is {checkpoint_period}; it must be at least 1 batch.")
+
+
+def _check_features(tasks: Sequence[Any], dataset_cfg: DatasetConfig, decodes: str | None) -> None:
+    if dataset_cfg.task_feature_lengths is None:
+        raise ValueError(
+            "DatasetConfig.task_feature_lengths is None, which only evaluations take: bind TASK_FEATURE_LENGTHS, such as "
+            "{'inputs': 512, 'targets': 114}."
+        )
+    for task in tasks:
+        if decodes is not None and decodes not in task.output_features:
+            has = list(task.output_features)
+            raise ValueError(f"infer.output_vocab_feature_name is {decodes!r}; {task.name!r} has the features {has}.")
 
 
 def _incomplete(tasks: Sequence[Any], directory: AnyPath, ending: str) -> list[tuple[Any, ShardFiles]]:
