@@ -102,8 +102,7 @@ def infer(
     with native_logs.filtered():
         if verify_matching_vocabs_fn is not None:
             verify_matching_vocabs_fn(dataset_cfg, model)
-        tasks = tasks_door.predictions().subtasks(dataset_cfg)
-    _check_features(tasks, dataset_cfg, output_vocab_feature_name if mode != "score" else None)
+        tasks = _tasks(dataset_cfg, output_vocab_feature_name if mode != "score" else None)
     write_fn = write_fn or tasks_door.predictions().write_inferences_to_file
     left = _incomplete(tasks, directory, f"{mode}.{file_extension}-{shard_id:05}-of-{num_shards:05}")
     if not left:
@@ -137,16 +136,18 @@ def _check(mode: str, shard_id: int, num_shards: int, checkpoint_period: int) ->
         raise ValueError(f"infer.checkpoint_period is {checkpoint_period}; it must be at least 1 batch.")
 
 
-def _check_features(tasks: Sequence[Any], dataset_cfg: DatasetConfig, decodes: str | None) -> None:
+def _tasks(dataset_cfg: DatasetConfig, decodes: str | None) -> Sequence[Any]:
     if dataset_cfg.task_feature_lengths is None:
         raise ValueError(
-            "DatasetConfig.task_feature_lengths is None, which only evaluations take: bind TASK_FEATURE_LENGTHS, such as "
-            "{'inputs': 512, 'targets': 114}."
+            "DatasetConfig.task_feature_lengths is None, which only evaluations take: bind TASK_FEATURE_LENGTHS, such "
+            "as {'inputs': 512, 'targets': 114}."
         )
+    tasks = tasks_door.predictions().subtasks(dataset_cfg)
     for task in tasks:
         if decodes is not None and decodes not in task.output_features:
             has = list(task.output_features)
             raise ValueError(f"infer.output_vocab_feature_name is {decodes!r}; {task.name!r} has the features {has}.")
+    return tasks
 
 
 def _incomplete(tasks: Sequence[Any], directory: AnyPath, ending: str) -> list[tuple[Any, ShardFiles]]:
