@@ -19,6 +19,7 @@ from limba.files import os_errors, storage
 from limba.inference import blanks
 from tasks.objectives import sentence_pairs
 from tasks.pipeline import task_batches
+from tasks.pipeline.feature_lengths import without_length
 from tasks.pretraining import denoising
 from tasks.registry import get_subtasks, providers
 from tasks.supervised.token_labels import LabelTokens
@@ -41,12 +42,14 @@ def feature_lengths(task: Any, inputs_length: int, targets_length: int | None) -
             )
         targets_length = max(lengths["targets"] for lengths in computed)
     # Other features of the targets, such as their places, are as long.
-    of_pairs = {name: 1 for name in ("pair_start", "pair_labels") if name in task.output_features}
-    return dict.fromkeys(task.output_features, targets_length) | {"inputs": inputs_length} | of_pairs
+    given = {"inputs": inputs_length, "pair_start": 1, "pair_labels": 1}
+    return {name: given.get(name, targets_length) for name in without_length(get_subtasks(task)[0], {})}
 
 
 def converter_of(task: Any) -> str:
     """The feature converter of the model that the task is for."""
+    if "inputs" not in without_length(get_subtasks(task)[0], {}):
+        return "LMFeatureConverter"
     if "target_positions" in task.output_features:
         return "MaskedLanguageModelFeatureConverter"
     of_targets = without_tensorflow(task.output_features["targets"].vocabulary)
@@ -137,6 +140,8 @@ def preview(args: argparse.Namespace) -> None:
         )
     for number, batch in enumerate(batches[: args.num]):
         for name, key in (("inputs", "encoder_input_tokens"), ("targets", "decoder_target_tokens")):
+            if key not in batch:
+                continue
             vocabulary, tokens = task.output_features[name].vocabulary, batch[key][0]
             if converter == _OF_LABELS and name == "targets":
                 tokens = tokens + batch["decoder_loss_weights"][0]  # the ids of labels, which begin with 1
@@ -147,9 +152,10 @@ def preview(args: argparse.Namespace) -> None:
             print(" ".join(map(str, tokens[:16])), "…")
         if "pair_labels" in batch:
             print("--- pair:", _PAIRS[int(batch["pair_labels"][0, 0])])
-    inputs = np.mean([batch["encoder_input_tokens"] != 0 for batch in batches])
-    targets = np.mean([batch["decoder_loss_weights"] != 0 for batch in batches])
-    print(f"--- fill of the first {len(batches)} examples: inputs {inputs:.1%}, targets {targets:.1%}")
+    keys = {"inputs": "encoder_input_tokens", "targets": "decoder_loss_weights"}
+    fill = {name: np.mean([x[key] != 0 for x in batches]) for name, key in keys.items() if key in batches[0]}
+    shares = ", ".join(f"{name} {share:.1%}" for name, share in fill.items())
+    print(f"--- fill of the first {len(batches)} examples: {shares}")
 
 
 if __name__ == "__main__":

@@ -48,7 +48,8 @@ def row_text(vocabulary: Any, row: np.ndarray, padding: Collection[int] = (0,)) 
             span.append(token)
             continue
         if span:
-            parts.append(vocabulary.decode(span))
+            text = vocabulary.decode(span)
+            parts.append(text if isinstance(text, str) else " ".join(map(str, text)))  # SeqIO's PassThroughVocabulary
             span = []
         if token is not None:
             parts.append(BLANK if token in found else end)

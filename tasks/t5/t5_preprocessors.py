@@ -7,6 +7,7 @@ appended here: `seqio.preprocessors.append_eos_after_trim` does that for the fea
 
 import dataclasses
 import logging
+import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -193,17 +194,73 @@ def split_tokens_to_inputs_length(
     return split_tokens(dataset, max_tokens_per_segment=length, **arguments)
 
 
-def parse_tsv(
-    dataset: tf.data.Dataset, field_names: Sequence[str] | None = None, field_delim: str = "\t"
+def split_tokens_to_targets_length(
+    dataset: tf.data.Dataset, sequence_length: Mapping[str, int], output_features: Features, **arguments: Any
 ) -> tf.data.Dataset:
-    """Lines become `{field name: text}`; the names are `inputs` and `targets` by default."""
+    """`split_tokens` to the length of the targets, less one if EOS will follow."""
+    length = sequence_length["targets"] - int(output_features["targets"].add_eos)
+    return split_tokens(dataset, max_tokens_per_segment=length, **arguments)
+
+
+def trim_tokens_at_front(
+    dataset: tf.data.Dataset, sequence_length: Mapping[str, int], keys_to_trim: Sequence[str] | None = None
+) -> tf.data.Dataset:
+    """Keeps the last tokens of features, as many as their length, less one for EOS."""
+    keys = list(keys_to_trim or sequence_length)
+    return dataset.map(lambda x: {**x, **{key: x[key][1 - sequence_length[key] :] for key in keys if key in x}})
+
+
+def lm(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Of `text`: it becomes `targets`, beside empty `inputs`."""
+    return dataset.map(lambda example: {"inputs": "", "targets": example["text"]})
+
+
+def parse_tsv(
+    dataset: tf.data.Dataset,
+    field_names: Sequence[str] | None = None,
+    field_delim: str = "\t",
+    field_columns: Sequence[int] | None = None,
+) -> tf.data.Dataset:
+    """Lines become `{field name: text}`: the first fields, or those at `field_columns`; by default T5's names."""
     names = list(field_names or ("inputs", "targets"))
+    columns = list(field_columns or range(len(names)))
 
     def parse(line):
-        fields = tf.io.decode_csv(line, [""] * len(names), field_delim, use_quote_delim=False)
+        fields = tf.io.decode_csv(line, [""] * len(names), field_delim, use_quote_delim=False, select_cols=columns)
         return dict(zip(names, fields, strict=True))
 
     return dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def preprocess_tsv(
+    dataset: tf.data.Dataset,
+    field_delim: str = "\t",
+    num_fields: int = 2,
+    inputs_format: str = "{0}",
+    targets_format: str = "{1}",
+    field_names: Sequence[str] | None = None,
+    use_quote_delim: bool = False,
+) -> tf.data.Dataset:
+    """Lines become `inputs` and `targets`, texts with the numbers, or the names, of fields in braces.
+
+    Raises:
+      ValueError: for the number of a field that there is not.
+    """
+    names = [str(number) for number in range(num_fields)] if field_names is None else list(field_names)
+    pattern = r"\d+" if field_names is None else "|".join(map(re.escape, names))
+    formats = {"inputs": inputs_format, "targets": targets_format}
+    parts = {key: re.split(rf"\{{({pattern})\}}", text) for key, text in formats.items()}
+    if missing := {name for found in parts.values() for name in found[1::2]} - {*names}:
+        raise ValueError(f"preprocess_tsv has the fields {names}, and its formats name {sorted(missing)}: num_fields?")
+
+    def make(line):
+        fields = dict(zip(names, tf.io.decode_csv(line, [""] * len(names), field_delim, use_quote_delim), strict=True))
+        return {
+            key: tf.strings.join([fields[x] if number % 2 else x for number, x in enumerate(found)])
+            for key, found in parts.items()
+        }
+
+    return dataset.map(make, num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def summarize(dataset: tf.data.Dataset, article_key: str, summary_key: str) -> tf.data.Dataset:

@@ -1,3 +1,4 @@
+import dataclasses
 from unittest import mock
 
 import gin
@@ -25,6 +26,37 @@ def test_preview_command(task, capsys):
     assert "fill of the first" in output
     with pytest.raises(SystemExit, match=r"error: There is no task or mixture 'test_tak'.*--module my_module"):
         preview.main(["test_tak"])
+
+
+def test_a_language_model_has_no_inputs(data_files, capsys):
+    pretraining.register_pretraining_task(
+        "preview_lm", data_files=data_files, vocabulary=ByteVocabulary(100), objective=objectives.FullLM()
+    )
+    preview.main(["preview_lm", "--split", "validation", "--targets_length", "16", "--num", "1"])
+    output = capsys.readouterr().out
+    assert "example 0, targets: 16 of 16 tokens" in output and "inputs" not in output
+
+
+def test_seqio_s_features_that_no_model_reads_and_vocabularies_without_texts(capsys):
+    import seqio
+    import tensorflow as tf
+
+    numbers = seqio.Feature(seqio.PassThroughVocabulary(64, eos_id=1), add_eos=False)
+    rows = {"inputs": [[5, 6, 1]], "targets": [[7, 8, 1]], "grid": [[[1, 2], [3, 4]]]}
+    seqio.TaskRegistry.add(
+        "preview_numbers",
+        source=seqio.FunctionDataSource(
+            lambda split, shuffle_files, seed=None: tf.data.Dataset.from_tensor_slices(
+                {name: tf.constant(x, tf.int32) for name, x in rows.items()}
+            ),
+            splits=["train"],
+        ),
+        preprocessors=[],
+        output_features={"inputs": numbers, "targets": numbers, "grid": dataclasses.replace(numbers, rank=2)},
+    )
+    preview.main(["preview_numbers", "--inputs_length", "4", "--targets_length", "3", "--num", "1"])
+    output = capsys.readouterr().out
+    assert "inputs: 3 of 4 tokens\n5 6 </s>\n" in output and "targets: 3 of 3 tokens\n7 8 </s>\n" in output
 
 
 def test_a_pipe_without_a_reader_is_for_limba_to_end(task, monkeypatch):

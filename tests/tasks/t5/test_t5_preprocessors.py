@@ -130,6 +130,33 @@ def test_text():
     assert summary == {"inputs": b"summarize: a question", "targets": b"an answer"}
 
 
+def _first(dataset):
+    return next(dataset.as_numpy_iterator())
+
+
+def test_lines_with_more_fields():
+    lines = tf.data.Dataset.from_tensors('6\t7\t"42')
+    assert _first(t5_preprocessors.parse_tsv(lines)) == {"inputs": b"6", "targets": b"7"}
+    assert _first(t5_preprocessors.parse_tsv(lines, ["a"], field_columns=[2])) == {"a": b'"42'}
+    formats = {"inputs_format": "of {2} and {1} {{}}", "targets_format": "{0}"}
+    made = _first(t5_preprocessors.preprocess_tsv(lines, num_fields=3, **formats))
+    assert made == {"inputs": b'of "42 and 7 {{}}', "targets": b"6"}
+    formats = {"inputs_format": "{b} {0}", "targets_format": "{c}{c}", "field_names": ["a", "b", "c"]}
+    assert _first(t5_preprocessors.preprocess_tsv(lines, **formats)) == {"inputs": b"7 {0}", "targets": b'"42"42'}
+    with pytest.raises(ValueError, match=r"has the fields \['0', '1'\], and its formats name \['2'\]: num_fields\?"):
+        t5_preprocessors.preprocess_tsv(lines, inputs_format="{2}")
+
+
+def test_language_models_and_long_targets():
+    assert _first(t5_preprocessors.lm(tf.data.Dataset.from_tensors({"text": "a"}))) == {"inputs": b"", "targets": b"a"}
+    tokens = tf.data.Dataset.from_tensors({"inputs": tf.range(7), "targets": tf.range(7), "id": tf.constant(5)})
+    made = _first(t5_preprocessors.trim_tokens_at_front(tokens, {"inputs": 4, "targets": 8}, ["inputs"]))
+    assert made["inputs"].tolist() == [4, 5, 6] and made["targets"].tolist() == [*range(7)] and made["id"] == 5
+    features = {name: seqio.Feature(seqio.ByteVocabulary(), add_eos=True) for name in ("inputs", "targets")}
+    cut = t5_preprocessors.split_tokens_to_targets_length(tokens, {"inputs": 9, "targets": 4}, features)
+    assert [x["targets"].tolist() for x in cut.as_numpy_iterator()] == [[0, 1, 2], [3, 4, 5], [6]]
+
+
 def test_postprocessors():
     assert postprocessors.lower_text("Ab", example=None, is_target=True) == "ab"
     assert [postprocessors.string_to_float(text) for text in ("1.5", "x", "nan")] == [1.5, -1.0, -1.0]
