@@ -108,7 +108,7 @@ def main(argv: Sequence[str]) -> int:
     configured = gin_files.configurable(embed, module="limba.embed")
     given: dict[str, Any] = {"inputs": inputs, "output_file": output_file, "pooling": flags.pooling}
     given["normalize"] = flags.normalize
-    given["name_line"] = input_files.line_names(len(flags.input), flags.input_file)
+    given["name_line"] = input_files.line_names(flags.input, flags.input_file)
     if command_line.goes_on(flags):
         configured(**given)
     return 0

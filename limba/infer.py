@@ -280,7 +280,7 @@ def _answer_texts(flags: argparse.Namespace) -> int:
     gin_files.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")
     configured = gin_files.configurable(infer_text.infer_text, module="limba.inference.infer_text")
     given: dict[str, Any] = {"output_file": flags.output_file} if flags.output_file else {}
-    names = input_files.line_names(len(flags.input), flags.input_file)
+    names = input_files.line_names(flags.input, flags.input_file)
     given |= {"name_line": names, "overwrite": flags.overwrite}
     if command_line.goes_on(flags):
         configured(inputs=inputs, decoding=decoding, **given)

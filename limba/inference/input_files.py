@@ -1,6 +1,7 @@
 """The texts of `--input_file`: lines of a file or of standard input, or the rows of a table."""
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,8 +12,11 @@ from limba.inference import blanks, tasks_door
 logger = logging.getLogger(__name__)
 
 
-def line_names(num_inputs: int, file: str | None) -> Callable[[int], str]:
-    """Names the values of `--input`, of which there are `num_inputs`, and the lines or rows of a file after them."""
+def line_names(inputs: Sequence[str], file: str | None) -> Callable[[int], str]:
+    """Names the texts of `--input`, and the lines or rows of a file after them; warns of texts that name files."""
+    num_inputs = len(inputs)
+    for text in filter(os.path.isfile, inputs):
+        logger.warning("--input %s is taken for a text; --input_file %s reads the file of this name.", text, text)
     part = "row" if file and is_table(file) else "line"
     return lambda number: f"--input {number}" if number <= num_inputs else f"{part} {number - num_inputs} of {file}"
 

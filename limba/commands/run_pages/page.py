@@ -28,7 +28,8 @@ section { scroll-margin-top: 90px }
 th, td { padding: 3px 12px 3px 0; border-bottom: 1px solid #eee; vertical-align: top; text-align: left }
 th { font-weight: 600; color: #555 } .numbers td, .numbers th { text-align: right; font-variant-numeric: tabular-nums }
 .numbers :is(td, th):first-child, .words-last :is(td, th):last-child { text-align: left }
-td { overflow-wrap: anywhere; max-width: 640px } .texts td { white-space: pre-wrap }
+td { overflow-wrap: anywhere; max-width: 640px }
+.texts td { white-space: pre-wrap; unicode-bidi: plaintext; text-align: start }
 .facts td:first-child { white-space: nowrap }
 .texts td:first-child { white-space: nowrap; color: #555 }
 table.example { margin-bottom: 14px } pre { background: #f6f6f6; padding: 10px; overflow-x: auto; font-size: 13px }

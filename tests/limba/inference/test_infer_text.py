@@ -121,6 +121,14 @@ def test_a_blank_of_the_screen_in_a_file_is_named(tmp_path, caplog):
     ]
 
 
+def test_a_text_that_is_the_name_of_a_file_is_named(tmp_path, caplog):
+    (tmp_path / "متن.txt").touch()
+    names = input_files.line_names(["a", f"{tmp_path}/متن.txt", "x" * 300], "-")
+    assert [names(number) for number in (1, 3, 4)] == ["--input 1", "--input 3", "line 1 of -"]
+    (record,) = caplog.records
+    assert "متن.txt is taken for a text; --input_file" in record.getMessage()
+
+
 def test_the_command_says_what_is_empty_or_no_number(tmp_path, capsys):
     (tmp_path / "empty.txt").touch()
     with pytest.raises(ValueError, match=r"--input_file .*empty\.txt is empty; write one input a line"):

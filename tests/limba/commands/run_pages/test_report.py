@@ -177,6 +177,7 @@ def test_texts_of_users_are_escaped(tmp_path):
         file.write(f"# {evil}\nNAME = {evil!r}\n")
     text = _page(tmp_path, folder)
     assert "<img" not in text and text.count("</script>") == text.count("<script") and "&lt;img src=x" in text
+    assert re.search(r"\.texts td \{[^}]*unicode-bidi: plaintext; text-align: start", text), "for right-to-left texts"
     assert "<td>1.23% of the inputs of the first batch</td>" in text and "<td>of the first batch</td>" in text
     for damaged in ([], {"rows": 7, "unknown": 3}, {"rows": [None, 3, []]}):
         (folder / "first_rows.json").write_text(json.dumps(damaged))
