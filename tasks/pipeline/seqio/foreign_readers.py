@@ -69,7 +69,7 @@ class ForeignReader:
         iterator = self._pipeline.iterator
         try:
             beginning = _save_iterator(iterator)
-            tf_iterators.next_element(iterator)
+            self._next_element()
             _save_iterator(iterator)
         except readers.ReadingError as error:
             raise readers.failed(error, self._stream.config.name, 0) from error
@@ -85,9 +85,19 @@ class ForeignReader:
         _restore_iterator(iterator, beginning)  # Sooner than another pipeline, which TensorFlow traces for seconds.
         return True
 
+    def _next_element(self) -> dict[str, np.ndarray]:
+        try:
+            return tf_iterators.next_element(self._pipeline.iterator)
+        except StopIteration:  # An endless stream ends only where an epoch gives nothing.
+            names = ", ".join(repr(task.name) for task in self._stream.tasks)
+            raise readers.ReadingError(
+                f"No example can be made of split {self._stream.config.split!r} of a task of {names}: its source is "
+                "empty, or its preprocessors drop all examples."
+            ) from None
+
     def __next__(self) -> dict[str, np.ndarray]:
         try:
-            batch = tf_iterators.next_element(self._pipeline.iterator)
+            batch = self._next_element()
         except readers.ReadingError as error:
             raise readers.failed(error, self._stream.config.name, self._batches) from error
         tasks = self._stream.tasks_of(batch)

@@ -85,6 +85,9 @@ def make_evaluator(
         use_memory_cache=config.use_memory_cache,
         **arguments,
     )
+    for name, dataset in getattr(evaluator, "cached_task_datasets", {}).items():
+        if next(iter(dataset), None) is None:
+            raise ValueError(f"Split {config.split!r} of task {name!r} has no examples to evaluate.")
     if evaluator.eval_tasks and importlib.util.find_spec("tensorboard") is None:
         evaluator._loggers = tuple(
             tensorboard_logger(one.output_dir) if isinstance(one, seqio.TensorBoardLogger) else one

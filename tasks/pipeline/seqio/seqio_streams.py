@@ -241,7 +241,10 @@ def num_shards(task: Any, config: contract.DatasetConfig) -> int | None:
     """Into how many parts readers can split a task's source; None if into any number."""
     if reads_cache(task, config) or task.source.supports_arbitrary_sharding:
         return None
-    return len(task.source.list_shards(config.split))
+    try:
+        return len(task.source.list_shards(config.split))
+    except KeyError as error:  # TensorFlow Datasets has no files of it.
+        raise ValueError(f"The files of task {task.name!r} cannot be listed: {error.args[0]}") from error
 
 
 def check_cached(task: Any) -> None:

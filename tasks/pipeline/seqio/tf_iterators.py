@@ -21,6 +21,12 @@ def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
+# What TensorFlow puts before the reason of an error.
+_FRAME = re.compile(
+    r"^(\{\{.*?\}\} )?(Error in user-defined function passed to .*? with iterator: \S+: )?(\{\{.*?\}\} )?"
+)
+
+
 def read(dataset: tf.data.Dataset) -> Iterator[dict[str, Any]]:
     """The elements, as dicts of NumPy arrays; raises `ReadingError` with what went wrong."""
     iterator = iter(dataset)
@@ -42,7 +48,7 @@ def next_element(iterator: Any) -> dict[str, Any]:
     except tf.errors.OpError as error:
         lines = [line for line in error.message.splitlines() if line.strip()]
         reasons = filter(None, (re.search(r"\w+Error: .*", line) for line in lines))
-        raise ReadingError(next((found[0] for found in reasons), lines[0])) from error
+        raise ReadingError(next((found[0] for found in reasons), _FRAME.sub("", lines[0]))) from error
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import types
 
 import pytest
 import seqio
@@ -10,7 +11,8 @@ import tensorflow as tf
 from limba.data import contract
 from limba.inference import tasks_door
 from tasks.pipeline import task_batches
-from tasks.pipeline.seqio import foreign_readers
+from tasks.pipeline.seqio import foreign_readers, seqio_predictions
+from tests.tasks.pipeline.seqio.conftest import STEPS
 from tests.tasks.pipeline.seqio.test_seqio_streams import assert_equal, take
 
 LENGTHS = {"inputs": 16, "targets": 16}
@@ -80,6 +82,62 @@ def test_t5x_style_generator_is_read_again_and_says_so(register_with_seqio, capl
     restored.restore_state(state)
     assert "reads 5 batches again" in caplog.text
     assert_equal(take(restored, 5), expected)
+
+
+def _lines(texts):
+    return seqio.FunctionDataSource(
+        lambda split, shuffle_files, seed=None: tf.data.Dataset.from_tensor_slices(
+            {"text": tf.constant(texts, tf.string)}
+        ),
+        splits=["train", "validation"],
+    )
+
+
+def _three_fields(dataset):
+    return dataset.map(lambda x: {"text": tf.io.decode_csv(x["text"], ["", "", ""])[2]})
+
+
+def test_what_a_user_s_step_does_is_one_line(register_with_seqio):
+    register_with_seqio("test_odd_step", _lines(["a", "b"]), [_three_fields, *STEPS])
+    with pytest.raises(
+        RuntimeError, match=r"^Reading 'test_odd_step' failed after 0 batches: Expect 3 fields but have 1"
+    ):
+        task_batches.get_train_batches(config_for("test_odd_step", num_readers=1))
+
+
+def test_an_endless_stream_that_ends_is_named(register_with_seqio):
+    """TensorFlow ends it where an epoch gives nothing."""
+    register_with_seqio("test_ended", _lines(["a", "b"]))
+    batches = task_batches.get_train_batches(config_for("test_ended", num_readers=1))
+    (reader,) = batches._readers
+    reader._pipeline = types.SimpleNamespace(iterator=iter(()))
+    with pytest.raises(
+        RuntimeError, match="batches: No example can be made of split 'train' of a task of 'test_ended'"
+    ):
+        next(reader)
+
+
+def test_a_split_without_examples_is_named_before_the_training(register_with_seqio):
+    source = seqio.FunctionDataSource(
+        lambda split, shuffle_files, seed=None: tf.data.Dataset.from_tensor_slices(
+            {"text": tf.constant([], tf.string)}
+        ),
+        splits=["validation"],
+    )
+    task = register_with_seqio("test_nothing", source, metric_fns=[lambda targets, predictions: {}])
+    config = config_for(task.name, split="validation")
+    with pytest.raises(ValueError, match="Split 'validation' of task 'test_nothing' has no examples to evaluate"):
+        seqio_predictions.make_evaluator(config, None, "EncDecFeatureConverter", None, lambda _: None, {})
+
+
+def test_files_that_were_never_made_are_named(register_with_seqio, text_files, monkeypatch):
+    def no_files(split):
+        raise KeyError(f"`splits` has no {split}")
+
+    monkeypatch.setattr(text_files, "list_shards", no_files)
+    task = register_with_seqio("test_no_files", text_files)
+    with pytest.raises(ValueError, match="The files of task 'test_no_files' cannot be listed: `splits` has no train"):
+        task_batches.get_train_batches(config_for(task.name, num_readers=None))
 
 
 def _model_batches(num_batches):
