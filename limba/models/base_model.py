@@ -6,8 +6,6 @@ Hooks are T5X's: a subclass can replace the loss, the logits, the initial variab
 import copy
 import dataclasses
 import inspect
-import math
-import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
@@ -78,12 +76,6 @@ class BaseTransformerModel:
         """
         rates = {"label_smoothing (LABEL_SMOOTHING)": label_smoothing, "z_loss (Z_LOSS)": z_loss}
         argument_checks.check_numbers(type(self).__name__, argument_checks.LOSSES, rates)
-
-
-        for name, value, bound in (("label_smoothing", label_smoothing, 1.0), ("z_loss", z_loss, math.inf)):
-            if not isinstance(value, numbers.Real) or not 0 <= value < bound:
-                most = "" if math.isinf(bound) else f" and below {bound:g}"
-                raise ValueError(f"{name} ({name.upper()}) is {value!r}; it is a number of at least 0{most}.")
         self.module = module
         self.optimizer_def = as_optimizer_def(optimizer_def)
         self._input_vocabulary = input_vocabulary

@@ -328,9 +328,3 @@ def test_remove_prefix():
 def test_vocabularies_are_found_by_function():
     model = small.model(module=t5.Transformer(small.config()))
     assert models.get_input_vocabulary(model) is models.get_output_vocabulary(model) is model.input_vocabulary
-
-
-@pytest.mark.parametrize(("name", "value"), [("label_smoothing", 1.5), ("label_smoothing", "0.1"), ("z_loss", -1e-4)])
-def test_numbers_of_the_loss_that_cannot_be_are_refused(name, value):
-    with pytest.raises(ValueError, match=rf"{name} \({name.upper()}\) is {value!r}; it is a number of at least 0"):
-        models.EncoderDecoderModel(None, None, None, adafactor.Adafactor(), **{name: value})
