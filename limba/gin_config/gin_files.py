@@ -252,7 +252,7 @@ def check_names(bindings: Sequence[str], beside: Sequence[str] = (), is_part: bo
     for (scope, selector), values in gin_config._CONFIG.items():
         for parameter, value in values.items():
             macro, meant = macros.resolved(value)
-            if isinstance(meant, str) and _is_switch(selector, parameter):
+            if isinstance(meant, str) and _is_switch(selector, parameter, meant):
                 where = f"{selector.rpartition('.')[2]}.{parameter}" + (f" ({macro})" if macro else "")
                 raise GinError(f"{where} is the text {meant!r}; write True or False, without quotes.")
             for reference in macros.references(value):
@@ -265,13 +265,18 @@ def check_names(bindings: Sequence[str], beside: Sequence[str] = (), is_part: bo
                     )
 
 
-def _is_switch(selector: str, parameter: str) -> bool:
-    """Whether a parameter's default is True or False, and its annotation has no texts."""
+def _is_switch(selector: str, parameter: str, text: str) -> bool:
+    """Whether a parameter is True or False by its annotation; without one by its default, where `text` is such a word.
+
+    A user's function may have `path=False` and take texts.
+    """
     try:
-        found = inspect.signature(gin_config._REGISTRY[selector].wrapped).parameters.get(parameter)
+        found = inspect.signature(gin_config._REGISTRY[selector].wrapped).parameters[parameter]
     except (KeyError, TypeError, ValueError):  # gin.macro; a builtin without a signature
         return False
-    return found is not None and isinstance(found.default, bool) and "str" not in str(found.annotation)
+    if found.annotation is not inspect.Parameter.empty:
+        return found.annotation in (bool, "bool")
+    return isinstance(found.default, bool) and text.lower() in ("true", "false")
 
 
 def binds_a_run() -> bool:

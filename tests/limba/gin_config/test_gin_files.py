@@ -85,6 +85,19 @@ def test_mistakes_name_themselves_and_the_nearest(gin_file, text, bindings, word
         assert word in str(error.value)
 
 
+def test_a_switch_of_a_users_function_may_take_texts(gin_file):
+    def read_from(path=False):
+        return path
+
+    gin.external_configurable(read_from, module="users_own")
+    gin_files.parse_gin_flags([gin_file(SMALL)], [])
+    gin.bind_parameter("read_from.path", "corpus/more")
+    gin_files.check_names([])
+    gin.bind_parameter("read_from.path", "false")
+    with pytest.raises(gin_files.GinError, match=r"^read_from\.path is the text 'false'; write True or False"):
+        gin_files.check_names([])
+
+
 def test_required_macros(gin_file):
     gin_files.parse_gin_flags([gin_file("STEPS = %gin.REQUIRED\nnetwork.T5Config.emb_dim = %STEPS\n")], [])
     with pytest.raises(gin_files.GinError, match=r"STEPS is required: add --gin\.STEPS=100"):
