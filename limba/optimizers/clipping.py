@@ -1,11 +1,11 @@
 """Clipping of gradients before any optimizer, Adafactor and mixtures of optimizers included."""
 
-import math
 from typing import Any
 
 import jax
 import optax
 
+from limba.optimizers.argument_checks import Range, check_numbers
 from limba.optimizers.definitions import as_optimizer_def
 
 Array = jax.Array
@@ -30,9 +30,8 @@ class ClippedOptimizer:
     def __init__(self, optimizer: Any, max_norm: float | None = None, max_value: float | None = None):
         if max_norm is None and max_value is None:
             raise ValueError("ClippedOptimizer needs max_norm or max_value.")
-        for name, bound in (("max_norm", max_norm), ("max_value", max_value)):
-            if bound is not None and (not isinstance(bound, int | float) or not 0 < bound < math.inf):
-                raise ValueError(f"ClippedOptimizer.{name} is {bound!r}; it is a number above 0, or None.")
+        bounds = {"max_norm": max_norm, "max_value": max_value}
+        check_numbers("ClippedOptimizer", dict.fromkeys(bounds, Range(is_above=True, or_none=True)), bounds)
         self.optimizer = as_optimizer_def(optimizer)
         by_value = [] if max_value is None else [optax.clip(max_value)]
         by_norm = [] if max_norm is None else [optax.clip_by_global_norm(max_norm)]
