@@ -35,8 +35,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("limba", "convert"),
     ("limba.commands", "tasks", "convert.vocabulary"),
 )
-MOST_FLOORS, MOST_ROOMS_OF_A_PACKAGE, MOST_LINES = 10, 15, 86_000
-MOST_FILES_OF_A_FOLDER, MOST_LINES_OF_A_FOLDER, MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 20, 2800, 450, 80
+MOST_FLOORS, MOST_ROOMS_OF_A_PACKAGE = 10, 15
+# Above these numbers, look whether a file or folder has one subject. They are no budget: a subject is not cut to fit.
+MOST_FILES_OF_A_FOLDER, MOST_LINES_OF_A_FOLDER, MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 24, 4000, 700, 80
 # Longer functions, and why.
 LONG_FUNCTIONS = {("limba.train", "train"): "T5X's gin files bind its 32 arguments, which the docstring describes"}
 # Files that a reader opens on a walk of docs/architecture.md: the most that there may be.
@@ -173,8 +174,6 @@ def problems() -> list[str]:
     for package in PACKAGES:
         if (rooms := _rooms_of(package)) > MOST_ROOMS_OF_A_PACKAGE:
             too_large.append(f"the package {package}: {rooms} rooms")
-    if (lines := sum(map(_lines_of_package, PACKAGES))) > MOST_LINES:
-        too_large.append(f"all packages: {lines} lines")
     for folder, (files, lines) in folders().items():
         if files > MOST_FILES_OF_A_FOLDER or lines > MOST_LINES_OF_A_FOLDER:
             too_large.append(f"the folder {folder}: {files} files, {lines} lines")
