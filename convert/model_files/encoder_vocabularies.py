@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from convert.families.config_files import encoder_config
-from convert.model_files.hf import beside_tokenizer, hf_tokenizer, older_tokenizers, tokenizer_folder
+from convert.model_files.hf import hf_tokenizer, older_tokenizers, tokenizer_folder
 from convert.model_files.model import Model, ModelHints
 from limba.checkpoint_files import run_folder
 from limba.files import json_text, storage, untrusted_files, untrusted_json
 from limba.files.storage import AnyPath
+from tasks.vocabularies import beside_tokenizer
 
 
 def known(model: Model) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ Feature names of an encoder-decoder batch, all int32 `[batch, length]`:
 - packed batches add `encoder_segment_ids`, `decoder_segment_ids`, `encoder_positions`, `decoder_positions`
 - batches of a masked language model have `masked_lm_positions`, where in the row the `decoder_target_tokens` stand, and
   no `decoder_input_tokens`
+- batches of an encoder's texts with labels may have `encoder_token_types`, those of the tokenizer
 - with sentence pairs also `encoder_token_types`, and `pair_positions` and `pair_labels` `[batch, pairs]`: where the
   [CLS] of each pair stands, and 1 where its second segment follows the first, 2 where it does not, 0 for no pair
 - batches of pairs of texts have the second texts as `decoder_target_tokens`, and no `decoder_input_tokens`
@@ -26,6 +27,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+# Of a task's feature of token types: "inputs_token_types". It has the length of "inputs".
+TOKEN_TYPES = "_token_types"
 # NumPy arrays where data come in; inside a jitted step the same names hold JAX arrays.
 Batch = Mapping[str, Any]
 

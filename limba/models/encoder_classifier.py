@@ -29,7 +29,8 @@ _NOT_OF_LABELS = (
 class EncoderClassifier(EncoderOnlyModel):
     """A classifier of texts, of pairs of texts, or of tokens (arXiv:1810.04805, section 4).
 
-    What follows the first [SEP] of a row is its second text, with token type 1 where the network has token types.
+    A network with token types takes `encoder_token_types`. Without them what follows the first [SEP] of a row is its
+    second text, of type 1.
     """
 
     FEATURE_CONVERTER_CLS: Any = "EncoderClassificationFeatureConverter"
@@ -76,12 +77,14 @@ class EncoderClassifier(EncoderOnlyModel):
 
     def _network_inputs(self, batch: Batch) -> tuple[Sequence[Array | None], Mapping[str, Any]]:
         tokens = batch["encoder_input_tokens"]
-        return [tokens, self._token_types(tokens)], {}
+        return [tokens, self._token_types(tokens, batch.get("encoder_token_types"))], {}
 
-    def _token_types(self, tokens: Array) -> Array | None:
+    def _token_types(self, tokens: Array, given: Array | None) -> Array | None:
         network = getattr(self.module, "config", None)
         if getattr(network, "num_token_types", 0) < 2:
             return None
+        if given is not None:
+            return given
         ends = jnp.asarray(tokens == self.input_vocabulary.eos_id, jnp.int32)
         ended = jnp.cumsum(ends, axis=-1) - ends
         return jnp.where(tokens != 0, jnp.minimum(ended, 1), 0)

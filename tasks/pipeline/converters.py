@@ -160,7 +160,7 @@ def encoder_classification(features: Features, packs: bool) -> dict[str, np.ndar
         raise ValueError("Rows with labels are not packed: set PACK = False.")
     targets = features["targets"]
     return {
-        "encoder_input_tokens": features["inputs"],
+        **_inputs_of_encoder(features),
         "decoder_target_tokens": np.maximum(targets - 1, 0),
         "decoder_loss_weights": (targets != 0).astype(np.int32),
     }
@@ -179,11 +179,16 @@ def encoder_regression(features: Features, packs: bool) -> dict[str, np.ndarray]
     targets = np.ascontiguousarray(features["targets"], np.int32)
     is_number = (targets != 0).astype(np.int32)
     return {
-        "encoder_input_tokens": features["inputs"],
+        **_inputs_of_encoder(features),
         "decoder_target_tokens": is_number,
         "decoder_target_values": targets.view(np.float32),
         "decoder_loss_weights": is_number,
     }
+
+
+def _inputs_of_encoder(features: Features) -> dict[str, np.ndarray]:
+    types = features.get(f"inputs{contract.TOKEN_TYPES}")
+    return {"encoder_input_tokens": features["inputs"], **({} if types is None else {"encoder_token_types": types})}
 
 
 def text_pairs(features: Features, packs: bool) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from limba.data.contract import TOKEN_TYPES
 from tasks.pretraining import denoising
 from tasks.registry.tasks import Task
 
@@ -16,7 +17,12 @@ def without_length(task: Any, lengths: Mapping[str, int]) -> list[str]:
     """The features of a task that need a length and have none; a task of SeqIO's may have some that no model reads."""
     is_ours = isinstance(task, Task)
     needed = [name for name, x in task.output_features.items() if is_ours or (x.required and name in _OF_MODELS)]
-    return [name for name in needed if name not in lengths]
+    return [name for name in needed if name not in of_all(lengths)]
+
+
+def of_all(lengths: Mapping[str, int]) -> dict[str, int]:
+    """The lengths with those that follow from others: token types are as many as the tokens."""
+    return {**lengths, **{f"{name}{TOKEN_TYPES}": length for name, length in lengths.items()}}
 
 
 def check(tasks: Sequence[Any], lengths: Mapping[str, int]) -> None:

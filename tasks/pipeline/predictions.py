@@ -15,7 +15,7 @@ from etils import epath
 from limba.data import contract
 from limba.files import json_text
 from tasks.metrics import metric_packages
-from tasks.pipeline import converters, streams
+from tasks.pipeline import converters, feature_lengths, streams
 from tasks.registry import Task, rows
 from tasks.registry.providers import find_provider
 from tasks.registry.rows import Tokens
@@ -140,12 +140,13 @@ def model_features(
     found: Sequence[Example], lengths: Mapping[str, int] | None, feature_converter: Any
 ) -> dict[str, np.ndarray]:
     """The model's features of examples, `[examples, length]`; without lengths as long as the longest."""
-    names = ("inputs", "targets", "target_positions")
+    names = ("inputs", "targets", "target_positions", f"inputs{contract.TOKEN_TYPES}")
+    lengths = feature_lengths.of_all(lengths or {})
     tokens = {name: Tokens.of([x[name] for x in found]) for name in names if name in found[0]}
     padded: dict[str, np.ndarray] = {
         name: column.cut(length).pad(length)
         for name, column in tokens.items()
-        for length in [(lengths or {}).get(name, column.padded.shape[1])]
+        for length in [lengths.get(name, column.padded.shape[1])]
     }
     return converters.CONVERTERS[converters.name_of(feature_converter)](padded, False)
 

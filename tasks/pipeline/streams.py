@@ -170,7 +170,8 @@ class Stream:
         if self._makes_windows(task):
             made = windows(groups, steps[0], self._lengths, number, seed)  # type: ignore[arg-type]
         else:
-            made = examples(groups, steps, self._lengths, self.config.trim_output_features, number, seed)
+            lengths = feature_lengths.of_all(self._lengths)
+            made = examples(groups, steps, lengths, self.config.trim_output_features, number, seed)
         return empty.examples(made)
 
     def _chunks(self, task: Any, plan: ReadPlan) -> ReaderChunks:
@@ -199,7 +200,7 @@ class Stream:
         """
         position, count = positions.as_array(start, len(self.tasks)), start.examples
         for group in groups:
-            features = {name: group[name] for name in self._lengths if name in group}
+            features = {name: group[name] for name in feature_lengths.of_all(self._lengths) if name in group}
             made = self._convert(features)
             num_rows = rows.num_rows(made)
             yield {

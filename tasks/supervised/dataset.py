@@ -13,8 +13,9 @@ class SupervisedDataset:
     """An entry of the table.
 
     Attributes:
-      inputs: a template of the model's input, the prefix and the columns in braces: `"mood of: {text}"`; or one of
-        `supervised_formats`, and then neither `label_column` nor `labels`.
+      inputs: a template of the model's input, the prefix and the columns in braces: `"mood of: {text}"`; for an
+        encoder with `[SEP]` between two texts, or as a tuple of one or two templates, in which `[SEP]` is a part of a
+        text; or one of `supervised_formats`, and then neither `label_column` nor `labels`.
       label_column: the column with the answer.
       labels: the text of each value of that column, or the values, where they are texts; None where answers are free.
       unlabelled: the value of that column where the label is kept secret.
@@ -26,7 +27,7 @@ class SupervisedDataset:
       num_examples: rows of the training split, for the rates of mixtures.
     """
 
-    inputs: str | Format
+    inputs: str | Sequence[str] | Format
     label_column: str = ""
     labels: Mapping[Any, str] | Sequence[str] | None = None
     unlabelled: Any = None
@@ -37,9 +38,9 @@ class SupervisedDataset:
     num_examples: int | None = None
 
     def __post_init__(self):
-        if isinstance(self.inputs, str) and not self.label_column:
+        if self._has_template and not self.label_column:
             raise ValueError(f"The data set with the inputs {self.inputs!r} needs label_column, where the answers are.")
-        if not isinstance(self.inputs, str) and not callable(self.inputs):
+        if not self._has_template and not callable(self.inputs):
             raise ValueError(f"SupervisedDataset.inputs is {self.inputs!r}; give a template, such as '{{text}}'.")
         if not isinstance(self.label_column, str):
             raise ValueError(f"SupervisedDataset.label_column is {self.label_column!r}; give the name of a column.")
@@ -50,13 +51,18 @@ class SupervisedDataset:
                 f"SupervisedDataset.metric_fns is {self.metric_fns!r}; give a list of functions, such as "
                 "[metrics.accuracy]."
             )
-        if not isinstance(self.inputs, str) and (self.label_column or self.labels is not None):
+        if not self._has_template and (self.label_column or self.labels is not None):
             raise ValueError(f"The format {self.inputs} has its columns and labels; leave label_column and labels out.")
         _ = self.format  # checks the template
 
     @property
+    def _has_template(self) -> bool:
+        inputs = self.inputs
+        return isinstance(inputs, str) or (isinstance(inputs, list | tuple) and all(isinstance(x, str) for x in inputs))
+
+    @property
     def format(self) -> Format:
-        if not isinstance(self.inputs, str):
+        if callable(self.inputs):
             return self.inputs
         return Template(self.inputs, self.label_column, self.labels, self.unlabelled)
 

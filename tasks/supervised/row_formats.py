@@ -5,6 +5,7 @@ A format is called with a row, `{column: value}`, and returns `Example`s. The te
 """
 
 import dataclasses
+import functools
 import json
 import re
 import unicodedata
@@ -37,6 +38,7 @@ class Example:
       choices: all possible answers, where that is a closed set.
       correct: for each choice, whether it is right.
       reference: the value that metrics compare a prediction with, as JSON has it; None is `targets`.
+      texts: of the inputs, where there are several: an encoder reads two as a pair.
     """
 
     inputs: str
@@ -44,6 +46,7 @@ class Example:
     choices: tuple[str, ...] = ()
     correct: tuple[bool, ...] = ()
     reference: Any = None
+    texts: tuple[str, ...] = ()
 
 
 class Format(Protocol):
@@ -84,7 +87,9 @@ class Template:
     """Text with columns in braces, and the column with the answer.
 
     Args:
-      inputs: such as `"mnli hypothesis: {hypothesis} premise: {premise}"`; a brace that is meant is doubled.
+      inputs: such as `"mnli hypothesis: {hypothesis} premise: {premise}"`; a brace that is meant is doubled. For an
+        encoder `[SEP]` stands between two texts, `"{premise} [SEP] {hypothesis}"`; in a tuple of one template it is
+        part of a text.
       label_column: the column with the answer.
       labels: the text of each value of the label column; a sequence, whose values stand for themselves; None where the
         column has any text, which is then the answer.
@@ -94,7 +99,7 @@ class Template:
       ValueError: if the template is none, or has no column.
     """
 
-    inputs: str
+    inputs: str | Sequence[str]
     label_column: str
     labels: Mapping[Any, str] | Sequence[str] | None = None
     unlabelled: Any = None
@@ -121,10 +126,19 @@ class Template:
         if len({*texts}) < 2:
             raise ValueError(f"labels are {self.labels!r}, which all have the text {texts[0]!r}; give different texts.")
 
+    @functools.cached_property
+    def _templates(self) -> list[str]:
+        """Of the texts of a row."""
+        return column_templates.split(self.inputs, SEPARATOR) if isinstance(self.inputs, str) else list(self.inputs)
+
+    @property
+    def _whole(self) -> str:
+        return self.inputs if isinstance(self.inputs, str) else f" {SEPARATOR} ".join(self.inputs)
+
     @property
     def _fields(self) -> tuple[str, ...]:
         try:
-            fields = [name for _, name in column_templates.parts(self.inputs) if name is not None]
+            fields = [name for _, name in column_templates.parts(self._whole) if name is not None]
         except ValueError as error:
             raise ValueError(
                 f"The inputs {self.inputs!r} are not a template: {error}. Double braces that are meant, and rename a "
@@ -159,17 +173,15 @@ class Template:
         return len(self.choices) or None
 
     def __call__(self, row: Row) -> list[Example]:
-        inputs = "".join(
-            literal + ("" if name is None else as_text(row[name]))
-            for literal, name in column_templates.parts(self.inputs)
-        )
+        inputs = _rendered(self._whole, row)
+        texts = tuple(_rendered(template, row) for template in self._templates) if len(self._templates) > 1 else ()
         label = as_text(row[self.label_column])
         if self.labels is None:
-            return [Example(inputs, label)]
+            return [Example(inputs, label, texts=texts)]
         if label not in self._texts:  # A label that differs from another by blanks alone is meant as that one.
             label = plain_text(label)
         if label in (UNKNOWN, self.unlabelled if self.unlabelled is None else as_text(self.unlabelled)):
-            return [Example(inputs, UNKNOWN, self.choices, (False,) * len(self.choices))]
+            return [Example(inputs, UNKNOWN, self.choices, (False,) * len(self.choices), texts=texts)]
         if label not in self._texts:
             known = ", ".join(map(repr, self._texts))
             value = f"the label {label!r}" if label else "no label"
@@ -180,7 +192,8 @@ class Template:
             )
             raise ValueError(f"column {self.label_column!r} has {value}; the known labels are {known}{form}")
         target = self._texts[label]
-        return [Example(inputs, target, self.choices, tuple(choice == target for choice in self.choices))]
+        correct = tuple(choice == target for choice in self.choices)
+        return [Example(inputs, target, self.choices, correct, texts=texts)]
 
     def spaced_label(self, row: Row) -> str | None:
         """The label of a row, if it is a known one but for its blanks."""
@@ -200,6 +213,11 @@ class Template:
         return self.choices.index(answer) if answer in self.choices else -1
 
 
+def _rendered(template: str, row: Row) -> str:
+    parts = column_templates.parts(template)
+    return "".join(literal + ("" if name is None else as_text(row[name])) for literal, name in parts)
+
+
 # ------------------------------------------------------- one number --------------------------------------------------
 
 
@@ -215,7 +233,7 @@ class Number:
       ValueError: if the template is none, or has no column.
     """
 
-    inputs: str
+    inputs: str | Sequence[str]
     label_column: str
     unlabelled: float | None = None
     nested_columns: ClassVar[tuple[str, ...]] = ()

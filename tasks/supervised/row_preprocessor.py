@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from limba.data import token_rows
+from limba.data.contract import TOKEN_TYPES
 from limba.data.lint_findings import Finding
+from limba.data.token_rows import Row, Texts
 from limba.files import json_text
 from tasks.registry import Feature
 from tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
@@ -19,9 +22,9 @@ from tasks.sources.sharded import ShardedSource
 from tasks.supervised.complete_rows import CompleteTemplate
 from tasks.supervised.instructions import few_shots
 from tasks.supervised.question_formats import Questions
-from tasks.supervised.row_formats import SEPARATOR, UNKNOWN, Example, Format, Squad, Template
+from tasks.supervised.row_formats import UNKNOWN, Example, Format, Squad, Template
 from tasks.vocabularies import TokenizerVocabulary, normalization
-from tasks.vocabularies.vocabulary import encode_batch
+from tasks.vocabularies.vocabulary import encode_batch, without_tensorflow
 
 logger = logging.getLogger(__name__)
 
@@ -132,8 +135,8 @@ class Supervise(Step):
         found = []
         for name, most in (lengths or {}).items():
             if name in ("inputs", "targets") and examples:
-                tokens = encoder.encode(name, [getattr(example, name) for example in examples])
-                found += cut_texts(self.task, split, name, tokens.lengths, most, self.length_setting)
+                tokens = np.array([row.length for row in encoder.rows(name, examples, None)])
+                found += cut_texts(self.task, split, name, tokens, most, self.length_setting)
         return found
 
     def _of_row(self, examples: Sequence[Example]) -> list[Example]:
@@ -179,8 +182,9 @@ class Supervise(Step):
 
     def columns(self) -> dict[str, ColumnType]:
         names = {"inputs": TOKENS, "targets": TOKENS, "inputs_pretokenized": TEXT, "targets_pretokenized": TEXT}
+        types = {name: TOKENS for name in self.output_features or () if name.endswith(TOKEN_TYPES)}
         ranking = {"idx": ColumnType(np.int32, (2,)), "is_correct": ColumnType(np.bool_)} if self.ranks else {}
-        return {**names, "reference": TEXT, **ranking}
+        return {**names, **types, "reference": TEXT, **ranking}
 
     def rows_function(self) -> Callable[[Rows, int], Rows]:
         assert self.output_features is not None
@@ -191,10 +195,9 @@ class Supervise(Step):
             numbered = list(self._examples(rows))
             most = (self.sequence_length or {}).get("inputs")
             examples = few_shots.fit([example for _, _, example in numbered], most, cutter.count_inputs)
-            made: Columns = {}
+            made = cutter.made(examples)
             for name in ("inputs", "targets"):
                 texts = [getattr(example, name) for example in examples]
-                made[name] = cutter.encode(name, texts)
                 made[f"{name}_pretokenized"] = np.array([text.encode() for text in texts], object)
             references = [json_text.dumps(example.reference, ensure_ascii=False).encode() for _, _, example in numbered]
             made["reference"] = np.array(references, object)
@@ -335,22 +338,31 @@ class _Cutter:
         feature = self._features["inputs"]
         return encode_batch(feature.vocabulary, [text.encode() for text in texts])[1] + feature.add_eos
 
-    def encode(self, name: str, texts: Sequence[str]) -> Tokens:
-        """Tokens with EOS."""
-        feature, most = self._features[name], self._lengths.get(name)
-        if isinstance(feature.vocabulary, TokenizerVocabulary):
-            tokens = _of_encoder(feature.vocabulary, texts)
-            lengths = np.array([len(x) for x in tokens], np.int64)
-        else:
-            flat, lengths = encode_batch(feature.vocabulary, [text.encode() for text in texts])
-            tokens = [x.tolist() for x in np.split(flat, np.cumsum(lengths)[:-1])] if len(texts) else []
+    def made(self, examples: Sequence[Example]) -> Columns:
+        """The columns `inputs` and `targets` of examples, cut, and where an encoder reads pairs their token types."""
+        columns: Columns = {}
+        for name in ("inputs", "targets"):
+            found = self.rows(name, examples, self._lengths.get(name))
+            columns[name] = Tokens.of([row.ids for row in found])
+            if f"{name}{TOKEN_TYPES}" in self._features:
+                columns[f"{name}{TOKEN_TYPES}"] = Tokens.of([row.types for row in found])
+            if (most := self._lengths.get(name)) is not None:
+                lengths = np.array([row.length for row in found])
+                warn_of_cut(self._task, name, lengths, most, self._length_setting)
+        return columns
+
+    def rows(self, name: str, examples: Sequence[Example], most: int | None) -> list[Row]:
+        """The rows of a feature, of at most `most` tokens."""
+        feature = self._features[name]
+        texts: list[Texts] = [getattr(example, name) for example in examples]
+        if isinstance(feature.vocabulary, TokenizerVocabulary) and name == "inputs":
+            texts = [example.texts or example.inputs for example in examples]
         if feature.add_eos:
-            tokens = [[*x[: None if most is None else most - 1], feature.vocabulary.eos_id] for x in tokens]
-            lengths = lengths + 1
-        if most is not None:
-            tokens = [x[:most] for x in tokens]
-            warn_of_cut(self._task, name, lengths, most, self._length_setting)
-        return Tokens.of(tokens)
+            return token_rows.of_vocabulary(without_tensorflow(feature.vocabulary), texts, most)
+        # Labels and numbers, which have no end.
+        flat, lengths = encode_batch(feature.vocabulary, [text.encode() for text in texts if isinstance(text, str)])
+        parts = np.split(flat, np.cumsum(lengths)[:-1]) if len(texts) else []
+        return [Row(ids.tolist()[:most], [0] * len(ids), len(ids)) for ids in parts]
 
 
 _CUT = " and are cut."
@@ -393,17 +405,3 @@ def warn_of_cut(task: str, name: str, lengths: np.ndarray, most: int, setting: s
         "%s, or shorten them.",
         *(task, name, most, int(lengths.max()), _where(name, setting)),
     )
-
-
-def _of_encoder(vocabulary: TokenizerVocabulary, texts: Sequence[str]) -> list[list[int]]:
-    """`[CLS] text`, or `[CLS] text [SEP] second text`, by the vocabulary's own tokens; without the last [SEP]."""
-    parts = [text.split(SEPARATOR) for text in texts]
-    flat, lengths = encode_batch(vocabulary, [part.strip().encode() for of_text in parts for part in of_text])
-    encoded = iter(np.split(flat, np.cumsum(lengths)[:-1]) if len(lengths) else [])
-    found = []
-    for of_text in parts:
-        tokens = [vocabulary.cls_id]
-        for number, _ in enumerate(of_text):
-            tokens += [*(vocabulary.between_texts if number else []), *next(encoded).tolist()]
-        found.append(tokens)
-    return found

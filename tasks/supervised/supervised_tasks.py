@@ -18,6 +18,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from limba.data.contract import TOKEN_TYPES
 from tasks.metrics import ranking_metrics
 from tasks.registry import Feature, Mixture, Task, TaskRegistry, mixtures, registering
 from tasks.sources import arrow_tables, corpora
@@ -26,7 +27,14 @@ from tasks.supervised.compared_answers import ComparedAnswers
 from tasks.supervised.dataset import SupervisedDataset
 from tasks.supervised.row_formats import UNKNOWN, Format, Number, Similarity, Template
 from tasks.supervised.row_preprocessor import Supervise
-from tasks.vocabularies import LabelVocabulary, NumberVocabulary, TokenizerVocabulary, Vocabulary, sentencepiece_models
+from tasks.vocabularies import (
+    LabelVocabulary,
+    NumberVocabulary,
+    PassThroughVocabulary,
+    TokenizerVocabulary,
+    Vocabulary,
+    sentencepiece_models,
+)
 
 
 @registering.once(TaskRegistry)
@@ -68,7 +76,7 @@ def register_supervised_task(
     features = {"inputs": feature, "targets": feature}
     if isinstance(opened, TokenizerVocabulary):
         form = of_encoder(name, form, is_known)
-        features["targets"] = _label_feature(form)
+        features = {**features, "targets": _label_feature(form), **of_token_types()}
     elif isinstance(form, Number):
         raise ValueError(f"Task {name!r} has numbers, which are for encoders: give a tokenizer.json as vocabulary.")
     add = functools.partial(TaskRegistry.add, shuffle_buffer_size=shuffle_buffer_size)
@@ -102,6 +110,11 @@ def register_supervised_task(
             metric_fns=[ranking_metrics.of_best_choice(rank, others)],
         )
     return task
+
+
+def of_token_types() -> dict[str, Feature]:
+    """The feature beside the inputs of an encoder: of each token, which text of a pair it is of."""
+    return {f"inputs{TOKEN_TYPES}": Feature(PassThroughVocabulary(2), add_eos=False)}
 
 
 def of_encoder(name: str, form: Format, has_prompt: bool) -> Template | Number:

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from limba.data import token_rows
+from limba.data.contract import TOKEN_TYPES
 from limba.data.lint_findings import Finding
 from tasks.metrics import tagging_metrics
 from tasks.metrics.text_metrics import MetricFn
@@ -24,9 +26,9 @@ from tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
 from tasks.registry.steps import Step
 from tasks.sources import corpora
 from tasks.sources.sharded import ShardedSource
-from tasks.supervised import row_preprocessor
+from tasks.supervised import row_preprocessor, supervised_tasks
 from tasks.supervised.row_formats import record_of
-from tasks.vocabularies import LabelVocabulary, Vocabulary, sentencepiece_models
+from tasks.vocabularies import LabelVocabulary, TokenizerVocabulary, Vocabulary, sentencepiece_models
 
 _ROWS_PER_GROUP = 128
 
@@ -79,9 +81,9 @@ class TokenDataset:
             raise ValueError(f"there are {len(words)} words and {len(tags)} tags; each word has one")
         return words, [self._label(tag) for tag in tags]
 
-    def placed(self, places: Sequence[int], labels: Sequence[str], count: int) -> list[tuple[int, str]]:
-        """The labelled ones of `count` pieces, with their labels: the first of each word, which is at its place."""
-        return [(place, label) for place, label in zip(places, labels, strict=True) if 0 <= place < count]
+    def placed(self, places: Sequence[int], labels: Sequence[str], end: int) -> list[tuple[int, str]]:
+        """The labelled places of a row whose text ends at `end`: of each word its first piece, if it is there."""
+        return [(place, label) for place, label in zip(places, labels, strict=True) if 0 <= place < end]
 
     def _label(self, tag: Any) -> str:
         if tag in self.labels:
@@ -104,9 +106,9 @@ class PieceDataset(TokenDataset):
     metrics have one label a piece.
     """
 
-    def placed(self, places: Sequence[int], labels: Sequence[str], count: int) -> list[tuple[int, str]]:
-        begins = super().placed(places, labels, count)
-        ends = [*(place for place, _ in begins[1:]), count]
+    def placed(self, places: Sequence[int], labels: Sequence[str], end: int) -> list[tuple[int, str]]:
+        begins = super().placed(places, labels, end)
+        ends = [*(place for place, _ in begins[1:]), end]
         return [
             (piece, label if piece == place else self._inside(label))
             for (place, label), end in zip(begins, ends, strict=True)
@@ -164,7 +166,11 @@ def register_token_task(
         name,
         source=source,
         preprocessors=[LabelTokens(name, dataset)],
-        output_features={"inputs": Feature(opened), "targets": Feature(labels, add_eos=False)},
+        output_features={
+            "inputs": Feature(opened),
+            **(supervised_tasks.of_token_types() if isinstance(opened, TokenizerVocabulary) else {}),
+            "targets": Feature(labels, add_eos=False),
+        },
         postprocess_fn=_labels_of_words,
         metric_fns=dataset.metrics,
         shuffle_buffer_size=shuffle_buffer_size,
@@ -196,35 +202,35 @@ class LabelTokens(Step):
         return _ROWS_PER_GROUP
 
     def columns(self) -> dict[str, ColumnType]:
-        return {"inputs": TOKENS, "targets": TOKENS, "inputs_pretokenized": TEXT, "targets_pretokenized": TEXT}
+        types = {name: TOKENS for name in self.output_features or () if name.endswith(TOKEN_TYPES)}
+        texts = {"inputs_pretokenized": TEXT, "targets_pretokenized": TEXT}
+        return {"inputs": TOKENS, **types, "targets": TOKENS, **texts}
 
     def rows_function(self) -> Callable[[Rows, int], Rows]:
         """Raises ValueError if inputs and targets have different lengths."""
         assert self.output_features is not None
         vocabulary, labels = (self.output_features[name].vocabulary for name in ("inputs", "targets"))
         most = self._longest()
-        # As `limba infer` reads a text: a T5's vocabulary has no [CLS], and EOS ends its texts.
-        cls_id = getattr(vocabulary, "cls_id", None)
-        begin, end = ([], vocabulary.eos_id) if cls_id is None else ([cls_id], vocabulary.sep_id)
+        types = [name for name in self.output_features if name.endswith(TOKEN_TYPES)]
 
         def make_rows(rows: Rows, seed: int) -> Rows:
             del seed
             found = list(self._all_words(rows))
-            inputs, targets, kept, lengths = [], [], [], []
-            for (_, of_row), encoded in zip(found, vocabulary.encode_words([words for words, _ in found]), strict=True):
-                ids = [*begin, *encoded.ids][: None if most is None else most - 1]
-                placed = np.zeros(len(ids) + 1, np.int32)
-                labelled = self.dataset.placed(encoded.places, of_row, len(ids) - len(begin))
+            inputs, targets, kept = [], [], []
+            read = token_rows.of_words(vocabulary, [words for words, _ in found], most)
+            for (_, of_row), row in zip(found, read, strict=True):
+                placed = np.zeros(len(row.ids), np.int32)
+                labelled = self.dataset.placed(row.places, of_row, row.end)
                 for place, label in labelled:
-                    placed[len(begin) + place] = labels.encode(label)[0]
-                inputs.append([*ids, end])
+                    placed[place] = labels.encode(label)[0]
+                inputs.append(row.ids)
                 targets.append(placed)
                 kept.append(" ".join(label for _, label in labelled).encode())
-                lengths.append(len(begin) + len(encoded.ids) + 1)
             if most is not None:
-                row_preprocessor.warn_of_cut(self.task, "inputs", np.array(lengths), most)
+                row_preprocessor.warn_of_cut(self.task, "inputs", np.array([row.length for row in read]), most)
             made: Columns = {
                 "inputs": Tokens.of(inputs),
+                **{name: Tokens.of([row.types for row in read]) for name in types},
                 "targets": Tokens.of(targets),
                 "inputs_pretokenized": np.array([" ".join(words).encode() for words, _ in found], object),
                 "targets_pretokenized": np.array(kept, object),
@@ -262,8 +268,7 @@ class LabelTokens(Step):
         if most is None:
             return []
         vocabulary = features["inputs"].vocabulary
-        num_special = 1 + (getattr(vocabulary, "cls_id", None) is not None)
-        num_tokens = np.array([num_special + len(encoded.ids) for encoded in vocabulary.encode_words(first)])
+        num_tokens = np.array([row.length for row in token_rows.of_words(vocabulary, first)])
         return row_preprocessor.cut_texts(self.task, split, "inputs", num_tokens, most)
 
     def check_examples(self, source: ShardedSource, split: str) -> list[Finding]:

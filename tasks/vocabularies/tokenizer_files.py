@@ -9,11 +9,13 @@ import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from limba.data.token_rows import Frame, Row, Texts
 from limba.files import json_text, missing_vocabulary, storage, untrusted_files, untrusted_json
+from tasks.vocabularies import beside_tokenizer, framed_rows
 from tasks.vocabularies import words as of_words
 from tasks.vocabularies.vocabulary import Vocabulary, flatten
 from tasks.vocabularies.words import Words
@@ -37,11 +39,15 @@ _load_lock = threading.Lock()
 
 
 class _TokenizerFile(Vocabulary):
-    """The tokens of a tokenizer.json. Texts get no special tokens: who makes examples sets them.
+    """The tokens of a tokenizer.json. `encode` sets no special tokens around a text; `rows` sets those of the file.
 
     A special token that stands in a text as such, "[MASK]", is that token, as in transformers. The file, which may be
-    in a bucket, is read when it is first used.
+    in a bucket, is read when it is first used. Of a folder of Hugging Face count the files beside it, too
+    (`beside_tokenizer`).
     """
+
+    # Of a file that has none: of a text, and of a pair; the roles of special tokens in braces.
+    _templates: ClassVar[tuple[str, str]]
 
     def __init__(self, tokenizer_file: str):
         super().__init__()
@@ -107,6 +113,39 @@ class _TokenizerFile(Vocabulary):
         strings = [text.decode("utf-8", errors="replace") for text in texts]
         return flatten([of_text.ids for of_text in self.tokenizer.encode_batch_fast(strings, add_special_tokens=False)])
 
+    @property
+    def longest_row(self) -> int | None:
+        """The tokens to which the file cuts rows where nothing else says a length; None if it does not."""
+        return framed_rows.longest(_load(self._tokenizer_file).content)
+
+    @property
+    def frame(self) -> Frame:
+        """The special tokens around a text."""
+        return _frame(self._tokenizer_file, *self._templates)
+
+    @property
+    def cuts_left(self) -> bool:
+        """Whether a row that is too long loses its beginning, and not its end."""
+        return framed_rows.cuts_left(_load(self._tokenizer_file).content)
+
+    def rows(self, texts: Sequence[Texts], most: int | None = None) -> list[Row]:
+        """The rows of texts, equal to those of transformers' `tokenizer(text, pair, truncation=True)`.
+
+        A file without a template has the usual one: EOS behind the text of a T5, and `[CLS] text [SEP]`, or
+        `[CLS] text [SEP] second text [SEP]`, of an encoder.
+
+        Args:
+          texts: a text each, a pair, or several texts; see `framed_rows.make`.
+          most: the most tokens of a row.
+
+        Raises:
+          ValueError: as `limba.data.token_rows.of_vocabulary`; if the usual template needs a token that the file lacks.
+        """
+        framing = _framing(self._tokenizer_file, *self._templates)
+        return framed_rows.make(
+            framing, texts, most, lambda most: _cutting(self._tokenizer_file, *self._templates, most)
+        )
+
     def _decode(self, ids: Sequence[int]) -> str:
         """[MASK] and [UNK] are shown, and sentinels; padding, [CLS] and [SEP] are not."""
         special_tokens = _load(self._tokenizer_file).special_tokens
@@ -116,11 +155,7 @@ class _TokenizerFile(Vocabulary):
     def _required(self, role: str) -> int:
         found = _load(self._tokenizer_file).special_tokens.get(role)
         if found is None:
-            names = _NAMES[role]
-            raise ValueError(
-                f"The tokenizer {self._tokenizer_file!r} has no {names[0]}: none of its tokens is called "
-                f"{' or '.join(names)}. Give one that has it, such as `limba vocab build --kind wordpiece` writes."
-            )
+            raise _no_token(self._tokenizer_file, role)
         return found
 
     def __repr__(self) -> str:
@@ -136,6 +171,8 @@ class T5TokenizerVocabulary(_TokenizerFile):
     Args:
       tokenizer_file: a file whose name ends with .json, or a folder of Hugging Face with a tokenizer.json.
     """
+
+    _templates = ("$A {sep}", "$A {sep} $B {sep}")
 
     def encode_words(self, texts: Sequence[Sequence[str]]) -> list[Words]:
         """The tokens of texts whose words are known, as of transformers' `is_split_into_words`."""
@@ -155,6 +192,8 @@ class TokenizerVocabulary(_TokenizerFile):
       tokenizer_file: a file whose name ends with .json, or a folder of Hugging Face with a tokenizer.json.
     """
 
+    _templates = ("{cls} $A {sep}", "{cls} $A {sep} $B:1 {sep}:1")
+
     @property
     def cls_id(self) -> int:
         return self._required("cls")
@@ -162,13 +201,6 @@ class TokenizerVocabulary(_TokenizerFile):
     @property
     def sep_id(self) -> int:
         return self._required("sep")
-
-    @property
-    def between_texts(self) -> list[int]:
-        """What stands between two texts of a row: [SEP], or the </s></s> of RoBERTa's file."""
-        framed = self.tokenizer.encode("", "").ids
-        count = framed.count(self.sep_id) - 1 if framed[:1] == [self.cls_id] else 1
-        return [self.sep_id] * max(count, 1)
 
     @property
     def mask_id(self) -> int:
@@ -197,7 +229,16 @@ class TokenizerVocabulary(_TokenizerFile):
         return _continues_word(self._tokenizer_file)
 
     def encode_words(self, texts: Sequence[Sequence[str]]) -> list[Words]:
-        """The tokens of texts whose words are known: those of the words with blanks between them."""
+        """The tokens of texts whose words are known, as of transformers' `is_split_into_words`.
+
+        Byte-level BPE that reads no blank before a text would put words together: it reads them with blanks between.
+        """
+        if not _joins_words(self._tokenizer_file):
+            encoded = self.tokenizer.encode_batch(texts, is_pretokenized=True, add_special_tokens=False)
+            return [
+                Words(x.ids, of_words.first_by_number(len(words), x.word_ids))
+                for words, x in zip(texts, encoded, strict=True)
+            ]
         joined = [" ".join(words) for words in texts]
         encoded = self.tokenizer.encode_batch(joined, add_special_tokens=False)
         return [
@@ -233,10 +274,12 @@ def _read(file: str) -> _Opened:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     import tokenizers  # Configurations name vocabularies that nobody opens.
 
-    raw = _read_bytes(file)
-    content = untrusted_json.parse_object(raw, file)
+    text = untrusted_files.decode(_read_bytes(file), file)
+    if Path(file).name == FILE and Path(file).is_file():
+        text = beside_tokenizer.applied(Path(file).parent, text)
+    content = untrusted_json.parse_object(text, file)
     try:
-        tokenizer = tokenizers.Tokenizer.from_str(raw.decode("utf-8-sig"))
+        tokenizer = tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # The library raises nothing more exact.
         raise ValueError(
             f"{file} is not a tokenizer.json of the library tokenizers {tokenizers.__version__} "
@@ -260,6 +303,50 @@ def _read(file: str) -> _Opened:
         highest + 1,
         special_tokens,
         tuple(sorted(flagged | set(special_tokens.values()))),
+    )
+
+
+@functools.cache
+def _framing(file: str, single: str, pair: str) -> Any:
+    """The tokenizer with the template of its file, or with these, where the file has none."""
+    import tokenizers
+
+    opened = _load(file)
+    if framed_rows.has_template(opened.content):
+        return opened.tokenizer
+    names = {role: opened.tokenizer.id_to_token(id_) for role, id_ in opened.special_tokens.items()}
+    roles = [role for role in ("cls", "sep") if f"{{{role}}}" in pair]
+    if missing := [role for role in roles if role not in names]:
+        raise _no_token(file, missing[0])
+    tokenizer = tokenizers.Tokenizer.from_str(opened.tokenizer.to_str())
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single=single.format(**names),
+        pair=pair.format(**names),
+        special_tokens=[(names[role], opened.special_tokens[role]) for role in roles],
+    )
+    return tokenizer
+
+
+@functools.lru_cache(maxsize=64)
+def _cutting(file: str, single: str, pair: str, most: int) -> Any:
+    """A copy that cuts rows: the settings of the one that readers share must not change."""
+    import tokenizers
+
+    tokenizer = tokenizers.Tokenizer.from_str(_framing(file, single, pair).to_str())
+    tokenizer.enable_truncation(most, direction="left" if framed_rows.cuts_left(_load(file).content) else "right")
+    return tokenizer
+
+
+@functools.cache
+def _frame(file: str, single: str, pair: str) -> Frame:
+    return framed_rows.frame(_framing(file, single, pair))
+
+
+def _no_token(file: str, role: str) -> ValueError:
+    names = _NAMES[role]
+    return ValueError(
+        f"The tokenizer {file!r} has no {names[0]}: none of its tokens is called {' or '.join(names)}. Give one that "
+        "has it, such as `limba vocab build --kind wordpiece` writes."
     )
 
 
@@ -340,6 +427,12 @@ def _word_mark(content: Mapping[str, Any], file: str) -> tuple[str, str | tuple[
         "continuing_subword_prefix, ByteLevel or Metaspace. Mask single tokens with it, or build a vocabulary with "
         "`limba vocab build --kind wordpiece`."
     )
+
+
+@functools.cache
+def _joins_words(file: str) -> bool:
+    steps = _parts(_load(file).content.get("pre_tokenizer"))
+    return any(step.get("type") == "ByteLevel" and not step.get("add_prefix_space") for step in steps)
 
 
 def _parts(step: Any) -> Iterator[Mapping[str, Any]]:

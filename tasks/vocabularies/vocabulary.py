@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from limba.data import token_rows
+from limba.data.token_rows import Frame, Row, Texts
 from limba.files import storage
 from tasks.vocabularies import words as of_words
 from tasks.vocabularies.words import Words
@@ -79,6 +81,22 @@ class Vocabulary(abc.ABC):
     def encode_batch(self, texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
         """The ids of all texts (UTF-8), int32 `[ids]`, and the number of ids of each, int64 `[texts]`."""
         return flatten([self.encode(text.decode("utf-8", errors="replace")) for text in texts])
+
+    @property
+    def frame(self) -> Frame:
+        """The special tokens around a text: EOS."""
+        return Frame([], [] if self.eos_id is None else [self.eos_id])
+
+    @property
+    def cuts_left(self) -> bool:
+        """Whether a row that is too long loses its beginning, and not its end."""
+        return False
+
+    def rows(self, texts: Sequence[Texts], most: int | None = None) -> list[Row]:
+        """The rows of texts, with EOS behind each; see `limba.data.token_rows.of_vocabulary`."""
+        flat, lengths = self.encode_batch([token_rows.alone(self, text).encode() for text in texts])
+        parts = np.split(flat, np.cumsum(lengths)[:-1]) if len(texts) else []
+        return [token_rows.with_end(self, ids.tolist(), most) for ids in parts]
 
     def __eq__(self, other: object) -> bool:
         """Whether it is the same vocabulary, ours or SeqIO's, from the same file."""

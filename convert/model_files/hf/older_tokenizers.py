@@ -9,9 +9,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from convert.model_files.hf import beside_tokenizer, hf_tokenizer, tokenizer_folder
+from convert.model_files.hf import hf_tokenizer, tokenizer_folder
 from limba.files import json_text, untrusted_files, untrusted_json
 from limba.files.untrusted_files import shown
+from tasks.vocabularies import beside_tokenizer
 
 WORDPIECE, BYTES, UNIGRAMS = ("vocab.txt",), ("vocab.json", "merges.txt"), ("sentencepiece.bpe.model",)
 _OF_BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}

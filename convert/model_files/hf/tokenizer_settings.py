@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from convert.model_files.hf import beside_tokenizer
 from limba.checkpoint_files import run_folder
 from limba.files import json_text, storage, untrusted_files, untrusted_json
 from limba.files.storage import AnyPath
+from tasks.vocabularies import beside_tokenizer
 
 CONFIG, SPECIAL_TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
 # Further files that transformers keeps beside a tokenizer.
