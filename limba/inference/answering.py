@@ -15,6 +15,7 @@ import numpy as np
 from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
 from limba.data.contract import Batch
+from limba.data.token_rows import Row
 from limba.files import untrusted_files
 from limba.inference import batch_inference, tasks_door, text_batches
 from limba.models import EncoderDecoderModel, EncoderOnlyModel
@@ -87,8 +88,7 @@ class Answerer:
         if decode_fn is not None:
             model = model.with_decode_fn(decode_fn)
         self._model = model
-        longest = getattr(getattr(model.module, "config", None), "longest_row", None)
-        self._max_inputs_length = max_inputs_length if longest is None else min(max_inputs_length, longest)
+        self._max_inputs_length = text_batches.longest_row(model, max_inputs_length)
         self._texts = text_batches.for_model(model, max_decode_length)
         self._seed = random_seed
         self.batch_size = -(-batch_size // partitioner.num_data_shards) * partitioner.num_data_shards
@@ -129,13 +129,13 @@ class Answerer:
         def name_row(index: int, start: int) -> str:
             return f"{self.name_line(start + index + 1)}, {untrusted_files.shown(lines[start + index])},"
 
-        encoded = [self._texts.encode(line) for line in lines]
-        cut = sum(len(ids) > self._max_inputs_length for ids in encoded)
+        encoded = [self._texts.encode(line, self._max_inputs_length) for line in lines]
+        cut = sum(row.length > self._max_inputs_length for row in encoded)
         if cut:
             longest = self._max_inputs_length
             logger.warning("%d of %d inputs are longer than %d tokens and were cut.", cut, len(lines), longest)
         # One length for all batches compiles once; a multiple of 32 serves many runs from the compilation cache.
-        length = min(self._max_inputs_length, -(-max(len(ids) for ids in encoded) // 32) * 32)
+        length = min(self._max_inputs_length, -(-max(len(row.ids) for row in encoded) // 32) * 32)
         for start in range(0, len(lines), self.lines_at_once):
             if start < done:
                 continue
@@ -151,16 +151,11 @@ class Answerer:
         """`done` is a multiple of this, or the number of lines."""
         return _BATCHES_AT_ONCE * self.batch_size
 
-    def _batches(self, encoded: Sequence[list[int]], length: int) -> Iterator[tuple[np.ndarray, Batch]]:
-        """Indices, and lines with EOS, `[rows, length]`."""
+    def _batches(self, encoded: Sequence[Row], length: int) -> Iterator[tuple[np.ndarray, Batch]]:
+        """Indices, and what the model predicts from, `[rows, length]`."""
         for start in range(0, len(encoded), self.batch_size):
             rows = encoded[start : start + self.batch_size]
-            tokens = np.zeros((len(rows), length), np.int32)
-            for row, ids in zip(tokens, rows, strict=True):
-                row[: len(ids)] = ids[:length]
-                if len(ids) > length:  # As tasks cut: the end stays.
-                    row[-1] = ids[-1]
-            yield np.arange(start, start + len(rows)), self._texts.features(tokens)
+            yield np.arange(start, start + len(rows)), self._texts.features(rows, length)
 
     def _answer(self, line: str, rows: np.ndarray, scores: np.ndarray) -> Answer:
         """Of decodes `[num_decodes, length]` in increasing order of score."""

@@ -12,9 +12,9 @@ from tqdm import tqdm
 
 from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
+from limba.data.token_rows import Row
 from limba.files import untrusted_files
-from limba.inference import batch_inference
-from limba.inference.text_batches import tokens_of
+from limba.inference import batch_inference, text_batches
 from limba.models import BaseTransformerModel, EncoderDecoderModel, EncoderOnlyModel, lora
 from limba.network.encoders import text_encoder
 from limba.partitioning.meshes import PjitPartitioner
@@ -27,13 +27,18 @@ _SHORTEST = 32
 
 
 def encode(model: BaseTransformerModel, params: Any, batch: Mapping[str, Array]) -> Array:
-    """What the encoder gives for `encoder_input_tokens` `[batch, length]`: `[batch, length, embed]`."""
+    """What the encoder gives for `encoder_input_tokens` `[batch, length]`: `[batch, length, embed]`.
+
+    `encoder_token_types` are used where the batch and the network have them.
+    """
     module: Any = model.module
     variables = {"params": module.merge(params) if isinstance(module, lora.LoRA) else params}
     tokens = batch["encoder_input_tokens"]
     if isinstance(model, EncoderDecoderModel):
         return module.apply(variables, tokens, enable_dropout=False, method=module.encode)
-    return module.apply(variables, tokens, method=lambda network, x: network.encoder(x, enable_dropout=False))
+    has_types = getattr(getattr(module, "config", None), "num_token_types", 0) > 1
+    types = batch.get("encoder_token_types") if has_types else None
+    return module.apply(variables, tokens, method=lambda network, x: network.encoder(x, types, enable_dropout=False))
 
 
 def _in_dtype(model: BaseTransformerModel, dtype: str | None) -> BaseTransformerModel:
@@ -50,7 +55,7 @@ def _in_dtype(model: BaseTransformerModel, dtype: str | None) -> BaseTransformer
 class Embedder:
     """A checkpoint whose encoder reads lines of text.
 
-    A line is read as in training: with EOS after it (T5), or between [CLS] and [SEP].
+    A line is read as in training, with the special tokens of its vocabulary.
 
     Attributes:
       name_line: the name of a line for messages, by its number from 1; may be set.
@@ -99,8 +104,7 @@ class Embedder:
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"Embedder.{name} is {value!r}; it is a whole number of at least 1.")
         self._model, self._pooling = _in_dtype(model, dtype), pooling
-        longest = getattr(getattr(model.module, "config", None), "longest_row", None)
-        self._longest = max_inputs_length if longest is None else min(max_inputs_length, longest)
+        self._longest = text_batches.longest_row(model, max_inputs_length)
         self._batch_size = -(-batch_size // partitioner.num_data_shards) * partitioner.num_data_shards
         self._params = (
             params if params is not None else load_model_params(model, partitioner, restore_checkpoint_cfg)[0]
@@ -116,9 +120,7 @@ class Embedder:
           NotFiniteError: for a line whose vector is not finite.
         """
         encoded = [self._encode(number, line) for number, line in enumerate(lines, 1)]
-        self.num_cut = sum(len(ids) > self._longest for ids in encoded)
-        # As tasks and transformers cut: the end, [SEP] or EOS, stays.
-        encoded = [ids if len(ids) <= self._longest else [*ids[: self._longest - 1], ids[-1]] for ids in encoded]
+        self.num_cut = sum(row.length > self._longest for row in encoded)
         found: dict[int, np.ndarray] = {}
         with tqdm(desc="embed", unit="line", total=len(lines), disable=len(lines) <= self._batch_size or None) as bar:
             for numbers, batches in self._by_length(encoded):
@@ -127,32 +129,28 @@ class Embedder:
                     name_row = lambda i, of=part: f"{self.name_line(of[i] + 1)}, {untrusted_files.shown(lines[of[i]])},"  # noqa: E731
                     rows = self._embed(self._params, iter([batches(part)]), None, name_row)
                     for number, row in zip(part, np.asarray(rows), strict=True):
-                        found[number] = row if self._pooling != "none" else row[: len(encoded[number])]
+                        found[number] = row if self._pooling != "none" else row[: len(encoded[number].ids)]
                     bar.update(len(part))
         return [found[number] for number in range(len(lines))]
 
-    def _encode(self, number: int, line: str) -> list[int]:
+    def _encode(self, number: int, line: str) -> Row:
         try:
             line.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"Line {number}, {line!r}, is not UTF-8 ({error.reason}); write it again.") from error
-        vocabulary: Any = self._model.input_vocabulary
-        return tokens_of(vocabulary, line)
+        return text_batches.row_of(self._model.input_vocabulary, line, self._longest)
 
-    def _by_length(self, encoded: Sequence[list[int]]) -> Iterator[tuple[list[int], Callable[[list[int]], Any]]]:
+    def _by_length(self, encoded: Sequence[Row]) -> Iterator[tuple[list[int], Callable[[list[int]], Any]]]:
         """The numbers of the lines of like length, and what makes a batch of some; each length is compiled once."""
         by_length: dict[int, list[int]] = {}
-        for number, ids in enumerate(encoded):
+        for number, row in enumerate(encoded):
             length = _SHORTEST
-            while length < len(ids):
+            while length < len(row.ids):
                 length *= 2
             by_length.setdefault(min(length, self._longest), []).append(number)
 
         def batch_of(length: int, numbers: list[int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-            tokens = np.zeros((len(numbers), length), np.int32)
-            for row, number in zip(tokens, numbers, strict=True):
-                row[: len(encoded[number])] = encoded[number]
-            return np.arange(len(numbers)), {"encoder_input_tokens": tokens}
+            return np.arange(len(numbers)), dict(text_batches.padded([encoded[x] for x in numbers], length))
 
         for length, numbers in sorted(by_length.items()):
             yield numbers, lambda part, length=length: batch_of(length, part)  # type: ignore[misc]

@@ -1,11 +1,14 @@
 """What a model reads of a line of text, and what its answer is: a sequence, words for masks, or labels."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from limba.data import token_rows
 from limba.data.contract import Batch
+from limba.data.token_rows import Row
 from limba.inference import blanks
 from limba.models import BaseTransformerModel, ContrastiveModel, EncoderClassifier, EncoderOnlyModel
 from limba.models.contrastive_model import NO_ANSWERS
@@ -13,18 +16,30 @@ from limba.models.contrastive_model import NO_ANSWERS
 _BLANK = re.compile(r"<extra_id_\d+>|\[MASK\]|<mask>")
 _BLANK_AND_SPACE = re.compile(rf"( ?)({_BLANK.pattern})")
 _SEPARATOR = "[SEP]"
+_BLANKS_AND_SEPARATOR = re.compile(rf"\s*{re.escape(_SEPARATOR)}\s*")
 _NO_LABEL = "?"
 
 
-def tokens_of(vocabulary: Any, text: str) -> list[int]:
-    """What a model reads of a text, as in training: `[CLS] text [SEP]`, or with a T5's vocabulary the text and EOS."""
-    return _between_special_tokens(vocabulary, vocabulary.encode(text))
+def row_of(vocabulary: Any, text: str, most: int | None = None) -> Row:
+    """What a model reads of a text, as in training: special tokens of its vocabulary included; a sentinel is one
+    token wherever it stands."""
+    line = blanks.set_apart(text) if hasattr(vocabulary, "sp_model") else text
+    return token_rows.of_vocabulary(vocabulary, [line], most)[0]
 
 
-def _between_special_tokens(vocabulary: Any, ids: list[int]) -> list[int]:
-    if getattr(vocabulary, "cls_id", None) is None:
-        return [*ids, vocabulary.eos_id or 1]
-    return [vocabulary.cls_id, *ids, vocabulary.sep_id]
+def padded(rows: Sequence[Row], length: int) -> Batch:
+    """`encoder_input_tokens` `[rows, length]`, and `encoder_token_types` where a row has another type than 0."""
+    tokens, types = np.zeros((2, len(rows), length), np.int32)
+    for row, of_ids, of_types in zip(rows, tokens, types, strict=True):
+        of_ids[: len(row.ids)], of_types[: len(row.ids)] = row.ids, row.types
+    return {"encoder_input_tokens": tokens, **({"encoder_token_types": types} if types.any() else {})}
+
+
+def longest_row(model: BaseTransformerModel, most: int) -> int:
+    """The tokens of a row: at most `most`, what the network reads, and what the tokenizer's file says."""
+    network = getattr(getattr(model.module, "config", None), "longest_row", None)
+    of_file = getattr(model.input_vocabulary, "longest_row", None)
+    return min(x for x in (most, network, of_file) if x is not None)
 
 
 def without_blanks(line: str) -> str:
@@ -35,12 +50,12 @@ def without_blanks(line: str) -> str:
 class TextBatches(Protocol):
     """How a kind of model reads lines."""
 
-    def encode(self, line: str) -> list[int]:
-        """The tokens of a line."""
+    def encode(self, line: str, most: int | None = None) -> Row:
+        """The row of a line, of at most `most` tokens."""
         ...
 
-    def features(self, tokens: np.ndarray) -> Batch:
-        """What the model predicts from: of tokens int32 `[rows, length]`, padded with 0."""
+    def features(self, rows: Sequence[Row], length: int) -> Batch:
+        """What the model predicts from, `[rows, length]`, padded with 0."""
         ...
 
     def answer(self, line: str, row: np.ndarray) -> tuple[str, str]:
@@ -72,12 +87,12 @@ class Sequences:
     def __init__(self, input_vocabulary: Any, output_vocabulary: Any, max_decode_length: int):
         self._input, self._output, self._max_decode_length = input_vocabulary, output_vocabulary, max_decode_length
 
-    def encode(self, line: str) -> list[int]:
-        return tokens_of(self._input, blanks.set_apart(line) if hasattr(self._input, "sp_model") else line)
+    def encode(self, line: str, most: int | None = None) -> Row:
+        return row_of(self._input, line, most)
 
-    def features(self, tokens: np.ndarray) -> Batch:
-        answers = np.zeros((len(tokens), self._max_decode_length), np.int32)  # its length limits the answers
-        return {"encoder_input_tokens": tokens, "decoder_input_tokens": answers}
+    def features(self, rows: Sequence[Row], length: int) -> Batch:
+        answers = np.zeros((len(rows), self._max_decode_length), np.int32)  # its length limits the answers
+        return {**padded(rows, length), "decoder_input_tokens": answers}
 
     def answer(self, line: str, row: np.ndarray) -> tuple[str, str]:
         text = blanks.decode_row(self._output, row)
@@ -93,21 +108,22 @@ class _Masks:
         mask = vocabulary.tokenizer.get_added_tokens_decoder().get(vocabulary.mask_id)
         self._takes_blanks = mask is not None and mask.lstrip  # as RoBERTa's
 
-    def encode(self, line: str) -> list[int]:
+    def encode(self, line: str, most: int | None = None) -> Row:
         if not _BLANK.search(line):
             raise ValueError(f"{line!r} has no [MASK]: write it, or ___, where a word is missing.")
         mask = self._vocabulary.tokenizer.id_to_token(self._vocabulary.mask_id)
-        return tokens_of(self._vocabulary, _BLANK.sub(lambda _: mask, line))
+        return row_of(self._vocabulary, _BLANK.sub(lambda _: mask, line), most)
 
-    def features(self, tokens: np.ndarray) -> Batch:
-        is_mask = tokens == self._vocabulary.mask_id
+    def features(self, rows: Sequence[Row], length: int) -> Batch:
+        batch = padded(rows, length)
+        is_mask = batch["encoder_input_tokens"] == self._vocabulary.mask_id
         # A multiple of 8, so that few widths are compiled.
         width = -(-int(is_mask.sum(axis=1).max(initial=1)) // 8) * 8
-        positions = np.zeros((len(tokens), width), np.int32)
-        for row, of_row in zip(positions, is_mask, strict=True):
-            (places,) = np.nonzero(of_row)
-            row[: len(places)] = places
-        return {"encoder_input_tokens": tokens, "masked_lm_positions": positions}
+        positions = np.zeros((len(rows), width), np.int32)
+        for of_row, row in zip(positions, is_mask, strict=True):
+            (places,) = np.nonzero(row)
+            of_row[: len(places)] = places
+        return {**batch, "masked_lm_positions": positions}
 
     def answer(self, line: str, row: np.ndarray) -> tuple[str, str]:
         tokens = [token for token in row.tolist() if token]
@@ -133,16 +149,17 @@ class _Labels:
     def __init__(self, model: EncoderClassifier):
         self._vocabulary: Any = model.input_vocabulary
         self._labels = model.output_vocabulary
+        self._has_types = hasattr(self._vocabulary, "sep_id")
 
-    def encode(self, line: str) -> list[int]:
-        first, *others = line.split(_SEPARATOR) if hasattr(self._vocabulary, "sep_id") else [line]
-        ids = self._vocabulary.encode(first.strip())
-        for part in others:
-            ids = [*ids, *self._vocabulary.between_texts, *self._vocabulary.encode(part.strip())]
-        return _between_special_tokens(self._vocabulary, ids)
+    def encode(self, line: str, most: int | None = None) -> Row:
+        if not hasattr(self._vocabulary, "sep_id") or _SEPARATOR not in line:
+            return row_of(self._vocabulary, line, most)
+        return token_rows.of_vocabulary(self._vocabulary, [_BLANKS_AND_SEPARATOR.split(line)], most)[0]
 
-    def features(self, tokens: np.ndarray) -> Batch:
-        return {"encoder_input_tokens": tokens}
+    def features(self, rows: Sequence[Row], length: int) -> Batch:
+        # The network with token types takes them from the tokenizer, and makes none of its own.
+        types = {"encoder_token_types": np.zeros((len(rows), length), np.int32)} if self._has_types else {}
+        return {**types, **padded(rows, length)}
 
     def answer(self, line: str, row: np.ndarray) -> tuple[str, str]:
         text = self._labels.decode(row.tolist())
@@ -152,16 +169,16 @@ class _Labels:
 class _LabelsOfWords(_Labels):
     """Of a classifier of tokens: the label of each word, which is that of its first piece."""
 
-    def encode(self, line: str) -> list[int]:
-        return _between_special_tokens(self._vocabulary, self._encoded(line).ids)
+    def encode(self, line: str, most: int | None = None) -> Row:
+        row = self._read(line, most)
+        return Row(row.ids, row.types, row.length)
 
     def answer(self, line: str, row: np.ndarray) -> tuple[str, str]:
         # A word without a piece, or behind the end of a cut line, has none.
-        row = row[getattr(self._vocabulary, "cls_id", None) is not None :]  # [CLS] is no word's
-        places = self._encoded(line).places
-        labels = [self._labels.decode([int(row[x])]) if 0 <= x < len(row) else _NO_LABEL for x in places]
+        places = self._read(line, len(row)).places
+        labels = [self._labels.decode([int(row[x])]) if x >= 0 else _NO_LABEL for x in places]
         words = zip(line.split(), labels, strict=True)
         return " ".join(labels), " ".join(f"{word}/{label}" for word, label in words)
 
-    def _encoded(self, line: str) -> Any:
-        return self._vocabulary.encode_words([line.split()])[0]
+    def _read(self, line: str, most: int | None) -> token_rows.WordRow:
+        return token_rows.of_words(self._vocabulary, [line.split()], most)[0]

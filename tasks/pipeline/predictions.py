@@ -141,12 +141,12 @@ def model_features(
 ) -> dict[str, np.ndarray]:
     """The model's features of examples, `[examples, length]`; without lengths as long as the longest."""
     names = ("inputs", "targets", "target_positions", f"inputs{contract.TOKEN_TYPES}")
-    lengths = feature_lengths.of_all(lengths or {})
+    known = feature_lengths.of_all(lengths or {})
     tokens = {name: Tokens.of([x[name] for x in found]) for name in names if name in found[0]}
     padded: dict[str, np.ndarray] = {
         name: column.cut(length).pad(length)
         for name, column in tokens.items()
-        for length in [lengths.get(name, column.padded.shape[1])]
+        for length in [known.get(name) or column.padded.shape[1]]
     }
     return converters.CONVERTERS[converters.name_of(feature_converter)](padded, False)
 

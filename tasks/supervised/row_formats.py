@@ -132,13 +132,14 @@ class Template:
         return column_templates.split(self.inputs, SEPARATOR) if isinstance(self.inputs, str) else list(self.inputs)
 
     @property
-    def _whole(self) -> str:
+    def whole(self) -> str:
+        """The template of the inputs as one text."""
         return self.inputs if isinstance(self.inputs, str) else f" {SEPARATOR} ".join(self.inputs)
 
     @property
     def _fields(self) -> tuple[str, ...]:
         try:
-            fields = [name for _, name in column_templates.parts(self._whole) if name is not None]
+            fields = [name for _, name in column_templates.parts(self.whole) if name is not None]
         except ValueError as error:
             raise ValueError(
                 f"The inputs {self.inputs!r} are not a template: {error}. Double braces that are meant, and rename a "
@@ -173,7 +174,7 @@ class Template:
         return len(self.choices) or None
 
     def __call__(self, row: Row) -> list[Example]:
-        inputs = _rendered(self._whole, row)
+        inputs = _rendered(self.whole, row)
         texts = tuple(_rendered(template, row) for template in self._templates) if len(self._templates) > 1 else ()
         label = as_text(row[self.label_column])
         if self.labels is None:

@@ -70,17 +70,26 @@ def sentinel_ids(vocabulary: Vocabulary) -> tuple[int, ...]:
 def ids_of(vocabulary: Any) -> objectives.VocabularyIds:
     """The facts about a vocabulary that objectives need."""
     its_sentinels = sentinel_ids(vocabulary)
+    begin, end = _ends_of_row(vocabulary)
     return objectives.VocabularyIds(
         vocabulary.vocab_size,
         len(its_sentinels),
         vocabulary.eos_id,
-        cls_id=getattr(vocabulary, "cls_id", None),
-        sep_id=getattr(vocabulary, "sep_id", None),
+        cls_id=begin,
+        sep_id=end,
         mask_id=getattr(vocabulary, "mask_id", None),
         special_ids=getattr(vocabulary, "special_ids", (0,)),
         continues_word=_continues_word(vocabulary),
         sentinel_ids=None if sentinels.counts_down(its_sentinels, vocabulary.vocab_size) else its_sentinels,
     )
+
+
+def _ends_of_row(vocabulary: Any) -> tuple[int | None, int | None]:
+    """What stands before and behind a text: the tokens of the tokenizer's template, if they are one and one."""
+    if not isinstance(vocabulary, TokenizerVocabulary):
+        return None, None
+    before, behind, _ = vocabulary.frame
+    return (before[0], behind[0]) if len(before) == len(behind) == 1 else (vocabulary.cls_id, vocabulary.sep_id)
 
 
 def _continues_word(vocabulary: Any) -> np.ndarray | None:

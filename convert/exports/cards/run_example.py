@@ -174,7 +174,7 @@ def _blank(task: Any, step: Any) -> Example:
 def _row(task: Any, step: Any) -> Example:
     from tasks.supervised.row_formats import UNKNOWN, Template
 
-    template = step.format.inputs if isinstance(step.format, Template) else ""
+    template = step.format.whole if isinstance(step.format, Template) else ""
     labels = step.format.choices if isinstance(step.format, Template) else ()
     found = [
         example

@@ -15,6 +15,7 @@ from convert.model_files.hf.tokenizer_settings import Settings
 from limba.checkpoint_files import run_folder
 from limba.files import json_text, untrusted_json
 from limba.files.untrusted_files import shown
+from tasks.vocabularies import framed_rows
 
 FILE = run_folder.TOKENIZER
 ROLES = ("pad", "unk", "cls", "sep", "mask")
@@ -94,9 +95,8 @@ def check_settings(folder: Path, ignored: Collection[str]) -> None:
 
 
 def encode(file: str | Path, text: str) -> list[int]:
-    """The ids of a text between the first and the last special token."""
-    vocabulary = _open(file)
-    return [vocabulary.cls_id, *vocabulary.encode(text), vocabulary.sep_id]
+    """The ids of a text with the special tokens around it."""
+    return _open(file).rows([text])[0].ids
 
 
 def decode(file: str | Path, ids: Sequence[int]) -> str:
@@ -226,10 +226,12 @@ def write(
     ids = special_ids(file)
     content = untrusted_json.read_object(Path(file))
     tokens = special_tokens(file)
-    if not _frames_texts(content, ids):
+    if not framed_rows.has_template(content):
         tokenizer = tokenizers.Tokenizer.from_str(json_text.dumps(content))
         content = {**content, "post_processor": json.loads(framed(tokenizer, tokens, 1, 1))["post_processor"]}
     content = with_exchanged_ids(content, ids["pad"], pad_id, str(file))
+    # tokenizer_config.json has the side and the length.
+    content["truncation"] = None
     named = {f"{role}_token": token for role, token in tokens.items()}
     named = {key: x for key, x in settings.others.items() if key.endswith("_token") and x} | named
     special = {**named, **({"additional_special_tokens": settings.special_tokens} if settings.special_tokens else {})}
@@ -237,7 +239,8 @@ def write(
         # The classes of the families have normalizers of their own, which agree where the folder names one
         # (`check_settings`); the general class takes all from tokenizer.json.
         "tokenizer_class": settings.tokenizer_class or "PreTrainedTokenizerFast",
-        "model_input_names": ["input_ids", *(["token_type_ids"] if has_pairs else []), "attention_mask"],
+        "model_input_names": settings.config.get("model_input_names")
+        or ["input_ids", *(["token_type_ids"] if has_pairs else []), "attention_mask"],
         "model_max_length": most_tokens,
         "clean_up_tokenization_spaces": settings.others.get("clean_up_tokenization_spaces", False),
         "added_tokens_decoder": tokenizer_settings.added_tokens_decoder(content.get("added_tokens") or ()),
@@ -247,13 +250,6 @@ def write(
     tokenizer_settings.write(folder, config, special, settings)
     other = {ids["pad"]: pad_id, pad_id: ids["pad"]}
     return {role: other.get(id_, id_) for role, id_ in ids.items()}
-
-
-def _frames_texts(content: Mapping[str, Any], ids: Mapping[str, int]) -> bool:
-    """Whether the tokenizer puts the first and the last special token around a text itself."""
-    import tokenizers
-
-    return tokenizers.Tokenizer.from_str(json_text.dumps(dict(content))).encode("").ids[:1] == [ids["cls"]]
 
 
 def framed(tokenizer: Any, named: Mapping[str, str], num_between: int, second_type: int) -> str:

@@ -22,7 +22,7 @@ _NOT_KEPT = (
     *("name_or_path", "special_tokens_map_file", "tokenizer_file", "vocab_file", "merges_file", "init_inputs"),
     *("full_tokenizer_file", "is_local", "local_files_only", "backend", "cache_dir", "device_map", "torch_dtype"),
     *("transformers_version", "processor_class", "use_fast", "from_slow", "trust_remote_code", "auto_map", "verbose"),
-    *("added_tokens_decoder", "extra_ids", "legacy", "legacy_behaviour", "model_input_names"),
+    *("added_tokens_decoder", "extra_ids", "legacy", "legacy_behaviour"),
 )
 # Version 5's name for the general class, which version 4 does not know.
 _GENERAL = {"TokenizersBackend": "PreTrainedTokenizerFast", "PreTrainedTokenizer": "PreTrainedTokenizerFast"}

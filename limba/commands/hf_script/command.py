@@ -194,6 +194,7 @@ def _prepare(
         complete = script_data.length_of_labels if model.encoder is None else encoder_rows.found
         found |= complete(arguments, model)
     arguments = dataclasses.replace(arguments, **found)
+    arguments = dataclasses.replace(arguments, **script_data.length_of_inputs(arguments, model))
     _check_network(arguments, model)
     model = model.for_rows_with(arguments.row_answers.network)
     devices = flags.num_devices or here

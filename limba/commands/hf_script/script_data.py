@@ -135,8 +135,11 @@ def _listed(splits: Sequence[str]) -> str:
     return ", ".join(map(repr, splits)) or "none"
 
 
-def row_template(arguments: RunArguments) -> str | None:
-    """The template of a row's input, or the text before a translation or question; None where an entry has it."""
+def row_template(arguments: RunArguments) -> str | tuple[str, ...] | None:
+    """The template of a row's input, or the text before a translation or question; None where an entry has it.
+
+    A tuple is the template of one text, in which [SEP] does not stand between two.
+    """
     if arguments.entry is not None:
         return None
     if arguments.languages is not None or arguments.questions is not None:
@@ -146,7 +149,10 @@ def row_template(arguments: RunArguments) -> str | None:
         text.replace("{", "{{").replace("}", "}}")
         for text in (arguments.source_prefix, arguments.text_column_delimiter)
     )
-    return prefix + (columns if "{" in columns else between.join(f"{{{name}}}" for name in columns.split(",")))
+    if "{" in columns:
+        return prefix + columns
+    template = prefix + between.join(f"{{{name}}}" for name in columns.split(","))
+    return (template,) if arguments.answers != TEXT and "[SEP]" in prefix + between else template
 
 
 def row_values(arguments: RunArguments) -> tuple[Any, ...]:
@@ -279,6 +285,34 @@ def length_of_labels(arguments: RunArguments, model: Any) -> dict[str, Any]:
         *(len(form.choices), longest, length),
     )
     return {"max_target_length": length}
+
+
+def tokenizer_length(arguments: RunArguments, model: Any) -> int | None:
+    """The tokenizer's `model_max_length`, where the script cuts rows there; None where it does not.
+
+    run_ner.py goes by it where no key says a length; summaries and translations have lengths of their own.
+    """
+    is_explicit = arguments.languages is not None or _of_summaries(arguments)
+    if arguments.answers == WORD_LABELS:
+        is_explicit = arguments.max_seq_length is not None
+    return None if is_explicit else model.tokenizer_length
+
+
+def _of_summaries(arguments: RunArguments) -> bool:
+    is_of_rows = arguments.is_finetuning and arguments.answers == TEXT and arguments.questions is None
+    return is_of_rows and arguments.script not in script_names.OF_LABELS
+
+
+def length_of_inputs(arguments: RunArguments, model: Any) -> dict[str, int]:
+    """`max_seq_length` as `tokenizer_length` limits it; {} where that changes nothing."""
+    most = tokenizer_length(arguments, model)
+    if most is None or arguments.inputs_length <= most:
+        return {}
+    logger.warning(
+        "Rows have at most %d tokens, and not %d: model_max_length of the tokenizer says so, as in the script.",
+        *(most, arguments.inputs_length),
+    )
+    return {"max_seq_length": most}
 
 
 def measure_answers(arguments: RunArguments, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from limba.commands.serve.request_fields import RequestError
+from limba.data.token_rows import Row
 from limba.inference import blanks, text_batches
 
 SHORTEST, _FACTOR = 32, 4
@@ -20,7 +21,7 @@ class Text:
 
     Attributes:
       line: with the model's blanks.
-      ids: its tokens.
+      row: its tokens.
       length: to which they are padded.
       max_tokens: of the answer; 0 asks for a vector.
       kind: texts of one kind can go into one batch.
@@ -28,12 +29,16 @@ class Text:
     """
 
     line: str
-    ids: list[int]
+    row: Row
     length: int
     max_tokens: int = 0
     temperature: float = 0.0
     kind: Hashable = None
     listener: Callable[[int], bool] | None = None
+
+    @property
+    def ids(self) -> list[int]:
+        return self.row.ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,26 +92,26 @@ class BaseEngine(abc.ABC):
         try:
             text.encode()
             line = blanks.typed(text) if self.has_blanks and max_tokens else text
-            ids = self._encode(line, bool(max_tokens))
+            row = self._encode(line, bool(max_tokens))
         except UnicodeEncodeError as error:
             raise RequestError(422, f"A text is not UTF-8 ({error.reason}); write it again.") from None
         except ValueError as error:
             raise RequestError(422, str(error)) from None
-        if len(ids) > self.max_input_tokens:
+        if row.length > self.max_input_tokens:
             raise RequestError(
-                413, f"A text has {len(ids)} tokens; at most {self.max_input_tokens} are taken: make it shorter."
+                413, f"A text has {row.length} tokens; at most {self.max_input_tokens} are taken: make it shorter."
             )
         if temperature and not self.decodes:
             raise RequestError(
                 422, f"temperature is {temperature}; this model is an encoder, which answers at once: leave it out."
             )
-        length = next(x for x in sizes(SHORTEST, self.max_input_tokens) if x >= len(ids))
+        length = next(x for x in sizes(SHORTEST, self.max_input_tokens) if x >= row.length)
         kind = (bool(max_tokens), length, temperature if self.has_one_temperature else None)
-        return Text(line, ids, length, max_tokens, temperature, kind)
+        return Text(line, row, length, max_tokens, temperature, kind)
 
-    def _encode(self, line: str, is_answered: bool) -> list[int]:
-        """The tokens of a line. Raises ValueError if the model cannot answer it."""
-        return self.texts.encode(line) if is_answered else text_batches.tokens_of(self.input_vocabulary, line)
+    def _encode(self, line: str, is_answered: bool) -> Row:
+        """The row of a line. Raises ValueError if the model cannot answer it."""
+        return self.texts.encode(line) if is_answered else text_batches.row_of(self.input_vocabulary, line)
 
     def reply(self, text: Text, row: np.ndarray) -> Reply:
         """The reply of the tokens that were predicted for a text."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from limba.checkpoint_files import run_folder
 from limba.commands.serve.base_engine import BaseEngine, Reply, Text
+from limba.data.token_rows import Row
 from limba.files import untrusted_json
 from limba.files.output_folder import REPORT, read_report
 from limba.inference import tasks_door, text_batches
@@ -66,7 +67,7 @@ class Ct2Engine(BaseEngine):
 
     def warm_up(self) -> None:
         """Runs one text."""
-        self.run([Text("", [1], 1, int(self.decodes))])
+        self.run([Text("", Row([1], [0], 1), 1, int(self.decodes))])
 
     def run(self, texts: Sequence[Text]) -> list[Reply]:
         rows = [[self._tokens[i] for i in text.ids] for text in texts]
@@ -99,7 +100,7 @@ class Ct2Engine(BaseEngine):
         )
         return [np.array([self._ids[token] for token in result.hypotheses[0]], np.int32) for result in found]
 
-    def _encode(self, line: str, is_answered: bool) -> list[int]:
+    def _encode(self, line: str, is_answered: bool) -> Row:
         if is_answered and not self.decodes:
             raise ValueError(
                 "This server has the vectors of an encoder; its head is not in a folder for CTranslate2. Ask for "

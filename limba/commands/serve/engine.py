@@ -17,6 +17,7 @@ from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
 from limba.commands.serve.base_engine import SHORTEST, BaseEngine, Reply, Text, sizes
 from limba.data.contract import Batch
+from limba.data.token_rows import Row
 from limba.inference import batch_inference, text_batches
 from limba.inference.embedding import Embedder
 from limba.models import BaseTransformerModel, EncoderDecoderModel, EncoderOnlyModel, decoding
@@ -57,8 +58,7 @@ class Engine(BaseEngine):
         if isinstance(model, EncoderDecoderModel):
             decode_fn = functools.partial(decoding.temperature_sample, topk=0, rescale_log_probs=False)
             self._model = model.with_decode_fn(decode_fn)
-        longest = getattr(getattr(model.module, "config", None), "longest_row", None)
-        self.max_input_tokens = max_input_tokens if longest is None else min(max_input_tokens, longest)
+        self.max_input_tokens = text_batches.longest_row(model, max_input_tokens)
         self.max_new_tokens = max_new_tokens
         self.texts = text_batches.for_model(self._model, max_new_tokens)
         self.input_vocabulary, self.output_vocabulary = model.input_vocabulary, model.output_vocabulary
@@ -85,7 +85,7 @@ class Engine(BaseEngine):
     def warm_up(self) -> None:
         """Compiles the decoding of short texts, for each number of rows; that of longer ones follows when they come."""
         for rows in self._rows:
-            self._decode([Text("", [1], min(SHORTEST, self.max_input_tokens), 1)] * rows)
+            self._decode([Text("", Row([1], [0], 1), min(SHORTEST, self.max_input_tokens), 1)] * rows)
 
     def run(self, texts: Sequence[Text]) -> list[Reply | NotFiniteError]:
         """The replies to texts of one kind, at most `max_batch`; of one that has no finite answer, the error."""
@@ -108,10 +108,7 @@ class Engine(BaseEngine):
         return [self.reply(text, row) for text, row in zip(texts, rows, strict=True)]
 
     def _decode(self, texts: Sequence[Text]) -> np.ndarray:
-        tokens = np.zeros((len(texts), texts[0].length), np.int32)
-        for row, text in zip(tokens, texts, strict=True):
-            row[: len(text.ids)] = text.ids
-        features = dict(self.texts.features(tokens))
+        features = dict(self.texts.features([text.row for text in texts], texts[0].length))
         if self.decodes:
             features["temperature"] = np.array([text.temperature for text in texts], np.float32)
             features["max_decode_steps"] = np.array([text.max_tokens for text in texts], np.int32)
