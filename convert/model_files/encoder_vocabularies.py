@@ -11,7 +11,6 @@ from convert.model_files.model import Model, ModelHints
 from limba.checkpoint_files import run_folder
 from limba.files import json_text, storage, untrusted_files, untrusted_json
 from limba.files.storage import AnyPath
-from tasks.vocabularies import beside_tokenizer
 
 
 def known(model: Model) -> Mapping[str, Any]:
@@ -57,6 +56,8 @@ def of_checkpoint(path: AnyPath, recorded: Mapping[str, Any], hints: ModelHints)
 
 def of_folder(path: Path, pad_id: int, hints: ModelHints) -> Mapping[str, Any] | None:
     """The folder's tokenizer.json, or the user's for it, with the ids that Limba has for its tokens."""
+    from tasks.vocabularies import beside_tokenizer
+
     place = path if hints.vocab is None else Path(hints.vocab)
     file = file_in(place)
     if hints.vocab is None and not file.is_file():
@@ -118,6 +119,8 @@ def _with_padding_first(file: Path, pad_id: int) -> Path:
 
 def file_in(place: Path) -> Path:
     """The tokenizer.json of a folder, perhaps made of older files, with what lies beside it; a file is itself."""
+    from tasks.vocabularies import beside_tokenizer
+
     if not place.is_dir():
         return place
     file = place / tokenizer_folder.FILE

@@ -57,14 +57,23 @@ def of_vocabulary(vocabulary: Any, texts: Sequence[Texts], most: int | None = No
     """
     if hasattr(vocabulary, "rows"):
         return vocabulary.rows(texts, most)
-    return [with_end(vocabulary, list(vocabulary.encode(alone(vocabulary, text))), most) for text in texts]
+    frame = usual_frame(vocabulary)
+    return [framed(frame, list(vocabulary.encode(alone(vocabulary, text))), most) for text in texts]
 
 
-def with_end(vocabulary: Any, ids: list[int], most: int | None) -> Row:
-    """A row with EOS, if the vocabulary has one, behind its tokens; what is too long is cut before it."""
-    end = [] if vocabulary.eos_id is None else [vocabulary.eos_id]
-    row = [*(ids if most is None else ids[: max(most - len(end), 0)]), *end]
-    return Row(row, [0] * len(row), len(ids) + len(end))
+def usual_frame(vocabulary: Any) -> Frame:
+    """[CLS] and [SEP], if the vocabulary has them, or EOS, if it has one."""
+    if getattr(vocabulary, "cls_id", None) is not None:
+        return Frame([vocabulary.cls_id], [vocabulary.sep_id])
+    return Frame([], [] if vocabulary.eos_id is None else [vocabulary.eos_id])
+
+
+def framed(frame: Frame, ids: list[int], most: int | None) -> Row:
+    """A row of tokens; one that is too long is cut on the right, before the special tokens."""
+    num_special = len(frame.before) + len(frame.behind)
+    kept = ids if most is None else ids[: max(most - num_special, 0)]
+    row = [*frame.before, *kept, *frame.behind]
+    return Row(row, [0] * len(row), len(ids) + num_special)
 
 
 def alone(vocabulary: Any, texts: Texts) -> str:

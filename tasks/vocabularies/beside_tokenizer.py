@@ -157,7 +157,7 @@ def _set_template(content: dict[str, Any], config: Mapping[str, Any], folder: Pa
         # Another program would put the usual ones.
         template = {"single": _parts("A"), "pair": _parts("AB"), "special_tokens": {}, "type": "TemplateProcessing"}
         content["post_processor"] = template if step is None else _sequence([step, template])
-    if _has_types(config, folder):
+    if _has_types(config, folder) or not _reads_types(folder):
         return content["post_processor"] != step
     content["post_processor"] = _without_types(content["post_processor"])
     return content["post_processor"] != step
@@ -181,6 +181,13 @@ def _has_types(config: Mapping[str, Any], folder: Path) -> bool:
         # Where no key says it, version 5 gives none.
         return not str(read(folder / "config.json").get("transformers_version", "")).startswith("5.")
     return not kind.lower().startswith(_WITHOUT_TYPES)
+
+
+def _reads_types(folder: Path) -> bool:
+    """Whether a network beside the tokenizer has token types; that it may have some, where there is no network."""
+    config = read(folder / "config.json")
+    usual = 1 if config.get("model_type") in ("modernbert", "mpnet") else 2
+    return config.get("type_vocab_size", usual) > 1
 
 
 def _without_types(step: dict[str, Any]) -> dict[str, Any]:

@@ -86,10 +86,11 @@ def ids_of(vocabulary: Any) -> objectives.VocabularyIds:
 
 def _ends_of_row(vocabulary: Any) -> tuple[int | None, int | None]:
     """What stands before and behind a text: the tokens of the tokenizer's template, if they are one and one."""
-    if not isinstance(vocabulary, TokenizerVocabulary):
-        return None, None
-    before, behind, _ = vocabulary.frame
-    return (before[0], behind[0]) if len(before) == len(behind) == 1 else (vocabulary.cls_id, vocabulary.sep_id)
+    if isinstance(vocabulary, TokenizerVocabulary):
+        before, behind, _ = vocabulary.frame
+        if len(before) == len(behind) == 1:
+            return before[0], behind[0]
+    return getattr(vocabulary, "cls_id", None), getattr(vocabulary, "sep_id", None)
 
 
 def _continues_word(vocabulary: Any) -> np.ndarray | None:

@@ -84,8 +84,8 @@ class Vocabulary(abc.ABC):
 
     @property
     def frame(self) -> Frame:
-        """The special tokens around a text: EOS."""
-        return Frame([], [] if self.eos_id is None else [self.eos_id])
+        """The special tokens around a text."""
+        return token_rows.usual_frame(self)
 
     @property
     def cuts_left(self) -> bool:
@@ -93,10 +93,10 @@ class Vocabulary(abc.ABC):
         return False
 
     def rows(self, texts: Sequence[Texts], most: int | None = None) -> list[Row]:
-        """The rows of texts, with EOS behind each; see `limba.data.token_rows.of_vocabulary`."""
+        """The rows of texts in their `frame`; see `limba.data.token_rows.of_vocabulary`."""
         flat, lengths = self.encode_batch([token_rows.alone(self, text).encode() for text in texts])
         parts = np.split(flat, np.cumsum(lengths)[:-1]) if len(texts) else []
-        return [token_rows.with_end(self, ids.tolist(), most) for ids in parts]
+        return [token_rows.framed(self.frame, ids.tolist(), most) for ids in parts]
 
     def __eq__(self, other: object) -> bool:
         """Whether it is the same vocabulary, ours or SeqIO's, from the same file."""

@@ -19,7 +19,7 @@ from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
 from limba.files import disk
 from limba.inference.embedding import Embedder
-from limba.inference.text_batches import tokens_of
+from limba.inference.text_batches import row_of
 from limba.models import ContrastiveModel, EncoderDecoderModel, EncoderOnlyModel
 from limba.network.t5 import Transformer
 from tasks.pipeline import converters
@@ -112,7 +112,7 @@ def test_a_run_that_was_trained_to_give_vectors(library, new_encoder, tokenizer_
 
     torch = pytest.importorskip("torch")
     sides = [torch.tensor(x) for x in (expected[:8], expected[8:])]
-    tokens = np.array([tokens_of(vocabulary, text) for text in texts], np.int32)
+    tokens = np.array([row_of(vocabulary, text).ids for text in texts], np.int32)
     batch = converters.CONVERTERS[model.FEATURE_CONVERTER_CLS]({"inputs": tokens[:8], "targets": tokens[8:]}, False)
     restore = checkpointing.RestoreCheckpointConfig(path=str(run), mode="latest")
     params, _ = load_model_params(model, small.partitioner(), restore)

@@ -12,7 +12,6 @@ from pathlib import Path
 from convert.model_files.hf import hf_tokenizer, tokenizer_folder
 from limba.files import json_text, untrusted_files, untrusted_json
 from limba.files.untrusted_files import shown
-from tasks.vocabularies import beside_tokenizer
 
 WORDPIECE, BYTES, UNIGRAMS = ("vocab.txt",), ("vocab.json", "merges.txt"), ("sentencepiece.bpe.model",)
 _OF_BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
@@ -76,6 +75,8 @@ def content(folder: Path) -> bytes:
     Raises:
       ValueError: if a file is damaged, or a special token is not in the vocabulary.
     """
+    from tasks.vocabularies import beside_tokenizer
+
     config = beside_tokenizer.settings(folder)
     is_wordpiece = (folder / WORDPIECE[0]).is_file()
     _check_class(folder, _BERTS if is_wordpiece else _BYTES_OR_UNIGRAMS)
@@ -91,6 +92,8 @@ def content(folder: Path) -> bytes:
 
 def _check_class(folder: Path, known: tuple[str, ...]) -> None:
     """Raises ValueError if the class that reads the files takes words apart in a way of its own."""
+    from tasks.vocabularies import beside_tokenizer
+
     if (found := beside_tokenizer.class_of(folder)).endswith("Tokenizer") and found.removesuffix(
         "Tokenizer"
     ) not in known:
@@ -149,6 +152,8 @@ def _unigrams(folder: Path, named: dict[str, str]) -> str:
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    from tasks.vocabularies import beside_tokenizer
 
     file = folder / UNIGRAMS[0]
     try:

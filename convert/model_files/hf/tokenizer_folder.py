@@ -15,7 +15,6 @@ from convert.model_files.hf.tokenizer_settings import Settings
 from limba.checkpoint_files import run_folder
 from limba.files import json_text, untrusted_json
 from limba.files.untrusted_files import shown
-from tasks.vocabularies import framed_rows
 
 FILE = run_folder.TOKENIZER
 ROLES = ("pad", "unk", "cls", "sep", "mask")
@@ -221,7 +220,10 @@ def write(
     Raises:
       ValueError: as `describe` and `with_exchanged_ids`.
     """
+
     import tokenizers
+
+    from tasks.vocabularies import framed_rows
 
     ids = special_ids(file)
     content = untrusted_json.read_object(Path(file))

@@ -12,7 +12,6 @@ from typing import Any
 from limba.checkpoint_files import run_folder
 from limba.files import json_text, storage, untrusted_files, untrusted_json
 from limba.files.storage import AnyPath
-from tasks.vocabularies import beside_tokenizer
 
 CONFIG, SPECIAL_TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
 # Further files that transformers keeps beside a tokenizer.
@@ -75,6 +74,8 @@ NONE = Settings()
 
 def of_folder(folder: Path) -> Settings:
     """Those of a Hugging Face folder. Raises ValueError if a file is damaged."""
+    from tasks.vocabularies import beside_tokenizer
+
     both = (folder / SPECIAL_TOKENS_MAP, folder / CONFIG)
     of_map, config = (untrusted_json.read_object(file) if file.is_file() else {} for file in both)
     kept = {key: x for key, x in (of_map | config).items() if key not in _NOT_KEPT}

@@ -191,10 +191,9 @@ def _prepare(
     learns_spans = not arguments.is_finetuning
     model = starting_model.open_model(*_names(arguments), arguments.ignored_config_keys, learns_spans)
     with native_logs.filtered():
-        complete = script_data.length_of_labels if model.encoder is None else encoder_rows.found
+        complete = script_data.lengths_of_t5 if model.encoder is None else encoder_rows.found
         found |= complete(arguments, model)
     arguments = dataclasses.replace(arguments, **found)
-    arguments = dataclasses.replace(arguments, **script_data.length_of_inputs(arguments, model))
     _check_network(arguments, model)
     model = model.for_rows_with(arguments.row_answers.network)
     devices = flags.num_devices or here

@@ -72,7 +72,7 @@ def found(arguments: RunArguments, model: Any) -> dict[str, Any]:
     _check(arguments, kind)
     completed = dataclasses.replace(arguments, answers=kind, **keys)
     _check_head(completed, model)
-    return {**keys, "answers": kind, "max_seq_length": _length(arguments, completed.inputs_length, model)}
+    return {**keys, "answers": kind, "max_seq_length": _length(completed, completed.inputs_length, model)}
 
 
 def _of_documents(arguments: RunArguments, model: Any) -> dict[str, Any]:
@@ -126,7 +126,10 @@ def _rows_of_samples(arguments: RunArguments, described: Mapping[str, Any]) -> d
 
 
 def _length(arguments: RunArguments, length: int, model: Any) -> int:
-    """The tokens of a row, as far as the encoder reads; warns if more were asked for."""
+    """The tokens of a row, as far as the encoder reads and its tokenizer says; warns if more were asked for."""
+    length = script_data.length_of_inputs(dataclasses.replace(arguments, max_seq_length=length), model).get(
+        "max_seq_length", length
+    )
     most = model.network.max_positions
     if arguments.max_seq_length is not None and length > most:
         logger.warning("max_seq_length is %d, and the encoder reads %d tokens: rows are cut there.", length, most)

@@ -261,6 +261,11 @@ def row_form(arguments: RunArguments) -> Any:
     return script_task.row_dataset(*row_values(arguments))
 
 
+def lengths_of_t5(arguments: RunArguments, model: Any) -> dict[str, Any]:
+    """`length_of_labels`, and `length_of_inputs`."""
+    return {**length_of_labels(arguments, model), **length_of_inputs(arguments, model)}
+
+
 def length_of_labels(arguments: RunArguments, model: Any) -> dict[str, Any]:
     """`max_target_length` of answers that are a closed set of labels: the tokens of the longest, rounded up.
 
@@ -303,7 +308,7 @@ def _of_summaries(arguments: RunArguments) -> bool:
     return is_of_rows and arguments.script not in script_names.OF_LABELS
 
 
-def length_of_inputs(arguments: RunArguments, model: Any) -> dict[str, int]:
+def length_of_inputs(arguments: RunArguments, model: Any) -> dict[str, Any]:
     """`max_seq_length` as `tokenizer_length` limits it; {} where that changes nothing."""
     most = tokenizer_length(arguments, model)
     if most is None or arguments.inputs_length <= most:

@@ -68,7 +68,7 @@ def test_a_mask_takes_in_the_space_before_it_as_its_tokenizer_says(byte_level):
     cls, sep, mask = byte_level.cls_id, byte_level.sep_id, byte_level.mask_id
     the, cat = byte_level.encode("the"), byte_level.encode(" cat")
     expected = [cls, *the, mask, *cat, sep]
-    assert masks.encode("the [MASK] cat") == masks.encode("the<extra_id_0> cat") == expected
+    assert masks.encode("the [MASK] cat").ids == masks.encode("the<extra_id_0> cat").ids == expected
     # A word behind a space, and a piece that goes on with the word before.
     (begins,), (goes_on,) = byte_level.encode(" dog"), byte_level.encode("t")
     assert masks.answer("the [MASK] cat", np.int32([begins]))[1] == "the dog cat"
@@ -173,9 +173,9 @@ def test_each_word_gets_the_label_of_its_first_piece(vocabulary, tmp_path):
     (answer,) = answerer.answer(["red  cat-dog blue "])
     assert answer.prediction == " ".join(best)
     assert answer.filled == f"red/{best[0]} cat-dog/{best[1]} blue/{best[2]}"
-    # Behind the table of 64 positions, 63 words after [CLS], there is no label.
+    # The table of 64 positions has room for 62 words between [CLS] and [SEP]; those behind have no label.
     (cut,) = answerer.answer(["red " * 65])
-    assert cut.prediction.split()[62] in LABELS and cut.prediction.split()[63:] == ["?", "?"]
+    assert cut.prediction.split()[61] in LABELS and cut.prediction.split()[62:] == ["?"] * 3
 
     # A batch with weights asks for some places alone.
     weights = np.zeros_like(tokens)
@@ -191,7 +191,7 @@ def test_words_of_a_t5_get_labels():
         classifier.TokenClassifier(config, LABELS), ByteVocabulary(), LabelVocabulary(LABELS), definitions.adamw()
     )
     texts = text_batches.for_model(model, 8)
-    assert texts.encode("é ab") == [*(byte + 3 for byte in "é ab".encode()), 1]
+    assert texts.encode("é ab").ids == [*(byte + 3 for byte in "é ab".encode()), 1]
     # Behind the end of a cut line there is no label.
     assert texts.answer("é ab x", np.array([1, 2, 2, 2, 1, 1], np.int32)) == (
         f"{LABELS[0]} {LABELS[1]} ?",
@@ -204,7 +204,9 @@ def test_a_blank_beside_a_bracket_is_a_blank(tmp_path):
     from tasks.vocabularies import SentencePieceVocabulary
 
     vocabulary = SentencePieceVocabulary(str(vocabularies.train(tmp_path / "spiece.model")), 100)
-    encode = text_batches.Sequences(vocabulary, vocabulary, 8).encode
+    of_model = text_batches.Sequences(vocabulary, vocabulary, 8)
+    encode = lambda line: of_model.encode(line).ids  # noqa: E731
     apart = vocabulary.encode("ba, <extra_id_0>. ce")
     assert 511 in apart and encode("ba,<extra_id_0>. ce") == encode("ba, <extra_id_0>. ce") == [*apart, 1]
+    assert text_batches.row_of(vocabulary, "ba,<extra_id_0>. ce").ids == [*apart, 1]  # Of `limba embed`, too.
     assert 511 not in vocabulary.encode("ba,<extra_id_0>. ce")  # As SeqIO has it.

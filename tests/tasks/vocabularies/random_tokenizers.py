@@ -9,7 +9,24 @@ import random
 import sys
 from pathlib import Path
 
-_WORDS = "ana river stone walks old green шлях שלום हिन्दी क्षत्रिय می\u200cخواهم été naïve 3.14 don't ＡＢ".split()
+_WORDS = [
+    "ana",
+    "river",
+    "stone",
+    "walks",
+    "old",
+    "green",
+    "шлях",
+    "שלום",
+    "हिन्दी",
+    "क्षत्रिय",
+    "می\u200cخواهم",
+    "été",
+    "naïve",
+    "3.14",
+    "don't",
+    "ＡＢ",
+]
 _OF_BERT = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 _OF_ROBERTA = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
 _ODD = ("", " ", "  ", "\n", "\t", "\u200d", "\u200c", "\0", "x" * 40, "?!", "[SEP]", "</s>", "<mask>", "[PAD]x", "<x>")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from limba.data import token_rows
 from tasks.vocabularies import T5TokenizerVocabulary, TokenizerVocabulary
 from tests import house

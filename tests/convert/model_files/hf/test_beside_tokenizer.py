@@ -10,7 +10,6 @@ from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
 from convert.model_files import encoder_vocabularies
 from convert.model_files.hf import tokenizer_folder, tokenizer_settings
 from convert.model_files.model import ModelHints
-from tasks.supervised import row_preprocessor
 from tasks.vocabularies import TokenizerVocabulary
 
 TEXTS = ["The house is big.", "a <e1> b hello<e2>[E1]  x", "Hello <mask> [MASK] end", "é ü", "", "Azq zq b"]
@@ -97,12 +96,13 @@ def test_a_pair_has_between_its_texts_what_transformers_sets(tmp_path):
         theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
         theirs.save_pretrained(folder)
         vocabulary = TokenizerVocabulary(str(folder / "tokenizer.json"))
-        assert vocabulary.between_texts == [theirs.sep_token_id] * marks
-        (row,) = row_preprocessor._of_encoder(vocabulary, ["the house [SEP] big"])
-        assert [*row, theirs.sep_token_id] == theirs("the house", "big")["input_ids"]
+        (row,) = vocabulary.rows([("the house", "big")])
+        assert row.ids == theirs("the house", "big")["input_ids"]
+        assert row.ids.count(theirs.sep_token_id) == marks + 1
     content = json.loads((folder / "tokenizer.json").read_text("utf-8"))
     (folder / "unframed.json").write_text(json.dumps(content | {"post_processor": None}))
-    assert TokenizerVocabulary(str(folder / "unframed.json")).between_texts == [3]
+    (row,) = TokenizerVocabulary(str(folder / "unframed.json")).rows([("the house", "big")])
+    assert row.ids.count(3) == 2
 
 
 def test_tokens_with_flags_of_special_tokens_map_travel_as_texts(tmp_path):

@@ -20,7 +20,11 @@ from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 
 ROWS = 60
 MODEL = types.SimpleNamespace(
-    path="bert", labels=(), head=types.SimpleNamespace(is_number=False), network=types.SimpleNamespace(max_positions=64)
+    path="bert",
+    labels=(),
+    head=types.SimpleNamespace(is_number=False),
+    network=types.SimpleNamespace(max_positions=64),
+    tokenizer_length=None,
 )
 NAMED = {"text_column_names": "sentence", "label_column_name": "label"}
 
@@ -145,7 +149,7 @@ def test_line_by_line_a_line_is_a_row(tmp_path, keys, rows):
     vocabulary = {"class": run_folder.TOKENIZERS, "tokenizer_file": str(tmp_path / "tokenizer.json")}
     given = {"script": "run_mlm", "model_name_or_path": "m", "output_dir": "o", "do_train": True, "line_by_line": True}
     given |= {"train_file": str(tmp_path / "lines.txt"), "max_seq_length": 12 if rows > 3 else 66}
-    model = types.SimpleNamespace(**vars(MODEL), tokenizer_length=None, vocabulary=vocabulary)
+    model = types.SimpleNamespace(**vars(MODEL), vocabulary=vocabulary)
     arguments = from_values(given | keys)[0]
     arguments = arguments.__class__(**(vars(arguments) | encoder_rows.found(arguments, model)))
     corpus = script_data.find(arguments)
