@@ -23,9 +23,16 @@ _COMMON = (
     ),
     *without_effect(
         "a row is as long as the task says",
-        *("model_max_length", "max_len", "max_length", "max_seq_length", "truncation", "truncation_side"),
-        *("truncation_strategy", "stride", "padding", "padding_side", "pad_to_multiple_of", "pad_token_type_id"),
-        *("model_input_names", "return_token_type_ids"),
+        *("max_length", "max_seq_length", "truncation", "truncation_strategy", "stride", "padding", "padding_side"),
+        *("pad_to_multiple_of", "pad_token_type_id", "return_token_type_ids"),
+    ),
+    *carried(
+        truncation_side="on which side a row that is too long is cut",
+        **dict.fromkeys(
+            ("model_max_length", "max_len"),
+            "the longest row of `limba embed`, `infer` and `serve`, and of `limba run` where its script goes by it",
+        ),
+        model_input_names="whether tokens of the second text of a pair have another type",
     ),
     *without_effect(
         "of the way back to text, or of no text",

@@ -12,7 +12,7 @@ from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 from convert.model_files.hf import hf_tokenizer, tokenizer_json, tokenizer_settings
 from convert.model_files.hf.hf_tokenizer import NUM_BYTE_IDS, SPIECE, Tokenizer, read_json
 from limba.data.sentinels import NAME, counts_down
-from limba.files import json_text
+from limba.files import json_text, untrusted_files
 
 
 def read(folder: Path, learns_sentinels: bool = False) -> dict[str, Any]:
@@ -44,7 +44,9 @@ def _read(folder: Path, learns_sentinels: bool) -> dict[str, Any]:
     if "ByT5Tokenizer" in classes:
         return _read_bytes(folder, config, learns_sentinels)
     files = _Files(folder, config, read_json(folder / "tokenizer.json"))
-    if (folder / SPIECE).is_file():
+    if (text := _odd_rows(files)) is not None:
+        tokenizer = hf_tokenizer.from_json(hf_tokenizer.temporary_file(text.encode(), "tokenizer.json"))
+    elif (folder / SPIECE).is_file():
         tokenizer = _of_model(files)
     elif files.fast:
         tokenizer = _of_json(files)
@@ -68,6 +70,31 @@ class _Files:
     def added(self) -> dict[str, int]:
         """See `_added_tokens`."""
         return _added_tokens(self.folder, self.config, self.fast)
+
+
+def _odd_rows(files: _Files) -> str | None:
+    """The folder's tokenizer.json, with what its tokenizer_config.json says, if a row has another form than that of a
+    T5's: other special tokens than </s> behind the text, or a beginning that is cut. None of usual rows.
+
+    Raises:
+      ValueError: if only a SentencePiece model is there, which cannot say it.
+    """
+    from tasks.vocabularies import T5TokenizerVocabulary, beside_tokenizer
+
+    if not files.fast:
+        if files.config.get("truncation_side") == "left":
+            raise ValueError(
+                f"{files.folder}/tokenizer_config.json: truncation_side is 'left', and a {SPIECE} alone does not say "
+                "it. AutoTokenizer.from_pretrained(IN).save_pretrained(OUT) writes a tokenizer.json, which does; or take "
+                "the key out, and the end of long texts is cut."
+            )
+        return None
+    file = files.folder / "tokenizer.json"
+    vocabulary = T5TokenizerVocabulary(str(file))
+    ends = [] if vocabulary.eos_id is None else [vocabulary.eos_id]
+    if vocabulary.frame[:2] == ([], ends) and not vocabulary.cuts_left:
+        return None
+    return beside_tokenizer.applied(files.folder, untrusted_files.decode(untrusted_files.read_bytes(file), str(file)))
 
 
 class _OtherIds(ValueError):

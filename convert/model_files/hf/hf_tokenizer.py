@@ -272,8 +272,13 @@ def _write_vocabulary(tokenizer: Tokenizer, folder: Path) -> Mapping[str, Any]:
     """Writes the files of the pieces; returns the content of tokenizer.json, empty without one."""
     if tokenizer.is_json:
         assert tokenizer.model_file is not None
-        (folder / "tokenizer.json").write_bytes(tokenizer.model_file.read_bytes())
-        return untrusted_json.read_object(folder / "tokenizer.json")
+        content = untrusted_json.read_object(tokenizer.model_file)
+        if content.get("truncation") is None:
+            (folder / "tokenizer.json").write_bytes(tokenizer.model_file.read_bytes())
+        else:  # tokenizer_config.json has the side and the length.
+            content["truncation"] = None
+            (folder / "tokenizer.json").write_text(json_text.dumps(content, ensure_ascii=False), "utf-8")
+        return content
     if tokenizer.model is None:
         return {}
     (folder / SPIECE).write_bytes(tokenizer.model)
@@ -288,13 +293,13 @@ def _write_vocabulary(tokenizer: Tokenizer, folder: Path) -> Mapping[str, Any]:
 def _class_of(tokenizer: Tokenizer, content: Mapping[str, Any], settings: Settings, model_type: str) -> str:
     """T5's class, or that of the settings, if it gives a text without sentinels the tokens of tokenizer.json.
 
-    In version 4 it always does. Version 5 takes the pieces alone from tokenizer.json for T5's class, but all of it for
-    the general class, and for that of umT5.
+    In version 4 it always does. Version 5 takes the pieces alone from tokenizer.json for T5's class, whose rows end
+    with </s>, but all of it for the general class, and for that of umT5.
     """
     if not content:
         return "T5Tokenizer"
     wanted = settings.tokenizer_class or (_GENERAL_CLASS if tokenizer.is_json else "T5TokenizerFast")
-    if wanted not in T5_CLASSES:
+    if wanted not in T5_CLASSES or not tokenizer_json.ends_with_eos(content):
         return _GENERAL_CLASS
     if tokenizer.model is None:
         is_alike = tokenizer_json.is_of_t5s_class(content, tokenizer.sentinels)

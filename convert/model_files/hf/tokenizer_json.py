@@ -130,6 +130,12 @@ def is_of_t5s_class(content: Mapping[str, Any], sentinels: Collection[int]) -> b
         return False
 
 
+def ends_with_eos(content: Mapping[str, Any]) -> bool:
+    """Whether a row is a text and </s>, as T5's class makes it."""
+    single = (content.get("post_processor") or {}).get("single") or ()
+    return [next(iter(part.values())).get("id") for part in single] == ["A", "</s>"]
+
+
 def _append(token: str, id_: int) -> dict[str, Any]:
     """The post-processor that ends each text with a token."""
     text, pair = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")

@@ -116,7 +116,7 @@ def test_samples_of_documents_are_rows_behind_the_grouping_of_texts(tmp_path, mo
         (tmp_path / f"{split}.txt").write_text("a document of some words\n" * ROWS)
     files = {split: str(tmp_path / f"{split}.txt") for split in ("train", "validation")}
     model = types.SimpleNamespace(
-        **vars(MODEL), tokenizer_length=1000, vocabulary={"class": run_folder.BYTES, "extra_ids": 100}
+        **(vars(MODEL) | {"tokenizer_length": 1000}), vocabulary={"class": run_folder.BYTES, "extra_ids": 100}
     )
     caplog.set_level("INFO")
     arguments = _complete("run_mlm", files, most)
