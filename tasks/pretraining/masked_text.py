@@ -7,7 +7,6 @@ masked_text.task:
   files = {'train': ['corpus/train.jsonl'], 'validation': ['corpus/validation.jsonl']}
 """
 
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,8 +30,6 @@ from tasks.vocabularies.vocabulary import encode_batch
 _sources: dict[str, ShardedSource] = {}
 # Documents that are tokenized to estimate the length of all.
 _SAMPLE = 20_000
-_SUFFIXES = ("txt", "csv", "json", "jsonl", "parquet")
-_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev", "eval", "test")}
 
 
 def task(
@@ -107,36 +104,6 @@ def open_vocabulary(described: Mapping[str, Any]) -> Vocabulary:
     if described["class"] == run_folder.T5_TOKENIZERS:
         return T5TokenizerVocabulary(described["tokenizer_file"])
     return SentencePieceVocabulary(described["sentencepiece_model_file"], described["extra_ids"])
-
-
-def files_of_folder(folder: pathlib.Path, with_test: bool = False) -> dict[str, list[str]]:
-    """The files of a data set's folder by split: `train*`, and the first of `validation*`, `valid*`, `dev*`, `test*`.
-
-    Args:
-      with_test: whether `test*` is a split of its own, and no validation.
-
-    Raises:
-      FileNotFoundError: if there is no training file.
-    """
-    found = {}
-    names_by_split = {**_NAMES, "validation": _NAMES["validation"][:-1], "test": ("test",)} if with_test else _NAMES
-    for split, names in names_by_split.items():
-        for begin in names:
-            files = sorted(
-                str(file)
-                for part in (folder, folder / "data")
-                for file in part.glob(f"{begin}*")
-                if any(f".{suffix}" in file.name for suffix in _SUFFIXES)
-            )
-            if files:
-                found[split] = files
-                break
-    if "train" not in found:
-        raise FileNotFoundError(
-            f"{folder} has no file train*.{{{','.join(_SUFFIXES)}}}, nor has {folder}/data; name the files with "
-            "train_file and validation_file."
-        )
-    return found
 
 
 def count_examples(

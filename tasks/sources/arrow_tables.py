@@ -41,6 +41,7 @@ _BUILDER_OF_SUFFIX = {
     ".csv": "csv",
     ".tsv": "csv",
 }
+SUFFIXES = tuple(_BUILDER_OF_SUFFIX)
 _DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
     ".gz": lambda file: gzip.GzipFile(fileobj=file),
     ".bz2": bz2.BZ2File,

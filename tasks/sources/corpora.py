@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from limba.files import redaction, storage
-from tasks.sources import arrow_tables, hub_datasets
+from tasks.sources import arrow_tables, dataset_layout, hub_datasets
 from tasks.sources import splits as splits_lib
 from tasks.sources.remote_files import bucket_files, http_files
 from tasks.sources.sharded import ShardedSource, Splits
@@ -189,7 +189,7 @@ class HubSource(ShardedSource):
         self._token = token
         self._load_args = dict(load_args or {})
         self._repository: hub_datasets.Repository | None = None
-        self._split_files: hub_datasets.SplitFiles | None = None
+        self._split_files: dataset_layout.SplitFiles | None = None
         self._opened: dict[str, arrow_tables.Tables] = {}
 
     def __repr__(self) -> str:
@@ -227,7 +227,7 @@ class HubSource(ShardedSource):
     def needs_network(self) -> bool:
         return True
 
-    def _resolve(self) -> tuple[hub_datasets.Repository, hub_datasets.SplitFiles]:
+    def _resolve(self) -> tuple[hub_datasets.Repository, dataset_layout.SplitFiles]:
         if self._repository is None:
             self._repository = hub_datasets.Repository.at(self._name, self._revision, self._token)
         if self._split_files is None:

@@ -6,9 +6,7 @@ ours, because a run reads for hours and must survive errors of the hub and of th
 
 import dataclasses
 import logging
-import pathlib
 import re
-import tempfile
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any
@@ -17,29 +15,12 @@ import fsspec.utils
 from huggingface_hub import constants
 
 from limba.files import redaction
-from tasks.sources import arrow_tables
+from tasks.sources import dataset_layout
 from tasks.sources.remote_files import http_files
 
 logger = logging.getLogger(__name__)
 
 _URL = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)")
-# Read by `datasets` to learn configurations and splits; of the other files it needs the names.
-_CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")
-
-
-@dataclasses.dataclass(frozen=True)
-class SplitFiles:
-    """The files of a data set's configuration, and how they are read.
-
-    Attributes:
-      builder: the loader of `datasets`, such as "parquet".
-      load_args: its options, where the data set's card sets any.
-      files: paths in the repository by split.
-    """
-
-    builder: str
-    load_args: Mapping[str, Any]
-    files: Mapping[str, list[str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,47 +84,19 @@ class Repository:
         if not (found := sorted(path for path in self.sizes if path == pattern or is_meant(path))):
             raise FileNotFoundError(
                 f"Data set {self.name!r} has no file {pattern!r} at revision {self.revision!r}; it has "
-                f"{_some(sorted(self.sizes))}."
+                f"{dataset_layout.some(sorted(self.sizes))}."
             )
         return found
 
-    def split_files(self, config: str | None = None, data_files: Any = None) -> SplitFiles:
+    def split_files(self, config: str | None = None, data_files: Any = None) -> dataset_layout.SplitFiles:
         """The files that `datasets.load_dataset(name, config, data_files=data_files)` would read.
-
-        `datasets` decides for a local folder with the same names, so that its rules hold and it makes no requests.
 
         Raises:
           ValueError: if there is no such configuration, or nothing that can be read.
         """
-        import datasets
-
-        with tempfile.TemporaryDirectory() as directory:
-            root = pathlib.Path(directory).resolve() / self.name.rpartition("/")[2]
-            for path in self.sizes:
-                (root / path).parent.mkdir(parents=True, exist_ok=True)
-                (root / path).touch()
-            for path in self.sizes.keys() & set(_CARDS):
-                (root / path).write_bytes(self._get(self.file(path).url).content)
-            try:
-                builder = datasets.load_dataset_builder(
-                    str(root), config, data_files=data_files, cache_dir=f"{directory}/cache"
-                )
-            except (ValueError, OSError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-                reason = " ".join(str(error).replace(str(root), self.name).strip().splitlines())
-                raise ValueError(
-                    f"Data set {self.name!r} cannot be read with config={config!r}, data_files={data_files!r}: "
-                    f"{reason}. Its files are {_some(sorted(self.sizes))}."
-                ) from error
-            files = {
-                str(split): [pathlib.Path(file).relative_to(root).as_posix() for file in found]
-                for split, found in (builder.config.data_files or {}).items()
-            }
-            if builder.name not in arrow_tables.BUILDERS:
-                raise ValueError(
-                    f"Data set {self.name!r} is read by {builder.name!r}, and texts come from "
-                    f"{', '.join(arrow_tables.BUILDERS)}; name files of these with data_files."
-                )
-            return SplitFiles(builder.name, _options(builder.config), files)
+        return dataset_layout.of_names(
+            self.name, self.sizes, lambda path: self._get(self.file(path).url).content, config, data_files
+        )
 
 
 def headers(token: str | None = None) -> dict[str, str]:
@@ -165,20 +118,6 @@ def parse_url(url: str) -> tuple[str, str, str]:
 
 def is_on_hub(url: str) -> bool:
     return url.startswith(f"{constants.ENDPOINT}/")
-
-
-def _options(config: Any) -> dict[str, Any]:
-    """The loader's options that a card sets, beyond the names of its files."""
-    import datasets
-
-    names = {field.name for field in dataclasses.fields(config)}
-    names -= {field.name for field in dataclasses.fields(datasets.BuilderConfig)}
-    default = type(config)()
-    return {
-        name: getattr(config, name)
-        for name in sorted(names)
-        if name != "features" and getattr(config, name) != getattr(default, name)
-    }
 
 
 def _check_online(name: str) -> None:
@@ -206,7 +145,3 @@ def _explain(error: http_files.HttpStatusError, repository: Repository) -> Excep
         remedy = "your token may not read it" if has_token else "it needs a token: set HF_TOKEN, or run `hf auth login`"
         return FileNotFoundError(f"There is no data set {name!r} at {endpoint}, or it is private and {remedy}.")
     return ValueError(f"Data set {name!r} cannot be read: {error}.")
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -56,13 +56,10 @@ def found(arguments: RunArguments, model: Any) -> dict[str, Any]:
     elif _learns_masks(arguments) and not _asks(arguments):
         return _of_documents(arguments, model)
     else:
-        corpus = script_data.find(
-            dataclasses.replace(arguments, label_column_name=arguments.label_column_name or _LABEL)
-        )
-        split = script_data.used_splits(arguments)[0]
-        if (columns := _columns(arguments, corpus, split)) is None:
+        if (columns := _columns(arguments, *_whole(arguments))) is None:
             return _of_documents(arguments, model)
         text, label, kind = columns
+        corpus = script_data.find(dataclasses.replace(arguments, label_column_name=label))
         _check_has_labels(arguments, model)
         if kind == LABEL and model.head.is_number and arguments.do_regression is None:
             kind = NUMBER
@@ -216,8 +213,7 @@ def first_column(arguments: RunArguments) -> dict[str, str]:
     """The column of documents where no key names it and none is `text`: the first, as run_mlm.py takes it; else {}."""
     if arguments.text_column_name is not None:
         return {}
-    corpus, splits = script_data.find_whole(arguments)
-    names = column_names(corpus, next((x for x in script_data.used_splits(arguments) if x in splits), splits[0]))
+    names = column_names(*_whole(arguments))
     if DOCUMENTS in names or not names:
         return {}
     logger.warning(
@@ -226,6 +222,12 @@ def first_column(arguments: RunArguments) -> dict[str, str]:
         names[0],
     )
     return {"text_column_name": names[0]}
+
+
+def _whole(arguments: RunArguments) -> tuple[Corpus, str]:
+    """The data, and the split that shows the columns: the first of those that are read."""
+    corpus, splits = script_data.find_whole(arguments)
+    return corpus, next((split for split in script_data.used_splits(arguments) if split in splits), splits[0])
 
 
 def column_names(corpus: Corpus, split: str) -> list[str]:

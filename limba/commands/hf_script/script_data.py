@@ -51,7 +51,7 @@ def task_name(corpus: str) -> str:
 
 
 def find(arguments: RunArguments) -> Corpus:
-    """Finds the data. Without a validation split, and if there is to be an evaluation, that is a part of train.
+    """Finds the data. Without a validation split, and if there is to be an evaluation, the script decides.
 
     Raises:
       FileNotFoundError, ValueError: if there are none, or a split is missing.
@@ -67,14 +67,7 @@ def find(arguments: RunArguments) -> Corpus:
         )
     parts = dict(corpus.splits or {split: split for split in splits})
     if "validation" not in splits and arguments.do_eval:
-        if "train" not in splits or (not arguments.do_train and arguments.is_finetuning):
-            raise ValueError(
-                f"{corpus.name!r} has no split 'validation' to evaluate; it has {_listed(splits)}: give "
-                "--validation_file."
-            )
-        share = arguments.validation_split_percentage
-        logger.info("There is no validation split: the first %d %% of the training documents are held out.", share)
-        parts |= {"train": f"train[{share}%:]", "validation": f"train[:{share}%]"}
+        parts |= _evaluated(arguments, corpus, splits)
     for split, key in MOST.items():
         most = getattr(arguments, key)
         if most is not None and split in parts:
@@ -86,6 +79,33 @@ def find(arguments: RunArguments) -> Corpus:
         has_validation="validation" in parts and arguments.do_eval,
         has_test="test" in parts,
     )
+
+
+def _evaluated(arguments: RunArguments, corpus: Corpus, splits: Sequence[str]) -> dict[str, str]:
+    """The parts of splits where there is no validation split: each script has its way, and the log says which.
+
+    Raises:
+      ValueError: where the script of rows with answers stops, or there is nothing to hold out.
+    """
+    if arguments.is_finetuning and arguments.script == script_names.CLASSES and "test" in splits:
+        logger.warning(
+            "There is no validation split: the split 'test' is evaluated, as run_classification.py does it. A "
+            "checkpoint that is chosen by it is chosen by the test; --validation_file names other rows."
+        )
+        return {"validation": "test"}
+    unread = _unread(corpus, splits)
+    if arguments.is_finetuning or "train" not in splits:
+        raise ValueError(
+            f"{corpus.name!r} has no split 'validation' to evaluate; it has {_listed(splits)}: give "
+            f"--validation_file.{unread}"
+        )
+    share = arguments.validation_split_percentage
+    logger.info(
+        "There is no validation split: the first %d %% of the training documents are held out, as run_mlm.py does "
+        "it.%s",
+        *(share, unread),
+    )
+    return {"train": f"train[{share}%:]", "validation": f"train[:{share}%]"}
 
 
 def find_whole(arguments: RunArguments) -> tuple[Corpus, list[str]]:
@@ -106,7 +126,7 @@ def find_whole(arguments: RunArguments) -> tuple[Corpus, list[str]]:
             "they were made of."
         )
     if folder is not None and Path(folder).expanduser().is_dir():
-        files = masked_text.files_of_folder(local_path(folder), with_test=arguments.is_finetuning)
+        files = _files_of_folder(arguments, local_path(folder))
         name = local_path(folder).name
     elif any(given.values()):
         files = {
@@ -129,6 +149,28 @@ def find_whole(arguments: RunArguments) -> tuple[Corpus, list[str]]:
     source = masked_text.open_source(None, dataset, config, None, arguments.text_column)
     splits = list(source.own_splits)  # type: ignore[attr-defined]  # of a data set on the hub
     return Corpus(task_name(f"{dataset}_{config or ''}"), None, dataset, config), splits
+
+
+def _files_of_folder(arguments: RunArguments, folder: Path) -> dict[str, list[str]]:
+    """The files of a data set's folder by split, as the scripts find them."""
+    from tasks.sources import dataset_layout
+
+    found = dataset_layout.of_folder(folder, arguments.dataset_config_name, without=local_path(arguments.output_dir))
+    if found.load_args:
+        raise ValueError(
+            f"README.md of {folder} says how its files are read, {dict(found.load_args)}, and `limba run` reads none "
+            "so: name the files with train_file and validation_file, if they can be read without it."
+        )
+    return {split: list(files) for split, files in found.files.items()}
+
+
+def _unread(corpus: Corpus, splits: Sequence[str]) -> str:
+    """A sentence about the split "test", which is there and never chooses a model; empty if it is not there."""
+    if "test" not in splits:
+        return ""
+    files = (corpus.files or {}).get("test", ())
+    which = f", {', '.join(Path(file).name for file in files[:3])}{' …' if len(files) > 3 else ''}," if files else ""
+    return f" The split 'test'{which} is for do_predict: --validation_file evaluates its files."
 
 
 def _listed(splits: Sequence[str]) -> str:

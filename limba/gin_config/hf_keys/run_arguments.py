@@ -54,7 +54,7 @@ class RunArguments:
     fp16: bool = _key("refused: it needs a scaled loss, and a T5 overflows in it; write bf16", False)
     gradient_checkpointing: bool = _key("recompute activations to save memory", False)
     # ----------------------------------------------------- data ------------------------------------------------------
-    dataset_name: str | None = _key("a data set on the hub, or a folder with train* and validation* files")
+    dataset_name: str | None = _key("a data set on the hub, or a folder with files train*, validation* …")
     dataset_config_name: str | None = _key("its configuration")
     train_file: str | None = _key("a file or pattern: txt, csv, json, jsonl or parquet")
     validation_file: str | None = _key("the same, for evaluation")

@@ -7,8 +7,10 @@ Each instance becomes a row: the task's name, its definition, its examples and t
 """
 
 import dataclasses
+import functools
 import glob
 import json
+import logging
 import pathlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +20,8 @@ from limba.files import json_text, untrusted_json
 from tasks.sources import arrow_tables
 from tasks.sources.arrow_tables import FormatError
 from tasks.sources.sharded import ShardedSource, Splits
+
+logger = logging.getLogger(__name__)
 
 COLUMNS = ("input", "outputs", "definition", "positive_examples", "negative_examples", "task")
 # The file of names of each split, from the first that is there.
@@ -153,6 +157,8 @@ class InstructionSource(ShardedSource):
         for split, names in _LISTS.items():
             if (file := next((lists / name for name in names if (lists / name).is_file()), None)) is not None:
                 found[split] = file.read_text(encoding="utf-8").split()
+        if "test" in found and not (lists / _LISTS["validation"][0]).is_file():
+            _log_test_as_validation(str(lists))
         return found
 
     def _files(self, split: str) -> list[pathlib.Path]:
@@ -175,6 +181,15 @@ class InstructionSource(ShardedSource):
                 )
             files |= dict.fromkeys(path.absolute() for path in matching)
         return list(files)
+
+
+@functools.cache  # once for a folder, whose lists are read often
+def _log_test_as_validation(lists: str) -> None:
+    logger.warning(
+        "%s has no %s: the tasks of test_tasks.txt are also the split 'validation', as in Super-NaturalInstructions. A "
+        "checkpoint that is chosen by it is chosen by the test; give other tasks as tasks={'validation': [...]}.",
+        *(lists, _LISTS["validation"][0]),
+    )
 
 
 def _parse(content: bytes) -> Mapping[str, Any]:

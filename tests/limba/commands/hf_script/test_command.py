@@ -288,7 +288,7 @@ def test_help_and_bad_input_before_any_work(here, capsys):
         (["--tokenizer_name", "/absent/folder"], "neither a folder, a file nor a name"),
         (["--config_name", str(here / "spiece.model")], "is a SentencePiece model"),
         (["--text_column_name", "txt"], "did you mean 'text'"),
-        (["--dataset_name", str(Path(__file__).parent)], "has no file train"),
+        (["--dataset_name", str(Path(__file__).parent)], "has no file of texts, such as train"),
     ):
         with pytest.raises((ValueError, OSError), match=words):
             command.main([str(here / "run.json"), "--output_dir", str(here / "other"), *changes])

@@ -38,6 +38,76 @@ def test_an_evaluation_alone_of_documents_has_the_part_that_a_training_holds_out
         script_data.find(from_values(keys | {"label_column_name": "label"})[0])
 
 
+_LABELS = {"text": "a b", "label": "x"}
+
+
+@pytest.mark.parametrize(
+    ("files", "splits"),
+    [
+        (["train.jsonl", "test.jsonl"], {"train": "train.jsonl", "test": "test.jsonl"}),
+        (["train-00000.jsonl", "test-00000.jsonl"], {"train": "train-00000.jsonl", "test": "test-00000.jsonl"}),
+        (["data/train-00000-of-00001.jsonl", "data/test-00000-of-00001.jsonl"], None),
+        (["train/a.jsonl", "test/a.jsonl"], None),
+        (["my_train.jsonl", "evaluation.jsonl"], {"train": "my_train.jsonl", "test": "evaluation.jsonl"}),
+        (["train.jsonl", "eval.jsonl"], {"train": "train.jsonl", "test": "eval.jsonl"}),
+        (["train.jsonl", "dev.jsonl", "test.jsonl"], {"train": "train.jsonl", "validation": "dev.jsonl"}),
+        (["train.jsonl", "val-1.jsonl"], {"train": "train.jsonl", "validation": "val-1.jsonl"}),
+        (["train/a.jsonl", "valid/a.jsonl"], {"train": "train/a.jsonl", "validation": "valid/a.jsonl"}),
+        (["corpus.jsonl"], {"train": "corpus.jsonl"}),
+        (["train.jsonl", "testimony.jsonl"], {"train": "train.jsonl"}),
+    ],
+)
+def test_the_files_of_a_folder_have_the_splits_of_datasets_and_test_is_never_validation(
+    tmp_path, files, splits, caplog
+):
+    import datasets
+
+    folder = tmp_path / "data_set"
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"{json.dumps(_LABELS)}\n")
+    loaded = datasets.load_dataset_builder(str(folder), cache_dir=str(tmp_path / "cache")).config.data_files
+    of_datasets = {split: [str(file) for file in found] for split, found in loaded.items()}
+    keys = {"model_name_or_path": "m", "output_dir": str(folder / "out"), "dataset_name": str(folder)}
+    keys |= {"do_train": True, "do_eval": True}
+    # Results of an earlier call are no data.
+    (folder / "out").mkdir()
+    (folder / "out" / "train_results.json").write_text("{}")
+    with caplog.at_level("INFO"):
+        found = script_data.find(from_values(keys)[0])
+    assert found.files == of_datasets
+    for split, name in (splits or {}).items():
+        assert found.files[split] == [str(folder / name)]
+    if "validation" in of_datasets:
+        assert found.splits is None and "held out" not in caplog.text
+        return
+    assert (found.splits["train"], found.splits["validation"]) == ("train[5%:]", "train[:5%]")
+    assert "the first 5 % of the training documents are held out" in caplog.text
+    with pytest.raises(ValueError, match=r"no split 'validation' to evaluate.*give --validation_file"):
+        script_data.find(from_values(keys | {"label_column_name": "label"})[0])
+    if "test" in of_datasets:
+        assert f"The split 'test', {found.files['test'][0].rpartition('/')[2]}, is for do_predict" in caplog.text
+        classes = from_values(keys | {"label_column_name": "label", "script": "run_classification"})[0]
+        assert script_data.find(classes).splits["validation"] == "test"
+        assert "the split 'test' is evaluated, as run_classification.py does it" in caplog.text
+
+
+def test_the_card_of_a_folder_names_its_splits(tmp_path):
+    card = "---\nconfigs:\n- config_name: ro\n  data_files:\n  - {split: train, path: a.csv}\n"
+    card += "  - {split: validation, path: test.csv}\n---\n"
+    (tmp_path / "README.md").write_text(card)
+    for name in ("a.csv", "test.csv"):
+        (tmp_path / name).write_text("text\nx\n")
+    keys = {"model_name_or_path": "m", "output_dir": "o", "dataset_name": str(tmp_path), "do_train": True}
+    found = script_data.find(from_values(keys | {"do_eval": True})[0])
+    assert found.files == {"train": [str(tmp_path / "a.csv")], "validation": [str(tmp_path / "test.csv")]}
+    with pytest.raises(ValueError, match=r"'en' not found"):
+        script_data.find(from_values(keys | {"dataset_config_name": "en"})[0])
+    (tmp_path / "README.md").write_text(card.replace("config_name: ro", "config_name: ro\n  sep: ';'"))
+    with pytest.raises(ValueError, match=r"says how its files are read, \{'sep': ';'\}"):
+        script_data.find(from_values(keys)[0])
+
+
 def test_a_folder_is_no_file(tmp_path):
     keys = {"model_name_or_path": "m", "output_dir": "o", "train_file": str(tmp_path), "do_train": True}
     with pytest.raises(ValueError, match=r"train_file is '.*', a folder: .*/\*\.jsonl, or write dataset_name"):

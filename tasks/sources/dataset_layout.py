@@ -1,0 +1,130 @@
+"""Which files of a data set are which split: `datasets` decides, for a folder with the same names and no contents.
+
+So its rules hold, those of its cards too, whatever version is installed, and nothing of the data is read.
+"""
+
+import dataclasses
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tasks.sources import arrow_tables
+
+# Read by `datasets` to learn configurations and splits; of the other files it needs the names.
+_CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitFiles:
+    """The files of a data set's configuration, and how they are read.
+
+    Attributes:
+      builder: the loader of `datasets`, such as "parquet".
+      load_args: its options, where the data set's card sets any.
+      files: paths in the repository or folder by split.
+    """
+
+    builder: str
+    load_args: Mapping[str, Any]
+    files: Mapping[str, list[str]]
+
+
+def of_names(
+    name: str, paths: Iterable[str], read: Callable[[str], bytes], config: str | None = None, data_files: Any = None
+) -> SplitFiles:
+    """The files that `datasets.load_dataset(name, config, data_files=data_files)` would read.
+
+    Args:
+      name: of the data set.
+      paths: of its files, relative to it, with `/`.
+      read: the content of a card.
+
+    Raises:
+      ValueError: if there is no such configuration, or nothing that can be read.
+    """
+    import datasets
+
+    paths = sorted(paths)
+    with tempfile.TemporaryDirectory() as directory:
+        root = pathlib.Path(directory).resolve() / name.rstrip("/").rpartition("/")[2]
+        root.mkdir()
+        for path in paths:
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).touch()
+        for path in {*paths} & {*_CARDS}:
+            (root / path).write_bytes(read(path))
+        try:
+            builder = datasets.load_dataset_builder(
+                str(root), config, data_files=data_files, cache_dir=f"{directory}/cache"
+            )
+        except (ValueError, OSError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+            reason = " ".join(str(error).replace(str(root), name).strip().splitlines())
+            raise ValueError(
+                f"Data set {name!r} cannot be read with config={config!r}, data_files={data_files!r}: {reason}. Its "
+                f"files are {some(paths)}."
+            ) from error
+        files = {
+            str(split): [pathlib.Path(file).relative_to(root).as_posix() for file in found]
+            for split, found in (builder.config.data_files or {}).items()
+        }
+        if builder.name not in arrow_tables.BUILDERS:
+            raise ValueError(
+                f"Data set {name!r} is read by {builder.name!r}, and texts come from "
+                f"{', '.join(arrow_tables.BUILDERS)}; name files of these with data_files."
+            )
+        return SplitFiles(builder.name, _options(builder.config), files)
+
+
+def of_folder(folder: pathlib.Path, config: str | None = None, without: pathlib.Path | None = None) -> SplitFiles:
+    """Those of a data set's folder on this machine, with absolute paths.
+
+    Args:
+      without: a folder whose files are none of the data set's: that of a run's results.
+
+    Raises:
+      FileNotFoundError: if the folder has no training file.
+      ValueError: as `of_names`.
+    """
+    paths = [path for path in _files(folder, without) if path in _CARDS or _is_data(path)]
+    found = of_names(str(folder), paths, lambda path: (folder / path).read_bytes(), config) if paths else None
+    if found is None or not found.files:
+        raise FileNotFoundError(
+            f"{folder} has no file of texts, such as train.jsonl ({', '.join(arrow_tables.SUFFIXES)}); name the files "
+            "with train_file and validation_file."
+        )
+    files = {split: [str(folder / path) for path in of_split] for split, of_split in found.files.items()}
+    return dataclasses.replace(found, files=files)
+
+
+def some(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def _files(folder: pathlib.Path, without: pathlib.Path | None) -> Iterable[str]:
+    for parent, folders, names in os.walk(folder):
+        # Hidden ones are no data, as for `datasets`.
+        folders[:] = [x for x in folders if not x.startswith(".") and pathlib.Path(parent, x) != without]
+        yield from (pathlib.Path(parent, name).relative_to(folder).as_posix() for name in names)
+
+
+def _is_data(path: str) -> bool:
+    try:
+        return bool(arrow_tables.builder_of(pathlib.PurePosixPath(path)))
+    except ValueError:
+        return False
+
+
+def _options(config: Any) -> dict[str, Any]:
+    """The loader's options that a card sets, beyond the names of its files."""
+    import datasets
+
+    names = {field.name for field in dataclasses.fields(config)}
+    names -= {field.name for field in dataclasses.fields(datasets.BuilderConfig)}
+    default = type(config)()
+    return {
+        name: getattr(config, name)
+        for name in sorted(names)
+        if name != "features" and getattr(config, name) != getattr(default, name)
+    }
