@@ -178,7 +178,7 @@ class _LabelsOfWords(_Labels):
         places = self._read(line, len(row)).places
         labels = [self._labels.decode([int(row[x])]) if x >= 0 else _NO_LABEL for x in places]
         words = zip(line.split(), labels, strict=True)
-        return " ".join(labels), " ".join(f"{word}/{label}" for word, label in words)
+        return self._labels.join(labels), " ".join(f"{word}/{label}" for word, label in words)
 
     def _read(self, line: str, most: int | None) -> token_rows.WordRow:
         return token_rows.of_words(self._vocabulary, [line.split()], most)[0]

@@ -26,10 +26,11 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from limba.files import untrusted_json
-from tasks.sources.read_columns import csv_columns, json_columns, line_tables
+from tasks.sources import class_names
+from tasks.sources.read_columns import arrow_columns, csv_columns, json_columns, line_tables
 from tasks.sources.remote_files import bucket_files, http_files
 
-BUILDERS = ("json", "parquet", "text", "csv")
+BUILDERS = ("json", "parquet", "text", "csv", "arrow")
 # Options that keep a column of csv as texts; a split of another format beside it has none of them.
 OF_CSV = ("converters", "keep_default_na")
 _BUILDER_OF_SUFFIX = {
@@ -40,6 +41,7 @@ _BUILDER_OF_SUFFIX = {
     ".txt": "text",
     ".csv": "csv",
     ".tsv": "csv",
+    ".arrow": "arrow",
 }
 SUFFIXES = tuple(_BUILDER_OF_SUFFIX)
 _DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
@@ -120,8 +122,8 @@ class Tables:
     """The shards of a split, which have one format. Their other columns are not read, and may be anything.
 
     Args:
-      builder: the loader of `datasets`: "json", "parquet", "text" or "csv"; or a function that reads an open file's
-        rows. None takes it from the first shard's name.
+      builder: the loader of `datasets`: "json", "parquet", "text", "csv" or "arrow"; or a function that reads an open
+        file's rows. None takes it from the first shard's name.
       load_args: the loader's options.
       columns: that are read.
       fill: the values of columns that a file of csv may lack.
@@ -188,6 +190,9 @@ class Tables:
             file, names = self.shards[shard], self._names[shard]
             tables = csv_columns.tables(file.open, self._columns, self._load_args, names, self._fill, file.name)
             return 0, (table.slice(row, batch_size) for table in tables for row in range(0, len(table), batch_size))
+        if self.builder == "arrow":
+            file, names = self.shards[shard].open(), self._names[shard]
+            return 0, arrow_columns.tables(file, self._columns, names, batch_size)
         if callable(self.builder):
             return 0, _read_rows(self.shards[shard], self.builder, self._columns, batch_size, self._names[shard])
         if not self._load_args and self.builder == "json":
@@ -230,6 +235,23 @@ class Tables:
         except StopIteration:
             return []
         return list(self._names[shard] or ([] if table is None else table.schema.names))
+
+    def class_names(self, shard: int) -> class_names.Names:
+        """The names of numbers by column, where a file of Parquet or Arrow has them.
+
+        Raises:
+          ValueError: if they are damaged.
+        """
+        file = self.shards[shard]
+        if self.builder == "parquet":
+            with file.open_parquet() as opened:
+                return class_names.of_schema(opened.schema_arrow, file.name)
+        if self.builder != "arrow":
+            return {}
+        if found := class_names.of_schema(arrow_columns.schema(file.open()), file.name):
+            return found
+        beside = file.location.with_name(class_names.FILE) if isinstance(file.location, pathlib.Path) else None
+        return class_names.of_info(untrusted_json.read_object(beside)) if beside and beside.is_file() else {}
 
     def _first_table(self, shard: int) -> pa.Table | None:
         """The first row of a shard, or more; None if it has none.
@@ -416,7 +438,7 @@ def builder_of(path: pathlib.PurePath) -> str:
     if builder is None:
         raise ValueError(
             f"The format of {str(path)!r} is not clear from its name; name it {', '.join(_BUILDER_OF_SUFFIX)} "
-            f"(possibly with {', '.join(_DECOMPRESSORS)} behind), or give the source builder='json', 'parquet', 'text' "
-            "or 'csv', or a function that reads the rows of an open file."
+            f"(possibly with {', '.join(_DECOMPRESSORS)} behind), or give the source builder='json', 'parquet', "
+            "'text', 'csv' or 'arrow', or a function that reads the rows of an open file."
         )
     return builder

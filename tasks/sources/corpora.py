@@ -62,9 +62,9 @@ class HuggingFaceSource(ShardedSource):
         `hf://datasets/ORG/NAME[@REVISION]/FILE` and buckets (see `bucket_files`), both also with patterns.
         Credentials in a URL are used and not stored; a signature that was renewed is the same file.
       columns: the columns to read: strings, integers or floats. The first has the text.
-      builder: the loader, such as "json", "parquet", "text" or "csv"; or, for any other format, a function that takes
-        an open file, decompressed, and yields its documents, each as `{column: value}`. None takes the loader from the
-        first file's name.
+      builder: the loader, such as "json", "parquet", "text", "csv" or "arrow"; or, for any other format, a
+        function that takes an open file, decompressed, and yields its documents, each as `{column: value}`. None takes
+        the loader from the first file's name.
       splits, chunk_documents, on_broken_shard, hint: see `ShardedSource`.
       load_args: further arguments of `datasets.load_dataset`, such as `{"delimiter": ";"}`.
       nested_columns: columns with lists or records, which are read as well, as JSON text.
@@ -245,6 +245,10 @@ class HubSource(ShardedSource):
             load_args = {**found.load_args, **self._load_args}
             self._opened[split] = arrow_tables.Tables(files, found.builder, load_args, self._columns)
         return self._opened[split]
+
+    def class_names(self, split: str, column: str) -> tuple[str, ...]:
+        """As of a source of files; the card of the data set says it too."""
+        return super().class_names(split, column) or self._resolve()[1].class_names.get(column, ())
 
     def fingerprint(self, split: str) -> dict[str, Any]:
         fingerprint = super().fingerprint(split)

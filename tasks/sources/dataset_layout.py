@@ -10,10 +10,12 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tasks.sources import arrow_tables
+from tasks.sources import arrow_tables, class_names
 
 # Read by `datasets` to learn configurations and splits; of the other files it needs the names.
 _CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")
+# Of `save_to_disk`: `datasets` takes them for data of a folder that it does not load from the disk.
+_OF_SAVED = ("state.json", "dataset_dict.json", "dataset_info.json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,11 +26,13 @@ class SplitFiles:
       builder: the loader of `datasets`, such as "parquet".
       load_args: its options, where the data set's card sets any.
       files: paths in the repository or folder by split.
+      class_names: the texts of numbers by column, where a card says them.
     """
 
     builder: str
     load_args: Mapping[str, Any]
     files: Mapping[str, list[str]]
+    class_names: class_names.Names
 
 
 def of_names(
@@ -46,7 +50,7 @@ def of_names(
     """
     import datasets
 
-    paths = sorted(paths)
+    paths = sorted(path for path in paths if pathlib.PurePosixPath(path).name not in _OF_SAVED)
     with tempfile.TemporaryDirectory() as directory:
         root = pathlib.Path(directory).resolve() / name.rstrip("/").rpartition("/")[2]
         root.mkdir()
@@ -74,7 +78,9 @@ def of_names(
                 f"Data set {name!r} is read by {builder.name!r}, and texts come from "
                 f"{', '.join(arrow_tables.BUILDERS)}; name files of these with data_files."
             )
-        return SplitFiles(builder.name, _options(builder.config), files)
+        features = builder.info.features or builder.config.__dict__.get("features")
+        names = class_names.of_info({"features": features.to_dict() if features else {}})
+        return SplitFiles(builder.name, _options(builder.config), files, names)
 
 
 def of_folder(folder: pathlib.Path, config: str | None = None, without: pathlib.Path | None = None) -> SplitFiles:

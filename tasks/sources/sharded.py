@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from limba.files import os_errors
-from tasks.sources import arrow_tables, blank_lines, chunks
+from tasks.sources import arrow_tables, blank_lines, chunks, class_names
 from tasks.sources import splits as splits_lib
 from tasks.sources.damaged_files import bad_lines, missing_columns
 from tasks.sources.remote_files import http_files
@@ -203,6 +203,21 @@ class ShardedSource(abc.ABC):
             return tables.names(0)
         except chunks.UNREADABLE as error:
             raise chunks.broken(tables.shards[0], 0, error, self._columns) from error
+
+    def class_names(self, split: str, column: str) -> tuple[str, ...]:
+        """The texts that the numbers of a column stand for, a ClassLabel or lists of it; () where nothing says so.
+
+        Of files that are elsewhere the first is looked at, of those here all.
+
+        Raises:
+          ValueError: if files give a number different names, or one is damaged.
+        """
+        tables = self._tables(self._part(split).split)
+        some = [shard for shard, file in enumerate(tables.shards) if shard == 0 or not file.is_remote]
+        found = {tables.shards[shard].name: tables.class_names(shard).get(column, ()) for shard in some}
+        names = {file: of_file for file, of_file in found.items() if of_file}
+        class_names.check_same(column, names)
+        return next(iter(names.values()), ())
 
     def _first_rows(self, split: str) -> arrow_tables.Beginning | None:
         tables, rows = self._open(split)

@@ -160,6 +160,11 @@ class Template:
         pairs = self.labels.items() if isinstance(self.labels, Mapping) else zip(self.labels, self.labels, strict=True)
         return {as_text(value): text for value, text in pairs}
 
+    @property
+    def numbered_labels(self) -> dict[int, str]:
+        """The labels of those values that are numbers."""
+        return {int(value): text for value, text in self._texts.items() if value.isdecimal()}
+
     def without_prompt(self) -> "Template":
         """Of the same columns, in their order, with nothing but a separator between them: for encoders."""
         fields = [f"{{{name}}}" for name in self._fields]

@@ -18,6 +18,7 @@ from limba.files import json_text
 from tasks.registry import Feature
 from tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
 from tasks.registry.steps import Step
+from tasks.sources import class_names
 from tasks.sources.sharded import ShardedSource
 from tasks.supervised.complete_rows import CompleteTemplate
 from tasks.supervised.instructions import few_shots
@@ -87,6 +88,10 @@ class Supervise(Step):
     def _read_first(self, source: ShardedSource, split: str) -> tuple[list[Finding], list[Example]]:
         """Findings about the first rows of a split, and the examples of the very first."""
         limit = ROWS_TO_CHECK[source.is_remote(split)]
+        if isinstance(self.format, Template) and self.format.labels is not None:
+            column = self.format.label_column
+            names = source.class_names(split, column)
+            class_names.check_numbers(column, names, self.format.numbered_labels, repr(split))
         counts: collections.Counter[str] = collections.Counter()
         first: list[Example] = []
         places: dict[str, str] = {}

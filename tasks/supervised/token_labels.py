@@ -24,9 +24,10 @@ from tasks.metrics.text_metrics import MetricFn
 from tasks.registry import Feature, Task, TaskRegistry, registering
 from tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
 from tasks.registry.steps import Step
-from tasks.sources import corpora
+from tasks.sources import class_names, corpora
 from tasks.sources.sharded import ShardedSource
 from tasks.supervised import row_preprocessor, supervised_tasks
+from tasks.supervised.cell_texts import plain_text
 from tasks.supervised.row_formats import record_of
 from tasks.vocabularies import LabelVocabulary, TokenizerVocabulary, Vocabulary, sentencepiece_models
 
@@ -54,8 +55,11 @@ class TokenDataset:
     splits: Mapping[str, str] | None = None
 
     def __post_init__(self):
-        if wrong := [label for label in LabelVocabulary(self.labels).labels if label.split() != [label]]:
-            raise ValueError(f"TokenDataset.labels has {wrong[0]!r}; labels of tokens have no blanks.")
+        if wrong := [x for x in LabelVocabulary(self.labels).labels if x != plain_text(x)]:
+            raise ValueError(
+                f"TokenDataset.labels has {wrong[0]!r}; labels of tokens have single blanks inside and no other "
+                f"space: write {plain_text(wrong[0])!r}."
+            )
 
     @property
     def metrics(self) -> list[MetricFn]:
@@ -86,6 +90,7 @@ class TokenDataset:
         return [(place, label) for place, label in zip(places, labels, strict=True) if 0 <= place < end]
 
     def _label(self, tag: Any) -> str:
+        tag = plain_text(tag) if isinstance(tag, str) else tag
         if tag in self.labels:
             return str(tag)
         if isinstance(tag, int) and not isinstance(tag, bool) and 0 <= tag < len(self.labels):
@@ -171,14 +176,20 @@ def register_token_task(
             **(supervised_tasks.of_token_types() if isinstance(opened, TokenizerVocabulary) else {}),
             "targets": Feature(labels, add_eos=False),
         },
-        postprocess_fn=_labels_of_words,
+        postprocess_fn=_LabelsOfWords(labels),
         metric_fns=dataset.metrics,
         shuffle_buffer_size=shuffle_buffer_size,
     )
 
 
-def _labels_of_words(answer: str, **unused: Any) -> list[str]:
-    return answer.split()
+@dataclasses.dataclass(frozen=True)
+class _LabelsOfWords:
+    """Divides an answer into labels."""
+
+    labels: LabelVocabulary
+
+    def __call__(self, answer: str, **unused: Any) -> list[str]:
+        return self.labels.split(answer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,7 +236,7 @@ class LabelTokens(Step):
                     placed[place] = labels.encode(label)[0]
                 inputs.append(row.ids)
                 targets.append(placed)
-                kept.append(" ".join(label for _, label in labelled).encode())
+                kept.append(labels.join(label for _, label in labelled).encode())
             if most is not None:
                 row_preprocessor.warn_of_cut(self.task, "inputs", np.array([row.length for row in read]), most)
             made: Columns = {
@@ -279,6 +290,8 @@ class LabelTokens(Step):
     def _first_words(self, source: ShardedSource, split: str) -> list[list[str]]:
         """The words of the very first of the rows that are checked."""
         limit = row_preprocessor.ROWS_TO_CHECK[source.is_remote(split)]
+        tags, labels = self.dataset.tags, self.dataset.labels
+        class_names.check_numbers(tags, source.class_names(split, tags), dict(enumerate(labels)), repr(split))
         first: list[list[str]] = []
         for number, (file, row, document) in enumerate(itertools.islice(source.numbered_documents(split), limit)):
             words, _ = self._words(document, f"row {row} (the first is 0) of {file}")

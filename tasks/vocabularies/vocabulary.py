@@ -190,9 +190,21 @@ class LabelVocabulary(Vocabulary):
     def _encode(self, s: str) -> list[int]:
         return [self._labels.index(s) + 1 if s in self._labels else 0]
 
+    @property
+    def separator(self) -> str:
+        """Stands between labels in a text: a blank, or a tab where a label has a blank itself."""
+        return "\t" if any(" " in label for label in self._labels) else " "
+
+    def join(self, labels: Iterable[str]) -> str:
+        """A text of labels, which `split` divides into them again."""
+        return self.separator.join(labels)
+
+    def split(self, text: str) -> list[str]:
+        return text.split(self.separator) if text else []
+
     def _decode(self, ids: Sequence[int]) -> str:
-        """The labels, with blanks between them; ids that are none are left out."""
-        return " ".join(self._labels[i - 1] for i in ids if 0 < i <= len(self._labels))
+        """The labels, with `separator` between them; ids that are none are left out."""
+        return self.join(self._labels[i - 1] for i in ids if 0 < i <= len(self._labels))
 
     def __repr__(self) -> str:
         return f"LabelVocabulary({list(self._labels)})"

@@ -273,6 +273,9 @@ def _labels(arguments: RunArguments, of_model: Sequence[str], corpus: Corpus, co
         raise ValueError(f"labels is {arguments.labels!r}; those of words are a list, in the order of their numbers.")
     if arguments.labels is not None:
         return arguments.labels
+    names = () if kind == NUMBER else class_names(arguments, corpus, column)
+    if names and {*names} <= {*of_model}:
+        return _named_labels(of_model, names, column, kind)
     if of_model and kind != NUMBER:
         is_numbered = kind == WORD_LABELS or any(_WHOLE.fullmatch(label) for label in of_model)
         numbers = {} if is_numbered else {str(number): label for number, label in enumerate(of_model)}
@@ -292,6 +295,8 @@ def _labels(arguments: RunArguments, of_model: Sequence[str], corpus: Corpus, co
         raise ValueError(f"The column {column!r} has {wrong!r}, which is not a number, and do_regression is true.")
     if kind == NUMBER or (kind == LABEL and arguments.do_regression is None and _are_numbers(corpus, list(seen))):
         return None
+    if names and all(isinstance(value, int) for value in seen):
+        return _named_labels(names, names, column, kind)
     if kind == WORD_LABELS and all(isinstance(value, int) for value in seen):
         return [str(number) for number in range(max(seen, default=0) + 1)]
     if kind == LABEL and arguments.script == script_names.CLASSES:
@@ -303,6 +308,45 @@ def _labels(arguments: RunArguments, of_model: Sequence[str], corpus: Corpus, co
             "least two. Give rows of others, or name the column with the labels (label_column_name)."
         )
     return labels
+
+
+def class_names(arguments: RunArguments, corpus: Corpus, column: str) -> tuple[str, ...]:
+    """The labels that the numbers of a column stand for, a ClassLabel of `datasets`; () where nothing says so.
+
+    The first split that is read says it.
+
+    Raises:
+      ValueError: if splits, or files of one, give a number different names.
+    """
+    from tasks.sources import class_names as of_files
+    from tasks.supervised import cell_texts
+
+    source = _open(corpus, (column,), ())
+    first, *others = script_data.used_splits(arguments)
+    names = source.class_names(first, column) or corpus.class_names.get(column, ())
+    if names:
+        of_others = {repr(split): source.class_names(split, column) or names for split in others}
+        of_files.check_same(column, {repr(first): names, **of_others})
+    return tuple(map(cell_texts.plain_text, names))
+
+
+def named_labels(names: Sequence[str]) -> dict[str, str]:
+    """Labels of rows whose column has numbers with names, or the names themselves."""
+    return {str(number): name for number, name in enumerate(names)} | {name: name for name in names}
+
+
+def _named_labels(labels: Sequence[str], names: Sequence[str], column: str, kind: str) -> Any:
+    """The labels, in their order, of numbers that have names.
+
+    Raises:
+      ValueError: for labels of words, whose numbers are places, if the order is another one.
+    """
+    if kind == LABEL:
+        return {label: label for label in labels} | named_labels(names)
+    from tasks.sources import class_names as of_files
+
+    of_files.check_numbers(column, tuple(names), dict(enumerate(labels)), "the data")
+    return list(labels)
 
 
 def _labels_of_other_splits(

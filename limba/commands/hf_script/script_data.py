@@ -34,6 +34,7 @@ class Corpus:
     Attributes:
       name: of the task.
       has_validation, has_test: whether it has these splits.
+      class_names: the texts of numbers by column, where the card of a folder says them.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Corpus:
     splits: Mapping[str, str] | None = None
     has_validation: bool = False
     has_test: bool = False
+    class_names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
 def task_name(corpus: str) -> str:
@@ -113,7 +115,8 @@ def find_whole(arguments: RunArguments) -> tuple[Corpus, list[str]]:
     from tasks.pretraining import masked_text
     from tasks.supervised import dataset_table
 
-    files: dict[str, list[str]] | None = None
+    files: Mapping[str, list[str]] | None = None
+    class_names: Mapping[str, tuple[str, ...]] = {}
     folder = arguments.dataset_name if arguments.benchmark is None else None
     given = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
     for split, file in given.items():
@@ -126,7 +129,7 @@ def find_whole(arguments: RunArguments) -> tuple[Corpus, list[str]]:
             "they were made of."
         )
     if folder is not None and Path(folder).expanduser().is_dir():
-        files = _files_of_folder(arguments, local_path(folder))
+        files, class_names = _files_of_folder(arguments, local_path(folder))
         name = local_path(folder).name
     elif any(given.values()):
         files = {
@@ -140,7 +143,7 @@ def find_whole(arguments: RunArguments) -> tuple[Corpus, list[str]]:
         if name == "*" or (arguments.is_finetuning and name in _SPLITS):
             name = first.parent.absolute().name
     if files is not None:
-        return Corpus(task_name(name), files), list(files)
+        return Corpus(task_name(name), files, class_names=class_names), list(files)
     if arguments.entry is not None:
         entry = dataset_table.find_dataset(arguments.entry)
         assert entry.splits is not None
@@ -151,8 +154,10 @@ def find_whole(arguments: RunArguments) -> tuple[Corpus, list[str]]:
     return Corpus(task_name(f"{dataset}_{config or ''}"), None, dataset, config), splits
 
 
-def _files_of_folder(arguments: RunArguments, folder: Path) -> dict[str, list[str]]:
-    """The files of a data set's folder by split, as the scripts find them."""
+def _files_of_folder(
+    arguments: RunArguments, folder: Path
+) -> tuple[Mapping[str, list[str]], Mapping[str, tuple[str, ...]]]:
+    """The files of a data set's folder by split, as the scripts find them, and the names that its card has."""
     from tasks.sources import dataset_layout
 
     found = dataset_layout.of_folder(folder, arguments.dataset_config_name, without=local_path(arguments.output_dir))
@@ -161,7 +166,7 @@ def _files_of_folder(arguments: RunArguments, folder: Path) -> dict[str, list[st
             f"README.md of {folder} says how its files are read, {dict(found.load_args)}, and `limba run` reads none "
             "so: name the files with train_file and validation_file, if they can be read without it."
         )
-    return {split: list(files) for split, files in found.files.items()}
+    return found.files, found.class_names
 
 
 def _unread(corpus: Corpus, splits: Sequence[str]) -> str:
@@ -365,11 +370,13 @@ def length_of_inputs(arguments: RunArguments, model: Any) -> dict[str, Any]:
 def measure_answers(arguments: RunArguments, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The task's metrics of the lines that `limba infer` writes; {} where the right answers are not all there."""
     from tasks.supervised import compared_answers, row_formats
+    from tasks.vocabularies import LabelVocabulary
 
     form = row_form(arguments)
     texts = [line["inputs"].get("targets_pretokenized", "") for line in lines]
     if arguments.answers == WORD_LABELS:
-        targets, predictions = [text.split() for text in texts], [line["prediction"].split() for line in lines]
+        split = LabelVocabulary(form.labels).split
+        targets, predictions = [split(text) for text in texts], [split(line["prediction"]) for line in lines]
         return {name: x for metric in form.metrics for name, x in metric(targets, predictions).items()}
     has_references = all("reference" in line["inputs"] for line in lines)
     if not has_references or row_formats.UNKNOWN in texts or not any(text.strip() for text in texts):

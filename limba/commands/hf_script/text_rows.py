@@ -36,7 +36,7 @@ def found(arguments: RunArguments) -> dict[str, Any]:
     """
     is_of_labels = arguments.script in script_names.OF_LABELS
     if arguments.is_finetuning:
-        return {}
+        return _labels_of_numbers(arguments)
     if not (is_of_labels or arguments.script == script_names.SUMMARIES):
         return encoder_rows.first_column(arguments)
     corpus = script_data.find(dataclasses.replace(arguments, label_column_name=_LABEL))
@@ -56,7 +56,16 @@ def found(arguments: RunArguments) -> dict[str, Any]:
         "As %s has it, %s is read and the answer is %r (text_column_name and label_column_name name others).",
         *(arguments.script, repr(keys["text_column_name"]), keys["label_column_name"]),
     )
-    return keys
+    return keys | _labels_of_numbers(dataclasses.replace(arguments, **keys))
+
+
+def _labels_of_numbers(arguments: RunArguments) -> dict[str, Any]:
+    """`labels` where the answers are numbers of a ClassLabel: a T5 writes the names."""
+    column = arguments.label_column_name
+    if column is None or arguments.labels is not None or arguments.entry is not None:
+        return {}
+    names = encoder_rows.class_names(arguments, script_data.find(arguments), column)
+    return {"labels": encoder_rows.named_labels(names)} if names else {}
 
 
 def _of_summaries(arguments: RunArguments, names: list[str]) -> dict[str, Any]:

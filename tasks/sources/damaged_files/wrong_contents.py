@@ -25,7 +25,7 @@ def find(shard: shards.Shard, builder: str | None) -> str | None:
     """What a local file is instead, and the remedy, as one or two sentences; None if the name fits.
 
     Args:
-      builder: the loader: "json", "text", "csv" or "parquet".
+      builder: the loader: "json", "text", "csv", "parquet" or "arrow".
     """
     if shard.is_remote:
         return None
@@ -48,6 +48,8 @@ def find(shard: shards.Shard, builder: str | None) -> str | None:
         if found is None:
             return f"It is not compressed: rename it without {suffix}."
         return f"It is a file of the format {found[1:]}: rename it, with {found} in place of {suffix}."
+    if builder == "arrow":
+        return None  # A stream of Arrow begins with no mark.
     if builder == "parquet":
         if found == ".parquet":
             return None if end == begin[:4] else "Its end is missing. Copy or download the file again."

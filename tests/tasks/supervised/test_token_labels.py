@@ -204,9 +204,33 @@ def test_what_is_wrong_with_a_task_is_said(task, vocabulary, tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps(ROWS[0]) + "\n" + json.dumps(ROWS[0] | {"tags": ["O"]}) + "\n")
     with pytest.raises(ValueError, match=r"Task 'test_names', row 1 \(the first is 0\) of .*rows.jsonl: there are 4"):
         _examples(task, 12)
-    with pytest.raises(ValueError, match="'B PER'; labels of tokens have no blanks"):
-        supervised.TokenDataset(["O", "B PER"])
+    for wrong in ("B-JOB\tTITLE", " B-PER", "B-A  B"):
+        with pytest.raises(ValueError, match="labels of tokens have single blanks inside and no other space: write"):
+            supervised.TokenDataset(["O", wrong])
     of_labels = LabelVocabulary(LABELS)
     for vocabulary_, words in ((of_labels, "give a tokenizer.json, a Sent"), (vocabulary, "has no data")):
         with pytest.raises(ValueError, match=words):
             supervised.register_token_task("test_none", supervised.TokenDataset(LABELS), vocabulary=vocabulary_)
+
+
+def test_labels_may_have_blanks(tmp_path, vocabulary):
+    """Then a tab stands between them; a label of the data with two blanks is meant as that with one."""
+    labels = ["O", "B-Job Title", "I-Job Title"]
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(ROWS[0] | {"tags": ["B-Job Title", "I-Job  Title", "O", "O"]}) + "\n")
+    task = supervised.register_token_task(
+        "test_titles", supervised.TokenDataset(labels), data_files={"train": str(file)}, vocabulary=vocabulary
+    )
+    try:
+        (example,) = _examples(task, 12)
+        text = "B-Job Title\tI-Job Title\tO\tO"
+        assert example["targets"].tolist() == [0, 2, 3, 0, 1, 0, 1, 0]
+        assert example["targets_pretokenized"] == text.encode()
+        decoded = LabelVocabulary(labels).decode(example["targets"].tolist())
+        assert decoded == text and task.postprocess_fn(decoded) == text.split("\t")
+        assert task.postprocess_fn("") == []
+        (_, of_kinds) = supervised.TokenDataset(labels).metrics
+        scores = of_kinds([text.split("\t")], [["B-Job Title", "O", "O", "O"]])
+        assert scores["entity_precision"] == 0 and "Job_Title_f1" in scores
+    finally:
+        TaskRegistry.remove("test_titles")

@@ -1,6 +1,7 @@
 """`limba run` with an encoder on rows with labels: run_glue.py's, run_classification.py's and run_ner.py's commands."""
 
 import csv
+import dataclasses
 import json
 import random
 import types
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from convert.model_files import any_format
-from limba.commands.hf_script import command, encoder_rows, script_data
+from limba.commands.hf_script import command, encoder_rows, script_data, text_rows
 from limba.gin_config.hf_keys.script_keys import from_values
 from tasks import registry
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
@@ -61,7 +62,7 @@ def here(tmp_path_factory):
                 csv.writer(file).writerows([("sentence1", "sentence2", "label"), *texts])
         with (root / f"words_{split}.json").open("w") as file:
             for row in rows:
-                tags = [{"w5": "B-X", "w6": "B-Y"}.get(word, "O") for word in row]
+                tags = [{"w5": "B-X", "w6": "B-Big Y"}.get(word, "O") for word in row]
                 file.write(json.dumps({"tokens": row, "ner_tags": tags}) + "\n")
     yield root
     gin.clear_config()
@@ -139,7 +140,7 @@ def test_labels_of_words_are_learned(here):
     out = here / "words"
     keys = {"task_name": "ner", "load_best_model_at_end": True, "metric_for_best_model": "eval_f1"}
     _run(here, output_dir=out, **_files(here, "words", "json"), **TRAINING | keys, return_entity_level_metrics=True)
-    given = [line.split() for line in (out / "predictions.txt").read_text().splitlines()]
+    given = [line.split("\t") for line in (out / "predictions.txt").read_text().splitlines()]
     wanted = [json.loads(line)["ner_tags"] for line in (here / "words_validation.json").read_text().splitlines()]
     pairs = [pair for both in zip(wanted, given, strict=True) for pair in zip(*both, strict=True)]
     results = _results(out)
@@ -151,7 +152,7 @@ def test_labels_of_words_are_learned(here):
     assert json.loads((out / "trainer_state.json").read_text())["best_metric"] == results["eval_overall_f1"]
     config = json.loads((out / "config.json").read_text())
     assert config["architectures"] == ["BertForTokenClassification"]
-    assert config["id2label"] == {"0": "B-X", "1": "B-Y", "2": "O"}
+    assert config["id2label"] == {"0": "B-Big Y", "1": "B-X", "2": "O"}
 
 
 @pytest.fixture
@@ -242,6 +243,8 @@ def test_which_columns_and_labels_are_read(here, rows, capsys):
         assert "tokens = 'tokens'" in text and f"tags = '{tags}'" in text and "LABELS = ['B-X', 'O']" in text
     text = composed({"sentence1": "w5", "sentence2": "w6", "label": 1}, task_name="mrpc")
     assert "entry = 'glue_mrpc'" in text and "LABELS = ['not_equivalent', 'equivalent']" in text
+    text = composed(WORDS | {"ner_tags": ["O", "B-Job Title"]}, task_name="ner")
+    assert "LABELS = ['B-Job Title', 'O']" in text
     text = composed(WORDS, label_all_tokens=True)
     assert "all_pieces = True" in text and "tags = 'ner_tags'" in text
     assert "tags = 'labels'" in composed({"tokens": ["w5"], "labels": ["O"]}, {"tokens": ["w5"], "labels": ["B-X"]})
@@ -295,3 +298,77 @@ def test_columns_that_run_glue_takes_for_a_pair_are_named(tmp_path, caplog, colu
     corpus = script_data.find_whole(arguments)[0]
     assert encoder_rows._columns(arguments, corpus, "train") == (text, "label", "label")
     assert (f"the text is {text!r}, of {[*columns, 'label']}" in caplog.text) is is_named
+
+
+def _class_labels(folder, names):
+    """A table of `datasets` whose columns `tags` and `label` are numbers with names."""
+    import datasets
+
+    label = datasets.ClassLabel(names=names)
+    words = {"tokens": datasets.Sequence(datasets.Value("string")), "tags": datasets.Sequence(label)}
+    features = datasets.Features({"text": datasets.Value("string"), **words, "label": label})
+    rows = {"text": ["w5 w6"] * 2, "tokens": [["w5", "w6"]] * 2, "tags": [[0, 1], [1, 0]], "label": [0, 1]}
+    folder.mkdir()
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(str(folder / "rows.parquet"))
+    return folder / "rows.parquet"
+
+
+def _of_rows(arguments, labels=()):
+    head = types.SimpleNamespace(class_name="BertForSequenceClassification", is_number=False)
+    network = types.SimpleNamespace(max_positions=24)
+    model = types.SimpleNamespace(network=network, labels=labels, head=head, tokenizer_length=24, path="m")
+    if labels:
+        head.class_name = arguments.row_answers.network or "SequenceClassifier"
+    return encoder_rows.found(arguments, model)
+
+
+BY_NUMBER = {"0": "O", "1": "B-X", "2": "B-Y"}
+
+
+@pytest.mark.parametrize("how", ["parquet", "card"])
+def test_the_labels_of_numbers_are_their_names(tmp_path, how):
+    """ClassLabel of `datasets`: all names are labels, in their order, also those that no row has."""
+    names = [*BY_NUMBER.values()]
+    if how == "parquet":
+        data = {"train_file": str(_class_labels(tmp_path / "a", names))}
+    else:
+        data = {"dataset_name": str(tmp_path)}
+        row = {"text": "w5", "tokens": ["w5", "w6"], "tags": [0, 1], "label": 0}
+        lines = json.dumps(row) + "\n" + json.dumps(row | {"label": 1}) + "\n"
+        (tmp_path / "train.jsonl").write_text(lines)
+        feature = {"names": names, "_type": "ClassLabel"}
+        features = {"tags": {"feature": feature, "_type": "Sequence"}, "label": feature}
+        features |= {"text": {"dtype": "string", "_type": "Value"}}
+        features |= {"tokens": {"feature": features["text"], "_type": "Sequence"}}
+        (tmp_path / "dataset_infos.json").write_text(json.dumps({"default": {"features": features}}))
+    keys = {"model_name_or_path": "m", "output_dir": "o", "do_train": True, **data}
+    words = from_values(keys | {"script": "run_ner", "label_column_name": "tags"})[0]
+    assert _of_rows(words)["labels"] == names
+    classes = from_values(keys | {"script": "run_glue", "text_column_names": "text"})[0]
+    found = _of_rows(classes)["labels"]
+    assert found == {**BY_NUMBER, **{name: name for name in names}}
+    assert encoder_rows.label_names(
+        dataclasses.replace(classes, label_column_name="label", labels=found, answers="label")
+    ) == tuple(names)
+    # A T5 writes the names.
+    of_t5 = from_values(keys | {"text_column_name": "text", "label_column_name": "label"})[0]
+    assert text_rows.found(of_t5)["labels"] == found
+    assert text_rows.found(dataclasses.replace(of_t5, labels={"0": "a", "1": "b", "2": "c"})) == {}
+
+
+def test_numbers_with_other_names_are_refused(tmp_path):
+    train, swapped = (
+        str(_class_labels(tmp_path / name, names)) for name, names in (("a", ["O", "B-X"]), ("b", ["B-X", "O"]))
+    )
+    keys = {"model_name_or_path": "m", "output_dir": "o", "train_file": train, "validation_file": swapped}
+    for more in ({"script": "run_ner", "label_column_name": "tags"}, {"script": "run_glue"}):
+        arguments = from_values(keys | more | {"do_train": True, "do_eval": True})[0]
+        with pytest.raises(ValueError, match="mean 0 'O', 1 'B-X' in 'train' and 0 'B-X', 1 'O' in 'validation'"):
+            _of_rows(arguments)
+    # A trained model has its own order: numbers of rows are mapped by name, or refused where they are places.
+    asked = from_values({**keys, "do_eval": True, "script": "run_glue", "text_column_names": "text"})[0]
+    corpus = script_data.find_whole(asked)[0]
+    labels = encoder_rows._labels(asked, ("O", "B-X"), corpus, "label", "label")
+    assert labels == {"O": "O", "B-X": "B-X", "0": "B-X", "1": "O"}
+    with pytest.raises(ValueError, match="number 0 of the column 'tags' is 'B-X' in the data"):
+        encoder_rows._labels(asked, ("O", "B-X"), corpus, "tags", "word_labels")
