@@ -13,7 +13,7 @@ from convert.families import byt5, heads
 from convert.families.config_files import default_networks, new_network, t5_config
 from convert.families.heads import Head
 from convert.families.networks import Network
-from convert.families.table import find_encoder, find_t5
+from convert.families.table import encoder_families, find_encoder, find_t5
 from convert.model_files import (
     any_format,
     encoder_files,
@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 # Of transformers' VERY_LARGE_INTEGER, which stands for no length.
 _ENDLESS = 10**29
+# Rows of an embedding without a token, up to a multiple of which sizes are padded: 32,128 for T5's 32,100.
+_PADDING = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,20 +288,39 @@ def default_config(model_type: str, tokenizer: str | None, overrides: str = "") 
       FileNotFoundError: if there is no such tokenizer.
       ValueError: if none is given, or a network from scratch cannot be of this type.
     """
-    content = default_networks.content(model_type) | default_networks.parsed(overrides)
+    overridden = default_networks.parsed(overrides)
+    content = default_networks.content(model_type) | overridden
     if tokenizer is None:
         raise ValueError(f"model_type is {model_type!r}, and a network from scratch needs a tokenizer: tokenizer_name.")
     file = hf_tokenizer.temporary_file(json_text.dumps(content).encode(), "config.json")
-    if not any_format.has_decoder(file):
+    cure: dict[str, int] = {}
+    if any_format.has_decoder(file):
+        vocabulary = t5_vocabularies.of_folder(file.parent, _hints(tokenizer, (), learns_sentinels=True))
+        assert vocabulary is not None  # The hints name it.
+        tokens = added_sentinels.of_new_network(vocabulary)["vocab_size"]
+    else:
         given = encoder_vocabularies.of_new_network(file, ModelHints(vocab=str(_local_tokenizer(tokenizer))))
         assert given is not None  # The hints name it.
-        content["vocab_size"] = max(content["vocab_size"], tokenizer_folder.describe(given[0])["vocab_size"])
+        tokens = tokenizer_folder.describe(given[0])["vocab_size"]
+        content["vocab_size"] = max(content["vocab_size"], tokens)
+        defaults = [family.default_pad_id for family in encoder_families().values() if family.model_type == model_type]
+        if max(defaults) >= tokens:  # ModernBERT's is a row near the end of its embedding.
+            cure["pad_token_id"] = tokenizer_folder.special_ids(given[0])["pad"]
         file.write_text(json_text.dumps(content), "utf-8")
     logger.info(
         "The network is that of transformers' %s by default, from scratch, with %d rows in the embedding; config_name "
         "names another one.",
         *(model_type, content["vocab_size"]),
     )
+    cure |= {"vocab_size": tokens}
+    unused = content["vocab_size"] - tokens
+    if unused >= _PADDING and "vocab_size" not in overridden:
+        logger.warning(
+            "The tokenizer has %s tokens: %s of the %s rows of the embedding are never used, as in transformers' "
+            "script. For a smaller network write --config_overrides %s.",
+            *(f"{tokens:,}", f"{unused:,}", f"{content['vocab_size']:,}"),
+            ",".join([*filter(None, [overrides]), *(f"{key}={value}" for key, value in cure.items())]),
+        )
     return file
 
 

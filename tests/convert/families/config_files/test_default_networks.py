@@ -8,6 +8,7 @@ from transformers import CONFIG_MAPPING
 from convert import starting_model
 from convert.families.config_files import default_networks, encoder_config, t5_config
 from convert.families.table import encoder_families
+from tests.convert import vocabularies
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 
 
@@ -41,6 +42,27 @@ def test_the_embedding_has_a_row_for_each_token(tmp_path, monkeypatch):
         assert json.loads(file.read_text())["vocab_size"] == expected
         network = starting_model.open_model(None, str(file), str(tmp_path)).encoder
         assert (network.vocab_size, network.num_layers, network.max_positions) == (expected, 12, 510)
+
+
+@pytest.mark.parametrize("kind", ["t5", *default_networks._OF_ENCODERS])
+def test_rows_without_a_token_are_named_with_the_cure(tmp_path, caplog, kind):
+    if kind == "t5":
+        tokenizer, tokens = vocabularies.train(tmp_path / "spiece.model"), vocabularies.NUM_PIECES + 100
+    else:
+        tokenizer = write_tokenizer(tmp_path / "tokenizer.json", SPECIAL_TOKENS).parent
+        tokens = len(json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"])
+    rows = default_networks.content(kind)["vocab_size"]
+    cure = f"{'pad_token_id=0,' if kind == 'modernbert' else ''}vocab_size={tokens}"
+    starting_model.default_config(kind, str(tokenizer), "initializer_factor=1.0" if kind == "t5" else "")
+    said = f"has {tokens:,} tokens: {rows - tokens:,} of the {rows:,} rows of the embedding are never used"
+    given = "initializer_factor=1.0," if kind == "t5" else ""
+    assert said in caplog.text and f"--config_overrides {given}{cure}.\n" in caplog.text
+    caplog.clear()
+    file = starting_model.default_config(kind, str(tokenizer), cure)
+    model = starting_model.open_model(None, str(file), str(tokenizer))
+    assert model.network.vocab_size == tokens and "never used" not in caplog.text
+    starting_model.default_config(kind, str(tokenizer), f"vocab_size={tokens + 500}")
+    assert "never used" not in caplog.text  # It was asked for.
 
 
 def test_overrides_of_the_defaults(tmp_path):
