@@ -34,6 +34,7 @@ from limba.gin_config import (
     model_file,
     moved_files,
     operative_text,
+    other_files,
     t5x_files,
     t5x_names,
 )
@@ -92,6 +93,8 @@ def _remote(url: str) -> str | None:
 def _open_gin_file(name: str) -> IO[str]:
     found = _locate(name)
     if isinstance(found, Path):
+        if what := other_files.named(name):
+            raise GinError(f"{name} is no gin file: {what}")
         return _GinText(str(found), untrusted_files.read_text(found, _MOST_BYTES))
     return _GinText(name, found or "")
 
@@ -116,6 +119,8 @@ class _GinText(io.StringIO):
         if unreadable := _UNREADABLE.search(text):
             what = "a null byte" if unreadable[0] == "\0" else f"half of a character, {unreadable[0]}"
             raise GinError(f"the line has {what}.", [(name, text.count("\n", 0, unreadable.start()) + 1)])
+        if what := other_files.described(name, text):
+            raise GinError(f"{name} is no gin file: {what}")
         if name in self._open:
             first, *chain = [*self._open[self._open.index(name) :], name]
             raise GinError(f"{first} includes {', which includes '.join(chain)}. Remove one of these lines.")

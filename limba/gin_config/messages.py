@@ -26,6 +26,8 @@ _UNIMPORTED = re.compile(r"'(\w+)' was not provided by an import statement")
 _MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 # Of a file on Linux; the system refuses to look for a longer one.
 _LONGEST_NAME = 255
+# Of a model on the hub; a gin file has an ending.
+_ON_HUB = re.compile(r"[\w-]+/[\w.-]*[\w-](?<!\.gin)", re.ASCII)
 _MISSING_FILE = re.compile(r"Unable to open file: (\S+)\. ")
 _NAME = re.compile(r"[a-z_]\w*(?:[./][a-z_]\w*)*", re.ASCII | re.IGNORECASE)
 _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
@@ -168,6 +170,12 @@ def missing_file(name: str) -> str:
                 "name the gin file runs/NAME/model.gin."
             )
         return f"{name} is a folder; name a gin file{f', such as {inside[0]}' if inside else ''}."
+    parent = Path(name).parent
+    if _ON_HUB.fullmatch(name) and not (parent.is_dir() or (REPOSITORY / parent).is_dir() or parent.name == "t5x"):
+        message += (
+            f" A model on the hub becomes a run by `limba convert from-hf {name} runs/NAME`, and its gin file is "
+            "runs/NAME/model.gin."
+        )
     folder = Path(name).parent
     of_run = folder / "run" / Path(name).name  # in an output folder of `limba run`
     if of_run.is_file():
