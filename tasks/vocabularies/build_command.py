@@ -24,6 +24,7 @@ _KINDS_OF_FLAGS = {
     "character_coverage": ("sentencepiece", "wordpiece"),
     "lowercase": ("wordpiece",),
     "keep_accents": ("wordpiece",),
+    "drop_vowel_signs": ("wordpiece",),
 }
 
 
@@ -82,6 +83,8 @@ def _parser() -> argparse.ArgumentParser:
     only.add_argument("--lowercase", action="store_true", default=None, help="read all text in lower case")
     accents = "whether ș and s are two letters (they are)"
     only.add_argument("--keep_accents", action=argparse.BooleanOptionalAction, help=accents)
+    signs = "with --no-keep_accents: drop vowel signs of Hindi, Thai, Arabic, Hebrew … too, which is refused without it"
+    only.add_argument("--drop_vowel_signs", action="store_true", default=None, help=signs)
     return parser
 
 

@@ -17,8 +17,10 @@ NORMALIZATIONS: Mapping[str, Callable[[str], str]] = {
     "none": lambda text: text,
 }
 # Below this share of a text its changes are a trace, such as the dots of an ellipsis.
-_TRACE = 1e-4
-_MOST_SHOWN = 5
+TRACE = 1e-4
+_MOST_SHOWN = 8
+# ZWNJ and ZWJ, which divide and join the letters of a word in Persian and Indian languages.
+JOINERS = "\u200c\u200d"
 
 
 def normalized(vocabulary: Any, text: str) -> str:
@@ -90,14 +92,51 @@ def _read_as(normalize: Callable[[str], str], character: str) -> str:
     return " " if not alone and normalize(f"a{character}b") == "a b" else alone
 
 
-def describe(found: Mapping[str, str], counts: Mapping[str, int]) -> str:
-    """As "3,000 of 90,000 characters (3.3%) are read as others: '，' as ',' 2,000 times, …"; "" for a trace."""
+def describe(found: Mapping[str, str], counts: Mapping[str, int], trace: float = TRACE) -> str:
+    """As "3,000 of 90,000 characters (3.3%), 2 kinds, are read as others: '，' (U+FF0C) as ',' 2,000 times; …".
+
+    "" for no more than a share of `trace`; the joiners of Persian and Indian words are said however rare they are.
+    """
     number, total = sum(counts[c] for c in found), sum(counts.values())
-    if number <= _TRACE * total:
+    if number <= trace * total:
+        found = {c: read_as for c, read_as in found.items() if c in JOINERS}
+        number = sum(counts[c] for c in found)
+    if not number:
         return ""
     ordered = sorted(found, key=lambda c: (-counts[c], c))
-    shown = [f"{c!r} as {found[c]!r} {counts[c]:,} time{'s' * (counts[c] != 1)}" for c in ordered[:_MOST_SHOWN]]
-    more = ["…"] if len(ordered) > _MOST_SHOWN else []
+    shown = [f"{_shown(c, found[c])} {counts[c]:,} time{'s' * (counts[c] != 1)}" for c in ordered[:_MOST_SHOWN]]
+    more = [f"{len(ordered) - _MOST_SHOWN:,} more kinds"] if len(ordered) > _MOST_SHOWN else []
+    kinds = f"{len(ordered):,} kind{'s' * (len(ordered) != 1)}"
+    share = f"{number:,} of {total:,} characters ({number / total:.2g} of all), {kinds},"
     are = "is" if number == 1 else "are"
-    share = f"{number:,} of {total:,} characters ({number / total:.2g} of all)"
-    return f"{share} {are} read as others: {', '.join([*shown, *more])}"
+    what = "read as others" if any(found.values()) else "dropped"
+    return f"{share} {are} {what}: {'; '.join([*shown, *more])}"
+
+
+def code_point(character: str) -> str:
+    """As U+093F DEVANAGARI VOWEL SIGN I; of a character that stands alone as 'é' (U+00E9)."""
+    code = f"U+{ord(character):04X}"
+    if unicodedata.category(character)[0] in "LNPS":
+        return f"{character!r} ({code})"
+    return f"{code} {unicodedata.name(character, '')}".rstrip()
+
+
+def _shown(character: str, read_as: str) -> str:
+    return f"{code_point(character)} as {read_as!r}" if read_as else f"{code_point(character)} dropped"
+
+
+def without_marks(normalize: Callable[[str], str], characters: Iterable[str]) -> dict[str, str]:
+    """The characters that lose a mark, or are one that is dropped, and what is left; case does not matter.
+
+    These are accents, and the vowel signs and points of scripts in which they are letters.
+    """
+    found = {}
+    for character in characters:
+        before, after = (unicodedata.normalize("NFD", text.lower()) for text in (character, normalize(character)))
+        if sum(map(_is_mark, after)) < sum(map(_is_mark, before)):
+            found[character] = unicodedata.normalize("NFC", normalize(character))
+    return found
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character).startswith("M")

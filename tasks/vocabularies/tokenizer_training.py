@@ -19,6 +19,8 @@ _CONFIG = "tokenizer_config.json"
 # A piece is worth an id if it is seen more than once.
 _MIN_FREQUENCY = 2
 _PREFIX = "##"
+# Scripts whose marks are accents: a word without them is the same word, misspelt. COMBINING marks have no letter.
+_WITH_ACCENTS = ("LATIN", "GREEK", "CYRILLIC", "COMBINING")
 # Longer words are [UNK], which bounds the time for a text. The library's 100 is too short where words have no blanks
 # between them: a clause of Thai, Lao, Khmer or Burmese is a word.
 _MOST_CHARACTERS = 1000
@@ -31,6 +33,7 @@ def train_wordpiece(
     vocab_size: int = 32128,
     lowercase: bool = False,
     keep_accents: bool = True,
+    drop_vowel_signs: bool = False,
     character_coverage: float | None = None,
     overwrite: bool = False,
 ) -> pathlib.Path:
@@ -42,6 +45,7 @@ def train_wordpiece(
       vocab_size: with the five special tokens, a multiple of 128.
       lowercase: read all text in lower case, as the uncased BERT.
       keep_accents: whether ș and s are two letters.
+      drop_vowel_signs: without accents drop also the marks of scripts in which they are vowels and letters.
       character_coverage: share of the text's characters that get a token; words with others are [UNK]. None is as of
         `sentencepiece_models.train_vocabulary`.
       overwrite: replace files that are there; runs that were trained with them cannot resume without them.
@@ -49,7 +53,7 @@ def train_wordpiece(
     Raises:
       FileExistsError: if a file is there, without `overwrite`.
       ValueError: for a size that is not a multiple of 128, another name than tokenizer.json, or a corpus that is too
-        small for the size or has more characters.
+        small for the size or has more characters; for vowel signs that `keep_accents` drops and nothing asked for.
       OSError: if the corpus cannot be read, or `out` not be written.
     """
     from tokenizers import decoders, normalizers, trainers
@@ -62,9 +66,13 @@ def train_wordpiece(
     lines = text.lines(characters, before)
     print(f"training WordPiece on {len(lines):,} lines", file=sys.stderr)
     alphabet = alphabets.alphabet(characters.counts, character_coverage)
-    _say_dropped(before, normalizer.normalize_str)
+    about = "BERT's vocabularies do so too (--kind bpe keeps all)"
     if not keep_accents:
-        _say_stripped(before, normalizer.normalize_str)
+        about = "--no-keep_accents and BERT's uncased vocabularies do so (--keep_accents keeps marks, --kind bpe all)"
+        if not drop_vowel_signs:
+            _check_marks(before, normalizer.normalize_str)
+    # Of what was asked for a trace is said too: й and ї are no accented и and і.
+    _say_normalized(before, normalizer.normalize_str, about, normalization.TRACE if keep_accents else 0)
 
     def train(size: int, first_tokens: Sequence[str]) -> dict[str, int]:
         tokenizer = _wordpiece({}, normalizer)
@@ -138,7 +146,9 @@ def train_bpe(
             f"{training_text.round_up(len(bytes_) + len(SPECIAL_TOKENS))} or more."
         )
     file = _choose_file(out, overwrite)
-    lines = text.lines()
+    before = alphabets.Characters(normalization.NORMALIZATIONS["none"])
+    lines = text.lines(before)
+    _say_normalized(before, normalizers.NFC().normalize_str, "texts are in Unicode's form NFC")
     print(f"training byte-level BPE on {len(lines):,} lines", file=sys.stderr)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
@@ -163,24 +173,27 @@ def _stands_alone(character: str) -> bool:
     return alphabets.script_of(character) == "CJK"
 
 
-def _say_dropped(before: alphabets.Characters, normalize: Callable[[str], str]) -> None:
-    """Prints which characters but marks are left out, such as the joiners of Persian and Indian words."""
-    counts = {c: n for c, n in before.counts.items() if not unicodedata.category(c).startswith("M")}
-    dropped = {c: read_as for c, read_as in normalization.changed(normalize, counts).items() if not read_as}
-    if said := normalization.describe(dropped, before.counts):
-        print(f"normalized: {said}; BERT's vocabularies do so too (--kind bpe keeps all)", file=sys.stderr)
+def _say_normalized(
+    before: alphabets.Characters, normalize: Callable[[str], str], about: str, trace: float = normalization.TRACE
+) -> None:
+    """Prints which characters a normalization drops or changes; capitals in lower case were asked for."""
+    changed = normalization.changed(lambda text: normalize(text).strip(), before.counts)
+    changed = {c: read_as for c, read_as in changed.items() if read_as != c.lower()}
+    if said := normalization.describe(changed, before.counts, trace):
+        print(f"normalized: {said}; {about}", file=sys.stderr)
 
 
-def _say_stripped(before: alphabets.Characters, normalize: Callable[[str], str]) -> None:
-    """Prints which letters become others without their marks: й and ї are no accented и and і."""
-    changed = {}
-    for letter, count in before.counts.items():
-        base = unicodedata.normalize("NFD", letter)[0]
-        if base != letter and normalize(base) == normalize(letter):
-            changed[f"{letter} → {base}"] = count
-    if changed:
-        shown = ", ".join(sorted(changed, key=lambda change: -changed[change])[:8])
-        print(f"warning: --no-keep_accents makes {len(changed)} letters others: {shown}", file=sys.stderr)
+def _check_marks(before: alphabets.Characters, normalize: Callable[[str], str]) -> None:
+    """Raises ValueError if a normalization drops marks that are letters of words: vowels of Hindi, Thai, Hebrew …"""
+    lost = normalization.without_marks(normalize, before.counts)
+    letters = {c: rest for c, rest in lost.items() if alphabets.script_of(c) not in _WITH_ACCENTS}
+    if said := normalization.describe(letters, before.counts):
+        scripts = ", ".join(sorted({alphabets.script_of(c).capitalize() for c in letters}))
+        raise ValueError(
+            f"--no-keep_accents is for accents of Latin, Greek and Cyrillic letters, and the text has {scripts}, where "
+            f"marks are vowels and letters: {said}. Words that differ in them would be one. Leave --no-keep_accents "
+            "out, or add --drop_vowel_signs if that is meant."
+        )
 
 
 def _check_trained(vocab: dict[str, int], vocab_size: int, split: str) -> None:

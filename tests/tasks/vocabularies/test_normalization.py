@@ -41,7 +41,10 @@ def _build(corpus, folder, *flags):
 
 def test_the_command_says_what_is_normalized(corpus, tmp_path, capsys):
     out = _build(corpus, tmp_path)
-    said = "2,020 of 26,000 characters (0.078 of all) are read as others: '，' as ',' 2,000 times, '！' as '!' 20 times"
+    said = (
+        "2,020 of 26,000 characters (0.078 of all), 2 kinds, are read as others: '，' (U+FF0C) as ',' 2,000 times; "
+        "'！' (U+FF01) as '!' 20 times"
+    )
     assert f"normalized: {said}; T5's and mT5's do so too (--normalization none keeps all)\n" in capsys.readouterr().err
     assert check_vocabulary.main([str(out), "--data_files", corpus]) == 0
     assert f"normalized: {said}\n" in capsys.readouterr().out
@@ -89,3 +92,44 @@ def test_a_joiner_is_read_as_a_blank_and_said_so(corpus, tmp_path):
         functools.partial(normalization.by_sentencepiece, opened), "\u200c\u200d\u200fa\u00ad，"
     )
     assert read_as == {"\u200c": " ", "\u200f": " ", "，": ","}
+
+
+def test_what_is_said_of_changes():
+    counts = {"a": 10**6, "\u093f": 900, "\u200c": 3, "ﬁ": 7, **{chr(0x3041 + i): 20 for i in range(10)}}
+    found = {c: "" for c in counts if c not in "aﬁ\u200c"}
+    kinds = (
+        "1,100 of 1,001,110 characters (0.0011 of all), 11 kinds, are dropped: U+093F DEVANAGARI VOWEL SIGN I dropped"
+    )
+    assert normalization.describe(found, counts).startswith(f"{kinds} 900 times; 'ぁ' (U+3041) dropped 20 times; ")
+    assert normalization.describe(found, counts).endswith("; 3 more kinds")
+    # A trace is nothing, but for a joiner, of which each is a word that falls apart.
+    assert normalization.describe({"ﬁ": "fi"}, counts) == ""
+    said = "(3e-06 of all), 1 kind, are read as others: U+200C ZERO WIDTH NON-JOINER as ' ' 3 times"
+    assert normalization.describe({"ﬁ": "fi", "\u200c": " "}, counts) == f"3 of 1,001,110 characters {said}"
+
+
+# What becomes of the joiners of Persian and Hindi words: docs/data.md has this table.
+JOINED = ("می\u200cخواهم", "क्\u200dष")
+
+
+@pytest.mark.parametrize(
+    ("flags", "kept"),
+    [
+        ([], ["می خواهم", JOINED[1]]),
+        (["--normalization", "none"], [*JOINED]),
+        (["--kind", "wordpiece"], ["میخواهم", "क्ष"]),
+        (["--kind", "bpe"], [*JOINED]),
+    ],
+)
+def test_joiners_in_all_kinds_of_vocabularies(tmp_path, capsys, flags, kept):
+    """Those that are dropped or changed are said, however rare they are."""
+    lines = [*vocabularies.sentences(3000), *[" ".join(JOINED)] * 2]
+    file = tmp_path / "corpus.jsonl"
+    file.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines), encoding="utf-8")
+    out = tmp_path / ("tokenizer.json" if "--kind" in flags else "spiece.model")
+    build_command.main(["--data_files", str(file), "--vocab_size", "384", "--out", str(out), *flags])
+    opened = sentencepiece_models.open_vocabulary(str(out))
+    assert [opened.decode(opened.encode(word)) for word in JOINED] == kept
+    said = capsys.readouterr().err
+    assert ("U+200C ZERO WIDTH NON-JOINER" in said) == (kept[0] != JOINED[0])
+    assert ("U+200D ZERO WIDTH JOINER" in said) == (kept[1] != JOINED[1])

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
 import unicodedata
@@ -174,4 +175,51 @@ def test_wordpiece_of_scripts_without_blanks_and_with_joiners(tmp_path, capsys):
         str(tokenizer_training.train_wordpiece(source, tmp_path / "tokenizer.json", vocab_size=256))
     )
     assert [vocabulary.decode(vocabulary.encode(clause)) for clause in clauses] == clauses
-    assert "read as others: '\\u200c' as '' 120 times; BERT's" in capsys.readouterr().err
+    assert "dropped: U+200C ZERO WIDTH NON-JOINER dropped 120 times; BERT's" in capsys.readouterr().err
+
+
+# A word of each script, with a mark that BERT's strip_accents drops.
+WITH_SIGNS = {
+    "Devanagari": "हिन्दुस्तान",
+    "Bengali": "বাংলাদেশু",
+    "Tamil": "தமிழ்",
+    "Telugu": "తెలుగు",
+    "Sinhala": "සිංහල",
+    "Thai": "ภาษาไทยที่",
+    "Lao": "ພາສາລາວທີ່",
+    "Khmer": "ភាសាខ្មែរ",
+    "Myanmar": "မြန်မာစကားကို",
+    "Tibetan": "བོད་སྐད",
+    "Arabic": "مُحَمَّد",
+    "Hebrew": "שָׁלוֹם",
+    "Hiragana": "がくせいだ",
+}
+
+
+@pytest.mark.parametrize("script", WITH_SIGNS)
+def test_vowel_signs_are_dropped_only_if_asked_for_twice(script, tmp_path, write_jsonl, capsys):
+    rows = [{"text": f"{WITH_SIGNS[script]} ana {letter}"} for letter in "abcdefghijklmnop" * 20]
+    corpus = corpora.HuggingFaceSource({"train": write_jsonl(tmp_path / "rows.jsonl", rows)})
+
+    def build(**options):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        return tokenizer_training.train_wordpiece(TrainingText(corpus), folder / "tokenizer.json", **options)
+
+    with pytest.raises(ValueError, match=rf"the text has {script}, where marks are vowels .*U\+.*--drop_vowel_signs"):
+        build(vocab_size=256, keep_accents=False)
+    with pytest.raises(ValueError, match="too small for a vocabulary"):
+        build(vocab_size=256, keep_accents=False, drop_vowel_signs=True)
+    said = capsys.readouterr().err
+    assert "normalized: " in said and "--no-keep_accents and BERT's uncased" in said
+    with pytest.raises(ValueError, match="too small for a vocabulary"):
+        build(vocab_size=256)
+    assert "normalized: " not in capsys.readouterr().err  # Nothing is dropped by itself.
+
+
+def test_accents_of_latin_are_dropped_and_all_are_named(text, tmp_path, capsys):
+    tokenizer_training.train_wordpiece(text, tmp_path / "tokenizer.json", vocab_size=384, keep_accents=False)
+    said = capsys.readouterr().err
+    assert re.search(
+        r"normalized: [\d,]+ of [\d,]+ characters \(0\.\d+ of all\), \d+ kinds, are read as others: ", said
+    )
+    assert "'ș' (U+0219) as 's' " in said
