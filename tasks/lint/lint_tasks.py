@@ -9,7 +9,7 @@ from limba.data import contract
 from limba.data.lint_findings import Finding, refused, unreadable
 from tasks import objectives
 from tasks.diacritics import diacritics_tasks
-from tasks.lint import lint_letters
+from tasks.lint import lint_documents, lint_letters
 from tasks.pipeline import feature_lengths, predictions, streams, task_batches
 from tasks.pipeline.positions import ReadPlan
 from tasks.pretraining import denoising
@@ -94,6 +94,7 @@ def check(config: contract.DatasetConfig, feature_converter: Any, purpose: Purpo
         yield from found
         if purpose.role == "train" and not any(finding.name in _UNUSABLE for finding in found):
             yield from lint_letters.check(task, config.split)
+            yield from lint_documents.check(task, config.split)
         unusable = _UNUSABLE_DENOISED if _find_denoise(task) else _UNUSABLE
         if purpose.role == "train" and whole and not any(finding.name in unusable for finding in found):
             yield from _check_examples(kind(config, provider, tasks, feature_converter, None), task)
