@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 
 from convert.compare import memory
-from limba.files import os_errors
+from limba.files import named_flags, os_errors
 
 # The module of a command has `add_arguments(parser)` and `run(args)`. It is imported when its command is given.
 _COMMANDS = {
@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
 
     width = max(map(len, _COMMANDS))
     listing = "\n".join(f"  {name:{width}} {description}" for name, (_, description) in _COMMANDS.items())
-    parser = argparse.ArgumentParser(
+    parser = named_flags.Parser(
         prog="limba convert",
         usage="limba convert COMMAND ...",
         description="Converts between Limba, T5X and Hugging Face. A run may also stand as --run_dir RUN. "
@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
     module, description = _COMMANDS[command]
     try:
         implementation = importlib.import_module(module)
-        parser = argparse.ArgumentParser(
+        parser = named_flags.Parser(
             prog=f"limba convert {command}", description=f"{description[0].upper()}{description[1:]}."
         )
         implementation.add_arguments(parser)

@@ -25,6 +25,7 @@ from convert.model_files.model import ModelHints
 from limba.checkpoint_files import run_folder
 from limba.data.sentinels import counts_down
 from limba.devices import native_logs
+from limba.files import named_flags
 from limba.reports import text_width
 
 _SPECIAL_IDS = {token: id_ for id_, token in enumerate(hf_tokenizer.SPECIAL_TOKENS)}
@@ -318,7 +319,7 @@ def table(found: Sequence[Implementation], checked: ModelVocabulary) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Prints the table and what disagrees; the exit code is 1 if anything does."""
-    parser = argparse.ArgumentParser(
+    parser = named_flags.Parser(
         prog="limba vocab check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", metavar="MODEL")

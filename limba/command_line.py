@@ -18,14 +18,14 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from limba.devices import compiling, library_patches, out_of_memory
-from limba.files import os_errors, redaction, storage
+from limba.files import named_flags, os_errors, redaction, storage
 from limba.gin_config import import_errors, macros, messages
 from limba.gin_config.gin_files import GinError, get_gin_config_str
 from limba.inference import tasks_door
 from limba.workers import distributed, handshake, heartbeats, interrupts, launchers
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(named_flags.Parser):
     """A parser that answers an unknown flag with the nearest flag or gin binding, and not with all flags."""
 
     def error(self, message: str) -> NoReturn:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from limba.data import contract
-from limba.files import os_errors, storage
+from limba.files import named_flags, os_errors, storage
 from limba.inference import blanks
 from tasks.objectives import sentence_pairs
 from tasks.pipeline import task_batches
@@ -59,7 +59,7 @@ def converter_of(task: Any) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="limba preview", description=__doc__.partition("\n")[0])
+    parser = named_flags.Parser(prog="limba preview", description=__doc__.partition("\n")[0])
     parser.add_argument("task", nargs="+", metavar="TASK", help="a registered task or mixture, a run, or gin files")
     parser.add_argument("--module", help="the module that registers it, such as tasks.examples.quickstart")
     parser.add_argument("--split", default="train")

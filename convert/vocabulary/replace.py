@@ -22,7 +22,7 @@ from convert.model_files import any_format
 from convert.model_files.hf import hf_folder
 from convert.vocabulary import changed_model, opened_model
 from convert.vocabulary.opened_model import OpenedModel
-from limba.files import disk
+from limba.files import disk, named_flags
 from limba.files.output_folder import fingerprint
 
 RECORD = "replace.json"
@@ -149,9 +149,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parser(name: str, description: str | None) -> argparse.ArgumentParser:
     """Of a command that writes SOURCE to OUT."""
-    made = argparse.ArgumentParser(
-        prog=name, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = named_flags.Parser(prog=name, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("source", metavar="SOURCE", help="a run of Limba, a Hugging Face folder, or ORG/NAME on the hub")
     made.add_argument("out", metavar="OUT", help="the run's directory or the folder to write")
     return made

@@ -3,7 +3,6 @@
 JAX is asked for its devices in a process of its own, which is ended after a minute. `--no-devices` does not ask.
 """
 
-import argparse
 import collections
 import json
 import os
@@ -16,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.files import json_text
+from limba.files import json_text, named_flags
 from limba.files.repository import REPOSITORY
 from limba.workers import code_versions
 
@@ -38,7 +37,7 @@ print(json.dumps([jax.default_backend(), backend.get_backend().platform_version,
 def main(argv: Sequence[str]) -> int:
     """Prints the environment as text, or as JSON."""
     about = "Versions, devices, machine and environment variables, for a bug report."
-    parser = argparse.ArgumentParser(prog="limba env", description=about)
+    parser = named_flags.Parser(prog="limba env", description=about)
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument("--no-devices", action="store_true", help="do not start JAX to ask for its devices")
     flags = parser.parse_args(argv)

@@ -15,7 +15,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from limba.files import json_text, storage, written_files
+from limba.files import json_text, named_flags, storage, written_files
 from limba.reports import results_table, scoreboard_rows, text_figures
 
 _SHARES = ("likeliest", "among five")
@@ -97,7 +97,7 @@ def _picture(runs: Sequence[Path]) -> bytes | None:
 
 def main(argv: Sequence[str]) -> int:
     """Prints the table, and writes it and its picture where they are asked for."""
-    parser = argparse.ArgumentParser(
+    parser = named_flags.Parser(
         prog="limba scoreboard", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs")

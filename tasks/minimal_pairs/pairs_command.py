@@ -3,20 +3,19 @@
 limba pairs ro_rrt-ud-*.conllu --out pairs.jsonl
 """
 
-import argparse
 import collections
 import dataclasses
 import sys
 from collections.abc import Sequence
 
-from limba.files import json_text, local_paths, os_errors, written_files
+from limba.files import json_text, local_paths, named_flags, os_errors, written_files
 from tasks.minimal_pairs import agreement_pairs, conllu_files
 from tasks.minimal_pairs.agreement_pairs import Pair
 
 
 def main(argv: Sequence[str]) -> None:
     """Makes pairs as the flags say."""
-    parser = argparse.ArgumentParser(prog="limba pairs", description=(__doc__ or "").partition("\n")[0])
+    parser = named_flags.Parser(prog="limba pairs", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("files", nargs="+", metavar="CONLLU", help="files of a treebank, read together")
     parser.add_argument("--out", required=True, metavar="FILE", help="the file to write: pairs.jsonl")
     most = "at most this number of pairs of each phenomenon, evenly from the directions of change (1000)"

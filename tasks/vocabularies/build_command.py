@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from limba.files import os_errors, written_files
+from limba.files import named_flags, os_errors, written_files
 from tasks.sources import corpora
 from tasks.vocabularies import sentencepiece_models, tokenizer_training
 from tasks.vocabularies.normalization import NORMALIZATIONS
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="limba vocab build", description=(__doc__ or "").partition("\n")[0])
+    parser = named_flags.Parser(prog="limba vocab build", description=(__doc__ or "").partition("\n")[0])
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--data_files", nargs="+", action="extend", metavar="F", help="files, patterns or URLs, the text")
     text.add_argument("--dataset", metavar="ORG/NAME", help="a data set on the Hugging Face hub")

@@ -21,6 +21,10 @@ _MIN_FREQUENCY = 2
 _PREFIX = "##"
 # Scripts whose marks are accents: a word without them is the same word, misspelt. COMBINING marks have no letter.
 _WITH_ACCENTS = ("LATIN", "GREEK", "CYRILLIC", "COMBINING")
+_OF_BERT = "BERT's vocabularies do so too (--kind bpe keeps all)"
+_WITHOUT_ACCENTS = (
+    "--no-keep_accents and BERT's uncased vocabularies do so (--keep_accents keeps marks, --kind bpe all)"
+)
 # Longer words are [UNK], which bounds the time for a text. The library's 100 is too short where words have no blanks
 # between them: a clause of Thai, Lao, Khmer or Burmese is a word.
 _MOST_CHARACTERS = 1000
@@ -66,13 +70,11 @@ def train_wordpiece(
     lines = text.lines(characters, before)
     print(f"training WordPiece on {len(lines):,} lines", file=sys.stderr)
     alphabet = alphabets.alphabet(characters.counts, character_coverage)
-    about = "BERT's vocabularies do so too (--kind bpe keeps all)"
-    if not keep_accents:
-        about = "--no-keep_accents and BERT's uncased vocabularies do so (--keep_accents keeps marks, --kind bpe all)"
-        if not drop_vowel_signs:
-            _check_marks(before, normalizer.normalize_str)
+    if not (keep_accents or drop_vowel_signs):
+        _check_marks(before, normalizer.normalize_str)
     # Of what was asked for a trace is said too: й and ї are no accented и and і.
-    _say_normalized(before, normalizer.normalize_str, about, normalization.TRACE if keep_accents else 0)
+    about, trace = (_OF_BERT, normalization.TRACE) if keep_accents else (_WITHOUT_ACCENTS, 0)
+    _say_normalized(before, normalizer.normalize_str, about, trace)
 
     def train(size: int, first_tokens: Sequence[str]) -> dict[str, int]:
         tokenizer = _wordpiece({}, normalizer)

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from limba import command_line
 from limba.commands.derived_runs import mean_checkpoint
-from limba.files import json_text, storage, untrusted_json
+from limba.files import json_text, named_flags, storage, untrusted_json
 from limba.files.output_folder import choose_out, complete_or_absent, fingerprint
 from limba.files.version import VERSION
 
@@ -58,7 +58,7 @@ def average(run: str, last: int, out: str | None = None) -> Path:
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags, and writes the mean."""
-    parser = argparse.ArgumentParser(
+    parser = named_flags.Parser(
         prog="limba average", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("run", metavar="RUN", help="a run's directory")

@@ -21,7 +21,7 @@ from limba import train as train_script
 from limba.checkpoint_files import run_folder
 from limba.commands.derived_runs import branch as branches
 from limba.commands.derived_runs.branch import Branch
-from limba.files import storage, untrusted_json
+from limba.files import named_flags, storage, untrusted_json
 from limba.files.output_folder import choose_out, complete_or_absent
 from limba.gin_config import gin_files
 
@@ -97,7 +97,7 @@ def _check(text: str, bindings: Sequence[str]) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Parses flags, writes the branch, and trains it."""
-    parser = argparse.ArgumentParser(
+    parser = named_flags.Parser(
         prog="limba branch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("run", metavar="RUN", help="a run's directory, the trunk")

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from limba.commands.run_pages import bokeh_charts, page, run_record, run_state
-from limba.files import storage, written_files
+from limba.files import named_flags, storage, written_files
 from limba.files.storage import AnyPath
 
 
 def main(argv: Sequence[str]) -> int:
     """Writes the page."""
-    parser = argparse.ArgumentParser(
+    parser = named_flags.Parser(
         prog="limba report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folders of runs, also in buckets")

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from limba.commands.run_pages import run_curves, run_state, runs_table, terminal_plot
-from limba.files import storage
+from limba.files import named_flags, storage
 
 _DEPTH = 5
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
@@ -32,7 +32,7 @@ _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 def main(argv: Sequence[str]) -> int:
     """Prints the table, once or until Ctrl-C."""
-    parser = argparse.ArgumentParser(
+    parser = named_flags.Parser(
         prog="limba runs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders with runs, or runs")

@@ -26,7 +26,7 @@ from limba.commands.sweep import proposals, sweep_file, sweep_parameters, sweep_
 from limba.commands.sweep.proposals import propose
 from limba.commands.sweep.sweep_file import Sweep
 from limba.commands.sweep.trial_folders import Process, SweepFolder, Trial, conclude
-from limba.files import shell_words
+from limba.files import named_flags, shell_words
 from limba.files.local_paths import local_path
 from limba.workers.preemption import PREEMPTED_EXIT_CODE
 
@@ -38,7 +38,7 @@ _SECONDS = 0.5
 
 def main(argv: Sequence[str]) -> int:
     """Runs trials until the sweep is finished. Returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = named_flags.Parser(
         prog="limba sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("sweep", type=Path, help="the sweep's file, YAML or JSON")

@@ -3,7 +3,6 @@
 limba cache my_task --module my_tasks --sequence_length inputs=512,targets=114 --out cached/my_task
 """
 
-import argparse
 import dataclasses
 import difflib
 import json
@@ -17,7 +16,7 @@ import numpy as np
 import tqdm
 
 from limba.data import contract
-from limba.files import json_text, os_errors
+from limba.files import json_text, named_flags, os_errors
 from limba.files.local_paths import local_path
 from tasks import objectives
 from tasks.pipeline import fingerprints, readers, streams, task_batches
@@ -207,7 +206,7 @@ def _parse_lengths(text: str) -> dict[str, int]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="limba cache", description=__doc__.partition("\n")[0])
+    parser = named_flags.Parser(prog="limba cache", description=__doc__.partition("\n")[0])
     parser.add_argument("task", help="a registered task")
     parser.add_argument("--module", help="the module that registers it, such as tasks.examples.quickstart")
     parser.add_argument("--split", default="train", help="splits, separated by commas (train)")

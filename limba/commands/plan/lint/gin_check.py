@@ -23,7 +23,7 @@ from pathlib import Path
 from limba import command_line
 from limba.checkpoint_files import directories, run_folder
 from limba.devices import native_logs
-from limba.files import storage
+from limba.files import named_flags, storage
 from limba.gin_config import gin_files as gin_utils
 from limba.gin_config import importing, t5x_names
 from limba.gin_config.recipe import Recipe
@@ -123,7 +123,7 @@ def _warm_up(files: Sequence[str]) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Checks the files and prints a line for each."""
-    parser = argparse.ArgumentParser(
+    parser = named_flags.Parser(
         prog="limba gin-check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="a gin file, or a folder of them")
