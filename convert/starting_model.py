@@ -416,8 +416,15 @@ def _local_tokenizer(tokenizer: str) -> Path:
     if not hub_models.is_name(tokenizer):
         raise FileNotFoundError(f"tokenizer_name {tokenizer!r} is neither a folder, a file nor a name on the hub.")
     hf = hub_models.client()
-    with hub_models.plain_errors(hf, tokenizer):
-        return Path(hf.snapshot_download(tokenizer, allow_patterns=["*.json", "*.model"]))
+    hub_models.say_asked(hf, tokenizer, path)
+    try:
+        with hub_models.plain_errors(hf, tokenizer):
+            return Path(hf.snapshot_download(tokenizer, allow_patterns=["*.json", "*.model"]))
+    except (FileNotFoundError, ConnectionError) as error:
+        raise type(error)(
+            f"tokenizer_name is {tokenizer!r}, and there is no file or folder {path}: `limba vocab build` makes one. "
+            f"{error}"
+        ) from error
 
 
 def _hints(tokenizer: str | None, ignored: tuple[str, ...], learns_sentinels: bool) -> ModelHints:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from limba.devices import compiling, library_patches, out_of_memory
-from limba.files import named_flags, os_errors, redaction, storage
+from limba.files import named_flags, os_errors, redaction, storage, temporary_files
 from limba.gin_config import import_errors, macros, messages
 from limba.gin_config.gin_files import GinError, get_gin_config_str
 from limba.inference import tasks_door
@@ -218,6 +218,7 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
                 raise
             message = without_gin_trailer(error)
             message = import_errors.missing_extra(error) or os_errors.describe(error, message) or message
+            message = temporary_files.named_alone(message)
             if out_of_memory.is_cause(error):
                 given = sys.argv[1:] if argv is None else argv
                 message = out_of_memory.describe(error, main.__module__, given)

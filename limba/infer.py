@@ -267,8 +267,6 @@ def _answer_texts(flags: argparse.Namespace) -> int:
     by_task = input_files.is_table(flags.input_file or "-") and flags.text_column is None
     # What cannot be read is said before the run is.
     texts = [] if by_task else input_files.read_texts(flags.input_file, flags.text_column)
-    if texts:
-        input_files.warn_of_blanks(flags.input_file, texts)
     decoding = decoding_flags.from_flags(flags)
     bindings = {"CHECKPOINT_PATH": run_configuration.newest_checkpoint(flags.run_dir)} if flags.run_dir else {}
     if by_task:
@@ -276,7 +274,9 @@ def _answer_texts(flags: argparse.Namespace) -> int:
     else:
         run_configuration.parse(flags, "gin/runs/infer_text.gin", bindings, needs_tasks=False)
     has_blanks = not flags.run_dir or run_folder.has_blanks(_checkpoint(flags.run_dir))
-    inputs = [blanks.typed(line) if has_blanks else line for line in flags.input] + texts
+    # A row that the run's task reads is that of its training, where `___` is text.
+    typed = [*flags.input, *([] if by_task else texts)]
+    inputs = [blanks.typed(line) if has_blanks else line for line in typed] + (texts if by_task else [])
     gin_files.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"")
     configured = gin_files.configurable(infer_text.infer_text, module="limba.inference.infer_text")
     given: dict[str, Any] = {"output_file": flags.output_file} if flags.output_file else {}

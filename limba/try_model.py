@@ -73,8 +73,8 @@ def reply(
         blanks.shown("\n  - ".join(map(answering.visible, [_filled(x, mark).removeprefix(prefix), *x.others])))
         for x in answers
     ]
-    if any(blanks.has_blanks(x.prediction) and not blanks.has_blanks(x.input) for x in answers):
-        shown.append("(This model fills blanks: write ___ where words are missing.)")
+    if any(blanks.hint(x.input, x.prediction) for x in answers):
+        shown.append(f"({blanks.HINT})")
     if lines and (unknown := answerer.find_unknown(lines)):
         shown.append(f"({unknown})")
     return "\n".join(shown)

@@ -23,7 +23,7 @@ def likeliest(
     from tasks.vocabularies import replaced_pieces, sentencepiece_models, training_text, trimmed_pieces
 
     size = 2 * most + 512
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="limba-vocabulary-") as folder:
         while True:
             options: dict[str, Any] = {"vocab_size": training_text.round_up(size), "text_column": text_column}
             try:

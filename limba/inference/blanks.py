@@ -11,6 +11,8 @@ from limba.data import sentinels
 
 SENTINEL = re.compile(r"<extra_id_(\d+)>")
 BLANK = "___"
+# Of an answer with blanks to a text that has none.
+HINT = "This model fills blanks: write ___ where words are missing."
 
 
 def typed(line: str) -> str:
@@ -64,6 +66,11 @@ def set_apart(line: str) -> str:
 def has_blanks(text: str) -> bool:
     """Whether a text has one of T5's sentinels."""
     return SENTINEL.search(text) is not None
+
+
+def hint(text: str, prediction: str) -> str:
+    """`HINT` where a model that fills blanks got none; else ""."""
+    return HINT if has_blanks(prediction) and not has_blanks(text) else ""
 
 
 def fill_blanks(text: str, prediction: str, mark: Callable[[str], str] = str) -> str:

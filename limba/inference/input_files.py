@@ -49,12 +49,12 @@ def read_texts(file: str | None, column: str | None) -> list[str]:
 
 
 def warn_of_blanks(file: str, texts: Sequence[str]) -> None:
-    """Warns of what is a blank on the screen and not in a file."""
+    """Warns of what is a blank in a line or in a named column, and not in a row that a run's task reads."""
     if with_blanks := sum(blanks.BLANK in text for text in texts):
         logger.warning(
-            "%d of %d %ss of %s have %s, which is text there; a blank in a file is <extra_id_0>, <extra_id_1> "
+            "%d of %d rows of %s have %s, which is text there, as in training; a blank is <extra_id_0>, <extra_id_1> "
             "…, or [MASK] for an encoder.",
-            *(with_blanks, len(texts), "row" if is_table(file) else "line", file, blanks.BLANK),
+            *(with_blanks, len(texts), file, blanks.BLANK),
         )
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import unicodedata
 from typing import Any
 
 from tasks.diacritics import marks
@@ -16,6 +17,8 @@ WORDS = range(6, 26)
 _WITHOUT_SPACES = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\uaa60-\uaa7f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
+# ZWNJ and ZWJ, inside of words.
+_JOINERS = dict.fromkeys((0x200C, 0x200D))
 _FEWEST_CHARACTERS, _MOST_CHARACTERS = 20, 200
 
 
@@ -27,18 +30,29 @@ def with_blank(text: str) -> tuple[str, str] | None:
     """
     for sentence in marks.sentences(text):
         words = sentence.split(" ")
-        if len(sentence) > _MOST_CHARACTERS or "<extra_id_" in sentence or not sentence.isprintable():
+        is_printable = sentence.translate(_JOINERS).isprintable()
+        if len(sentence) > _MOST_CHARACTERS or "<extra_id_" in sentence or not is_printable:
             continue
         if len(words) in WORDS:
             middle = range(len(words) // 4, len(words) - max(1, len(words) // 4))
-            chosen = max(middle, key=lambda i: len(words[i]) if words[i].isalpha() else 0)
-            if words[chosen].isalpha():
+            chosen = max(middle, key=lambda i: len(words[i]) if _is_word(words[i]) else 0)
+            if _is_word(words[chosen]):
                 return " ".join([*words[:chosen], BLANK, *words[chosen + 1 :]]), words[chosen]
         elif len(words) < WORDS.start and len(sentence) >= _FEWEST_CHARACTERS and _has_no_spaces(sentence):
             for begin in range(len(sentence) // 2, len(sentence) - 2):
-                if (word := sentence[begin : begin + 2]).isalpha():
+                if (word := sentence[begin : begin + 2]).isalpha() and not _is_mark(sentence[begin + 2]):
                     return f"{sentence[:begin]}{BLANK}{sentence[begin + 2 :]}", word
     return None
+
+
+def _is_word(text: str) -> bool:
+    """Whether a text is of letters, with the vowel signs and joiners that belong to them in many scripts."""
+    letters = "".join(character for character in text.translate(_JOINERS) if not _is_mark(character))
+    return letters.isalpha()
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character).startswith("M")
 
 
 def _has_no_spaces(sentence: str) -> bool:

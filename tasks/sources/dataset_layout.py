@@ -51,7 +51,7 @@ def of_names(
     import datasets
 
     paths = sorted(path for path in paths if pathlib.PurePosixPath(path).name not in _OF_SAVED)
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(prefix="limba-names-") as directory:
         root = pathlib.Path(directory).resolve() / name.rstrip("/").rpartition("/")[2]
         root.mkdir()
         for path in paths:

@@ -87,7 +87,7 @@ def _check(text: str, bindings: Sequence[str]) -> None:
     file.
     """
     without = "\n".join(text.splitlines()[: -sum(len(binding.splitlines()) for binding in bindings)])
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="limba-gin-") as folder:
         file = Path(folder) / branches.GIN
         file.write_text(without, "utf-8")
         gin.clear_config()

@@ -283,7 +283,7 @@ def _check_gin(arguments: RunArguments, out: Path, text: str, model: Any, overri
         commands.append(_evaluation(out, arguments))
     if arguments.do_predict:
         commands.append(_prediction(out, arguments, out / "initial"))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="limba-gin-") as folder:
         for name, content in (("run.gin", text), (_MODEL_GIN, model.gin)):
             (Path(folder) / name).write_text(content, "utf-8")
         for more, values in commands:

@@ -184,7 +184,7 @@ def make_app(service: Service) -> fastapi.FastAPI:
         found, of_texts = await service.replies(request, asked.prompts, *settings)
         of_answers = sum(reply.num_tokens for reply in found)
         service.metrics.add_tokens(of_texts, of_answers)
-        choices = [_choice(index, reply.text, reply.finish_reason) for index, reply in enumerate(found)]
+        choices = [_choice(index, reply.text, reply.finish_reason, reply.hint) for index, reply in enumerate(found)]
         return JSONResponse({**head, "choices": choices, "usage": _usage(of_texts, of_answers)})
 
     @app.post("/v1/embeddings")
@@ -273,8 +273,10 @@ def _usage(of_texts: int, of_answers: int) -> dict[str, int]:
     return {"prompt_tokens": of_texts, "completion_tokens": of_answers, "total_tokens": of_texts + of_answers}
 
 
-def _choice(index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
-    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
+def _choice(index: int, text: str, finish_reason: str | None, hint: str = "") -> dict[str, Any]:
+    """OpenAI's object; a `hint` is ours, where there is one."""
+    choice = {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
+    return choice | ({"hint": hint} if hint else {})
 
 
 def _vector(vector: Any, in_base64: bool) -> list[float] | str:
@@ -292,8 +294,8 @@ async def _events(head: dict[str, Any], service: Service, streams: Streams, coun
             if piece:
                 yield _event({**head, "choices": [_choice(index, piece, None)]})
             if reply is not None:
-                reason = _finite(reply).finish_reason
-                yield _event({**head, "choices": [_choice(index, "", reason)]})
+                last = _choice(index, "", _finite(reply).finish_reason, reply.hint)
+                yield _event({**head, "choices": [last]})
                 service.metrics.add_tokens(len(streams.texts[index].ids), reply.num_tokens)
                 of_answers += reply.num_tokens
         if counts:

@@ -48,12 +48,14 @@ class Reply:
     Attributes:
       num_tokens: of the answer, without EOS; an encoder answers without tokens.
       finish_reason: "stop", or "length" if the answer has no end within its tokens.
+      hint: what to write, for a text that the model cannot have been meant to read; "" for others.
     """
 
     text: str = ""
     num_tokens: int = 0
     finish_reason: str = "stop"
     vector: np.ndarray | None = None
+    hint: str = ""
 
 
 class BaseEngine(abc.ABC):
@@ -115,12 +117,14 @@ class BaseEngine(abc.ABC):
 
     def reply(self, text: Text, row: np.ndarray) -> Reply:
         """The reply of the tokens that were predicted for a text."""
-        filled = blanks.shown(self.texts.answer(text.line, row)[1])
+        prediction, answer = self.texts.answer(text.line, row)
+        filled = blanks.shown(answer)
         if not self.decodes:
             return Reply(filled)
+        hint = blanks.hint(text.line, prediction) if self.has_blanks else ""
         ends = (0, self.output_vocabulary.eos_id or 1)
         count = sum(1 for _ in itertools.takewhile(lambda token: token not in ends, row.tolist()))
-        return Reply(filled, count, "length" if count >= text.max_tokens else "stop")
+        return Reply(filled, count, "length" if count >= text.max_tokens else "stop", hint=hint)
 
     def partial(self, text: Text, ids: list[int]) -> str:
         """The answer so far; "" for a text with blanks, of which a later token may fill the first once more."""

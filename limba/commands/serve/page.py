@@ -46,8 +46,9 @@ const ask = async () => {
   if (reply.status == 401) throw new Error(token ? "This token is wrong." : "Write the server's token.");
   const found = await reply.json();
   if (!reply.ok) throw new Error(found.error.message);
-  const {text, finish_reason} = found.choices[0];
-  return (text || "(an empty answer)") + (finish_reason == "length" ? " … (cut: answers are no longer here)" : "");
+  const {text, finish_reason, hint} = found.choices[0];
+  const cut = finish_reason == "length" ? " … (cut: answers are no longer here)" : "";
+  return (text || "(an empty answer)") + cut + (hint ? "\\n(" + hint + ")" : "");
 };
 find("form").addEventListener("submit", async (event) => {
   event.preventDefault();

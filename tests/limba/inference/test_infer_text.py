@@ -110,17 +110,6 @@ def test_a_line_of_a_file_is_one_input(tmp_path):
         infer.main(["--run_dir", str(tmp_path), "--input_file", str(file), "--output_file", f"{file}"])
 
 
-def test_a_blank_of_the_screen_in_a_file_is_named(tmp_path, caplog):
-    file = tmp_path / "lines.txt"
-    file.write_text("the ___ of\nthe <extra_id_0>\n")
-    with pytest.raises(FileNotFoundError):
-        infer.main([str(tmp_path / "run"), "--input", "a ___", "--input_file", str(file)])
-    assert [record.getMessage() for record in caplog.records if record.name.startswith("limba")] == [
-        f"1 of 2 lines of {file} have ___, which is text there; a blank in a file is <extra_id_0>, <extra_id_1> "
-        "…, or [MASK] for an encoder."
-    ]
-
-
 def test_a_text_that_is_the_name_of_a_file_is_named(tmp_path, caplog):
     (tmp_path / "متن.txt").touch()
     names = input_files.line_names(["a", f"{tmp_path}/متن.txt", "x" * 300], "-")
@@ -186,12 +175,20 @@ def test_rows_of_a_table_are_read_as_the_task_reads_them(table, monkeypatch, cap
     assert given["inputs"] == ["a <extra_id_0>", "Ana ___ lost mood:", "Ben won mood:"]
     assert [given["name_line"](i) for i in (1, 2)] == ["--input 1", f"row 1 of {table}"]
     assert [record.getMessage() for record in caplog.records if record.name.startswith("limba")] == [
-        f"1 of 2 rows of {table} have ___, which is text there; a blank in a file is <extra_id_0>, <extra_id_1> …, or "
-        "[MASK] for an encoder.",
+        f"1 of 2 rows of {table} have ___, which is text there, as in training; a blank is <extra_id_0>, <extra_id_1> "
+        "…, or [MASK] for an encoder.",
         f"{table}: 2 rows, read as task 'table_moods' reads them: '{{story}} mood:'.",
     ]
     given = _given(monkeypatch, "--input_file", table, "--text_column", "story", parse=parse)
-    assert given["inputs"] == ["Ana ___ lost", "Ben won"] and needs_tasks == [True, False]
+    assert given["inputs"] == ["Ana <extra_id_0> lost", "Ben won"] and needs_tasks == [True, False]
+
+
+def test_a_blank_of_a_line_is_that_of_an_input(tmp_path, monkeypatch, caplog):
+    (tmp_path / "lines.txt").write_text("a ___ b ___\nc <extra_id_0>\n")
+    given = _given(monkeypatch, "--input", "a ___ b ___", "--input_file", str(tmp_path / "lines.txt"))
+    assert given["inputs"] == [*["a <extra_id_0> b <extra_id_1>"] * 2, "c <extra_id_0>"] and not caplog.records
+    monkeypatch.setattr(infer.run_folder, "has_blanks", lambda checkpoint: False)
+    assert _given(monkeypatch, "--input_file", str(tmp_path / "lines.txt"))["inputs"][0] == "a ___ b ___"
 
 
 def test_a_dash_is_standard_output(monkeypatch):

@@ -8,6 +8,7 @@ from transformers import CONFIG_MAPPING
 from convert import starting_model
 from convert.families.config_files import default_networks, encoder_config, t5_config
 from convert.families.table import encoder_families
+from convert.model_files.hf import hub_models
 from tests.convert import vocabularies
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 
@@ -80,3 +81,27 @@ def test_overrides_of_the_defaults(tmp_path):
     file = starting_model.default_config("bert", str(tmp_path), "n_embd=8")
     with pytest.raises(ValueError, match="n_embd"):
         starting_model.open_model(None, str(file), str(tmp_path))
+
+
+def test_a_tokenizer_that_is_no_folder_here_may_be_meant_so(tmp_path, monkeypatch, caplog):
+    """The log says it before a hub is asked, and the error names both."""
+    monkeypatch.chdir(tmp_path)
+    hub = hub_models.client()
+    asked = []
+
+    def refuse(name, **unused):
+        asked.append((name, caplog.text))
+        raise hub.errors.LocalEntryNotFoundError("no connection")
+
+    monkeypatch.setattr(hub, "snapshot_download", refuse)
+    caplog.set_level("INFO")
+    for name in ("vocab", "runs/vocab"):
+        with pytest.raises(
+            OSError, match=rf"tokenizer_name is '{name}', and there is no file or folder {tmp_path}/{name}"
+        ):
+            starting_model.default_config("bert", name)
+        assert (
+            f"There is no file or folder {tmp_path}/{name}: {hub.constants.ENDPOINT} is asked for {name}."
+            in asked[-1][1]
+        )
+    assert [name for name, _ in asked] == ["vocab", "runs/vocab"]

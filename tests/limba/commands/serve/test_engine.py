@@ -1,15 +1,18 @@
 """A tiny random model behind the server: answers as of `limba infer --greedy`, vectors as of `limba embed`."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from limba import models
 from limba.checkpoints import checkpointing, train_state
+from limba.commands.serve import app, page
 from limba.commands.serve import engine as serving
 from limba.commands.serve.base_engine import sizes
 from limba.commands.serve.request_fields import RequestError
-from limba.inference import answering, decoding_flags, embedding
+from limba.inference import answering, blanks, decoding_flags, embedding
 from limba.network.encoders import encoder
 from limba.network.finite_numbers.layers import NotFiniteError
 from limba.optimizers import definitions
@@ -142,3 +145,26 @@ def test_a_network_without_an_encoder_is_refused():
     decoder = object.__new__(models.DecoderOnlyModel)
     with pytest.raises(ValueError, match="DecoderOnlyModel is not served: models with an encoder are"):
         serving.Engine(model=decoder, restore_checkpoint_cfg=None, partitioner=None)
+
+
+def test_an_answer_of_blanks_to_a_text_without_any_has_a_hint(t5, monkeypatch):
+    """As `limba try` says it; the page shows it below the answer."""
+    _, engine = t5
+    text = engine.read("5 6", 4, 0.0)
+    for has_blanks, prediction, line, hint in (
+        (True, "<extra_id_0> c", text.line, blanks.HINT),
+        (True, "c", text.line, ""),
+        (True, "<extra_id_0> c", "a <extra_id_0>", ""),
+        (False, "<extra_id_0> c", text.line, ""),
+    ):
+        monkeypatch.setattr(engine, "has_blanks", has_blanks)
+        monkeypatch.setattr(engine.texts, "answer", lambda line, row, found=prediction: (found, found))
+        reply = engine.reply(dataclasses.replace(text, line=line), np.array([5, 1]))
+        assert reply.hint == hint and reply.text == prediction.replace("<extra_id_0>", "___")
+
+
+def test_the_hint_is_in_the_choice_and_on_the_page():
+    assert app._choice(0, "x", "stop") == {"index": 0, "text": "x", "logprobs": None, "finish_reason": "stop"}
+    hint = "This model fills blanks: write ___ where words are missing."
+    assert app._choice(0, "x", "stop", blanks.HINT)["hint"] == hint
+    assert "const {text, finish_reason, hint} = found.choices[0];" in page.html("m", True, False)
