@@ -148,7 +148,7 @@ class _Labels:
 
     def __init__(self, model: EncoderClassifier):
         self._vocabulary: Any = model.input_vocabulary
-        self._labels = model.output_vocabulary
+        self._labels: Any = model.output_vocabulary
         self._has_types = hasattr(self._vocabulary, "sep_id")
 
     def encode(self, line: str, most: int | None = None) -> Row:

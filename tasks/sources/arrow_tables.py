@@ -191,8 +191,7 @@ class Tables:
             tables = csv_columns.tables(file.open, self._columns, self._load_args, names, self._fill, file.name)
             return 0, (table.slice(row, batch_size) for table in tables for row in range(0, len(table), batch_size))
         if self.builder == "arrow":
-            file, names = self.shards[shard].open(), self._names[shard]
-            return 0, arrow_columns.tables(file, self._columns, names, batch_size)
+            return 0, arrow_columns.tables(self.shards[shard].open(), self._columns, self._names[shard], batch_size)
         if callable(self.builder):
             return 0, _read_rows(self.shards[shard], self.builder, self._columns, batch_size, self._names[shard])
         if not self._load_args and self.builder == "json":
