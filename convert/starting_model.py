@@ -330,7 +330,8 @@ def _config_file(config: str) -> Path:
 
 
 def _new_t5(file: Path, hints: ModelHints, has_tokenizer: bool) -> StartingModel:
-    content = default_networks.OF_T5 | t5_config.read(file, hints.ignore_config_keys)
+    content = t5_config.read(file, hints.ignore_config_keys)
+    content = t5_config.family_of(content).completed(content)
     _check_head(file, t5_config.head_of(file, content))
     given = t5_vocabularies.of_folder(file.parent, hints)
     if given is None:

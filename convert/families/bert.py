@@ -142,6 +142,9 @@ def no_token_types(prefix: str, config: EncoderConfig) -> dict[str, np.ndarray]:
     return {} if config.num_token_types else zeros(f"{prefix}.embeddings.token_type_embeddings.weight", 1, config)
 
 
+# Sizes by default, beside the rows of the embedding.
+SIZES = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
+
 # ------------------------------------------------------- BERT -------------------------------------------------------
 
 _RELATIVE_KEYS = ("relative_key", "relative_key_query")
@@ -153,9 +156,24 @@ def _settings_of_bert(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
     return settings(config, pad_id) | ({"position_embedding_type": config.position_embedding_type} if relative else {})
 
 
+def positions_of(content: Mapping[str, Any], *known: str) -> str:
+    """`position_embedding_type` of config.json, learned ones where it is missing.
+
+    Raises:
+      ValueError: for none of the known ones, and for null.
+    """
+    if content.get("position_embedding_type", "") is None:
+        raise ValueError(
+            "position_embedding_type is null, with which version 4 of transformers adds no positions and version 5 "
+            'learned ones. For learned ones write "absolute"; Limba has no encoder without'
+        )
+    refuse_unless(content, {"position_embedding_type": known})
+    return content.get("position_embedding_type", "absolute")
+
+
 def _fields_of_bert(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
-    refuse_unless(content, {"position_embedding_type": ("absolute", *_RELATIVE_KEYS)})
-    return fields(content, pad_id) | {"position_embedding_type": content.get("position_embedding_type") or "absolute"}
+    positions = positions_of(content, "absolute", *_RELATIVE_KEYS)
+    return fields(content, pad_id) | {"position_embedding_type": positions}
 
 
 def _constants_of_bert(config: EncoderConfig, pad_id: int) -> dict[str, np.ndarray]:
@@ -176,6 +194,7 @@ FAMILY = EncoderFamily(
     prefix="bert",
     required=REQUIRED | {"position_embedding_type": ("absolute", *_RELATIVE_KEYS)},
     keys=encoder_keys.BERT,
+    defaults=SIZES | {"vocab_size": 30522},
     rows=rows("bert"),
     heads=heads_of(
         MASKED_LM,

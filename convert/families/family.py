@@ -25,6 +25,8 @@ class Family(abc.ABC):
       title: in model cards.
       model_type: of config.json. The first family of the table that has it says how a config.json is read.
       model_class: Hugging Face's, of the models that are pre-trained: `architectures` of config.json.
+      defaults: the sizes, and what else the readers of config.json do not know, that its class in transformers takes
+        for keys that config.json leaves out. Without them the keys are asked for.
       keys: what happens to each key of config.json.
       usual_head: that of `model_class`.
       has_decoder: whether it is a T5; else an encoder alone.
@@ -35,12 +37,17 @@ class Family(abc.ABC):
     model_type: str
     model_class: str
     keys: Table
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     usual_head: ClassVar[Head]
     has_decoder: ClassVar[bool]
 
     def class_of(self, kind: str) -> str:
         """The class of a kind of head."""
         return self.model_class.replace(f"For{self.usual_head.kind}", f"For{kind}")
+
+    def completed(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """A config.json with `defaults` for what it leaves out."""
+        return {**self.defaults, **content}
 
     @abc.abstractmethod
     def table(self, network: Any, head: Head, pad_id: int = 0) -> list[Tensor]:

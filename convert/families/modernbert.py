@@ -35,7 +35,6 @@ _BIASES = {
 }
 _BIASES_OF_MASKED_LM = {"classifier_bias": ("head_bias", False), "decoder_bias": ("logits_bias", True)}
 _POOLINGS = {"cls": "first", "mean": "mean"}
-_THETAS = {"full_attention": ("global_rope_theta", 160_000.0), "sliding_attention": ("local_rope_theta", 10_000.0)}
 
 
 def _settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
@@ -57,8 +56,12 @@ def _settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
 def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
     fields = read_numbers(content, _RATES)
     biases = _BIASES | _BIASES_OF_MASKED_LM
+    # In version 4 of transformers a bias of null is none, and the windows' base of null is the other layers'.
+    biases = {key: (field, default and key not in content) for key, (field, default) in biases.items()}
     fields |= {field: value(content, key, default, bool) for key, (field, default) in biases.items()}
-    whole, window = (_theta(content, kind) for kind in _THETAS)
+    whole = _theta(content, "full_attention", "global_rope_theta", 160_000.0)
+    of_windows = whole if "local_rope_theta" in content else 10_000.0
+    window = _theta(content, "sliding_attention", "local_rope_theta", of_windows)
     return fields | {
         "max_positions": value(content, "max_position_embeddings", 8192, int),
         "norm": "layer_norm" if value(content, "norm_bias", False, bool) else "layer_norm_without_bias",
@@ -74,9 +77,8 @@ def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
     }
 
 
-def _theta(content: Mapping[str, Any], kind: str) -> float:
+def _theta(content: Mapping[str, Any], kind: str, key: str, default: float) -> float:
     """The base of the rotary positions of one kind of layers, by the keys of either version of transformers."""
-    key, default = _THETAS[kind]
     given = value(content, "rope_parameters", {}, dict).get(kind) or {}
     refuse_unless(given, {"rope_type": ("default",)})
     return float(value(given, "rope_theta", value(content, key, default, (int, float)), (int, float)))
@@ -163,6 +165,13 @@ FAMILY = EncoderFamily(
         "num_token_types": (0,),
     },
     keys=encoder_keys.MODERNBERT,
+    defaults={
+        "vocab_size": 50368,
+        "hidden_size": 768,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 12,
+        "intermediate_size": 1152,
+    },
     rows=(
         Row("token_embedder", "model.embeddings.tok_embeddings"),
         Row("encoder/embedding_layer_norm", "model.embeddings.norm"),

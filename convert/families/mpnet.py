@@ -26,7 +26,9 @@ def _settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
 def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
     refuse_unless(content, {"relative_attention_num_buckets": (32,)})
     own = {"position_embedding_type": "absolute_and_t5_buckets", "num_token_types": 0}
-    return roberta_prelayernorm.fields(content, pad_id) | own
+    # No class reads the key.
+    without = {key: x for key, x in content.items() if key != "position_embedding_type"}
+    return roberta_prelayernorm.fields(without, pad_id) | own
 
 
 def _constants(config: EncoderConfig, pad_id: int) -> dict[str, np.ndarray]:
@@ -48,6 +50,7 @@ FAMILY = dataclasses.replace(
     | {"position_embedding_type": ("absolute_and_t5_buckets", "t5_buckets"), "num_token_types": (0,)}
     | {"num_buckets": (32,), "max_distance": (128,)},
     keys=encoder_keys.MPNET,
+    defaults=bert.SIZES | {"vocab_size": 30527},
     rows=(
         *(
             Row(f"encoder/layers_{{i}}/attention/{ours}", f"mpnet.encoder.layer.{{i}}.attention.attn.{theirs}")

@@ -20,9 +20,14 @@ FAMILY = dataclasses.replace(
 
 # The tensors of XLM-R and CamemBERT (arXiv:1911.03894) have RoBERTa's names.
 XLM_R = dataclasses.replace(
-    FAMILY, name="xlm_roberta", title="XLM-R", model_type="xlm-roberta", model_class="XLMRobertaForMaskedLM"
+    FAMILY,
+    name="xlm_roberta",
+    title="XLM-R",
+    model_type="xlm-roberta",
+    model_class="XLMRobertaForMaskedLM",
+    defaults=bert.FAMILY.defaults,
 )
 CAMEMBERT = dataclasses.replace(
-    FAMILY, name="camembert", title="CamemBERT", model_type="camembert", model_class="CamembertForMaskedLM"
+    XLM_R, name="camembert", title="CamemBERT", model_type="camembert", model_class="CamembertForMaskedLM"
 )
 FAMILIES = (FAMILY, XLM_R, CAMEMBERT)

@@ -6,7 +6,7 @@ from typing import Any
 
 from convert.families import bert
 from convert.families.config_keys import encoder_keys
-from convert.families.encoder_family import HeadClass, refuse_unless
+from convert.families.encoder_family import HeadClass
 from convert.tensors.table import Row
 from limba.network.encoders.config import EncoderConfig
 
@@ -29,7 +29,7 @@ def settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
 
 def fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
     """See `EncoderFamily.fields`; of a network with norms after the blocks."""
-    refuse_unless(content, {"position_embedding_type": ("absolute",)})
+    bert.positions_of(content, "absolute")
     found = bert.fields(content, pad_id)
     positions = found["max_positions"] - first_position(pad_id)
     if positions < 1:
@@ -54,6 +54,7 @@ FAMILY = dataclasses.replace(
     prefix=PREFIX,
     required=bert.REQUIRED | {"norm_position": ("pre",), "position_embedding_type": ("absolute",)},
     keys=encoder_keys.ROBERTA_PRELAYERNORM,
+    defaults=bert.SIZES | {"vocab_size": 50265},
     rows=(
         Row("encoder/layers_{i}/pre_attention_layer_norm", f"{PREFIX}.encoder.layer.{{i}}.attention.LayerNorm"),
         Row("encoder/layers_{i}/pre_mlp_layer_norm", f"{PREFIX}.encoder.layer.{{i}}.intermediate.LayerNorm"),

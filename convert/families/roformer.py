@@ -11,7 +11,7 @@ from limba.network.encoders.config import EncoderConfig
 
 
 def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
-    refuse_unless(content, {"rotary_value": (False,), "embedding_size": (content.get("hidden_size"),)})
+    refuse_unless(content, {"rotary_value": (False,), "embedding_size": (content["hidden_size"],)})
     own = {"position_embedding_type": "rotary", "rotary_pairs": "interleaved"}
     return bert.fields(content, pad_id) | {"max_positions": value(content, "max_position_embeddings", 1536, int)} | own
 
@@ -35,6 +35,7 @@ FAMILY = dataclasses.replace(
     prefix="roformer",
     required=bert.REQUIRED | {"position_embedding_type": ("rotary",), "rotary_base": (10_000.0,)},
     keys=encoder_keys.ROFORMER,
+    defaults=bert.SIZES | {"vocab_size": 50000},
     rows=bert.rows("roformer"),
     heads=bert.heads_of(bert.MASKED_LM, bert.of_sequences(bert.ROWS_OF_SEQUENCES, drops_inputs=True, activation=None)),
     settings=_settings,

@@ -9,6 +9,7 @@ FAMILY = T5Family(
     model_class="T5ForConditionalGeneration",
     network={"logits_via_embedding": True, "relative_bias_per_layer": False},
     recognized_by="the embedding is the output too",
-    defaults={"feed_forward_proj": "relu", "tie_word_embeddings": True},
+    defaults={"vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8}
+    | {"feed_forward_proj": "relu", "tie_word_embeddings": True},
     in_transformers=True,
 )

@@ -60,7 +60,7 @@ class T5Family(Family):
       network: fields of `T5Config` that every model of the family has.
       in_bytes: whether the vocabulary is bytes; None if either will do.
       recognized_by: a clause for messages, "its vocabulary is bytes".
-      defaults: what transformers takes for `feed_forward_proj` and `tie_word_embeddings` where config.json has none.
+      defaults: see `Family`; with `feed_forward_proj` and `tie_word_embeddings`.
       in_transformers: whether transformers has the class; conversions are then compared with it where it is installed.
       hides_output: whether version 5 of transformers writes `tie_word_embeddings: true` for untied models as well.
       scales_untied: whether version 5 of transformers divides the logits of untied models by sqrt(d_model) as well.

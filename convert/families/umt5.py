@@ -1,5 +1,6 @@
 """umT5 (arXiv:2304.09151): every layer has its table of relative positions."""
 
+from convert.families import mt5
 from convert.families.t5_family import T5Family
 
 FAMILY = T5Family(
@@ -9,6 +10,7 @@ FAMILY = T5Family(
     model_class="UMT5ForConditionalGeneration",
     network={"relative_bias_per_layer": True},
     in_bytes=None,
+    defaults=mt5.SIZES | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": True},
     recognized_by="every layer has its table of relative positions",
     in_transformers=True,
     hides_output=True,

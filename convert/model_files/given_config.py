@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from convert.families import heads, networks
-from convert.families.config_files import default_networks, new_network, t5_config
+from convert.families.config_files import new_network, t5_config
 from convert.families.networks import Network
 from convert.families.t5_family import T5Family
 from convert.model_files import any_format
@@ -36,7 +36,7 @@ def open_folder(own: Model, config_file: Path, hints: ModelHints) -> tuple[Model
         )
     _check_shapes(own, _network(own, config_file, hints), config_file)
     if content["model_type"] == "t5":
-        content = default_networks.OF_T5 | t5_config.read(config_file, hints.ignore_config_keys)
+        content = t5_config.read(config_file, hints.ignore_config_keys)
     if _hides_output(own, content):
         content["scale_decoder_outputs"] = False
     content = {key: x for key, x in content.items() if key not in _OF_HEADS}
@@ -63,7 +63,7 @@ def _network(own: Model, file: Path, hints: ModelHints) -> Network:
         raise ValueError(f"{own.path} is {kinds[0]}, and config_name, {file}, {kinds[1]}: leave config_name out.")
     if not isinstance(own.family, T5Family):
         return new_network.read_network(file, hints.ignore_config_keys).config
-    content = default_networks.OF_T5 | t5_config.read(file, hints.ignore_config_keys)
+    content = t5_config.read(file, hints.ignore_config_keys)
     if _hides_output(own, content):
         content["scale_decoder_outputs"] = False
     return t5_config.network_config(file, content)

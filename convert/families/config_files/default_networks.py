@@ -1,36 +1,25 @@
-"""The sizes that transformers' configuration of a `model_type` has by default, for a network from scratch.
-
-A config.json always has them, so no family fills them in. Other keys that are missing have its defaults anyway.
-"""
+"""The config.json of a network from scratch that has the sizes of transformers' class of a `model_type` by default."""
 
 import json
 from typing import Any
 
-# T5Config's.
-OF_T5 = {"vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8}
-_BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
-_OF_ENCODERS = {
-    **{name: {"vocab_size": 30522, **_BASE} for name in ("bert", "xlm-roberta", "camembert")},
-    **{name: {"vocab_size": 50265, **_BASE} for name in ("roberta", "roberta-prelayernorm")},
-    "mpnet": {"vocab_size": 30527, **_BASE},
-    "roformer": {"vocab_size": 50000, **_BASE},
-    "modernbert": {"vocab_size": 50368, **_BASE, "num_hidden_layers": 22, "intermediate_size": 1152},
-}
+from convert.families.table import all_families, of_model_type
 
 
 def content(model_type: str) -> dict[str, Any]:
-    """A config.json with these sizes.
+    """A config.json with the class's sizes.
 
     Raises:
       ValueError: for a type of which there are none.
     """
-    sizes = {"t5": OF_T5, **_OF_ENCODERS}
-    if model_type not in sizes:
+    family = of_model_type(model_type)
+    if family is None or not family.defaults:
+        known = dict.fromkeys(family.model_type for family in all_families().values() if family.defaults)
         raise ValueError(
-            f"model_type is {model_type!r}; a network by transformers' defaults is of {', '.join(sizes)}. Of others "
+            f"model_type is {model_type!r}; a network by transformers' defaults is of {', '.join(known)}. Of others "
             "that Limba has write a config.json, and name it as config_name."
         )
-    return {"model_type": model_type, **sizes[model_type]}
+    return {"model_type": model_type, **family.defaults}
 
 
 def parsed(overrides: str) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def read(file: Path, ignored: Collection[str] = ()) -> ConfigFile:
         pad_id = value(content, "pad_token_id", family.default_pad_id, int)
         if family.fixed_pad_id not in (None, pad_id):
             raise ValueError(f"pad_token_id is {pad_id}, and {family.model_class} takes {family.fixed_pad_id}")
-        network = EncoderConfig(**family.fields(content, pad_id), family=family.name)
+        network = EncoderConfig(**family.fields(family.completed(content), pad_id), family=family.name)
         if not 0 <= pad_id < network.vocab_size:
             raise ValueError(f"pad_token_id is {pad_id}, and vocab_size {network.vocab_size}")
         if max(network.vocab_size, network.max_positions) > _MOST_ROWS:

@@ -41,6 +41,11 @@ def read_network(file: Path, ignored: Collection[str] = ()) -> NewNetwork:
       ValueError: if it is damaged, or Limba does not have its network.
     """
     content = untrusted_json.read_object(file)
+    if (tied := content.get("tie_word_embeddings", True)) is not True and "tie_word_embeddings" not in ignored:
+        raise ValueError(
+            f"{file}: tie_word_embeddings is {shown(tied)}; the output of Limba's encoders is the embedding. Write "
+            "true, or leave it out."
+        )
     own = [key for key in encoder_keys.T5_EXPERIMENTS if key in content]
     if content.get("model_type") != "bert" or not (own or content.get("position_embedding_type") in _OWN_POSITIONS):
         read = encoder_config.read(file, ignored)
@@ -57,9 +62,9 @@ def read_network(file: Path, ignored: Collection[str] = ()) -> NewNetwork:
 
 def _fields(content: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `EncoderConfig` for a config.json of t5-experiments."""
-    positions = content.get("position_embedding_type") or "absolute"
-    of_bert = {**content, "position_embedding_type": None if positions in _OWN_POSITIONS else positions}
-    fields = bert.FAMILY.fields(of_bert, encoder_config.PAD_ID)
+    positions = content.get("position_embedding_type", "absolute")
+    of_bert = {**content, "position_embedding_type": "absolute" if positions in _OWN_POSITIONS else positions}
+    fields = bert.FAMILY.fields(bert.FAMILY.completed(of_bert), encoder_config.PAD_ID)
     fields["position_embedding_type"] = _OWN_POSITIONS.get(positions, positions)
     if positions == "relative_attention_bias":
         fields["num_buckets"] = value(content, "relative_attention_num_buckets", 32, int)

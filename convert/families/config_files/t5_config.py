@@ -153,11 +153,22 @@ def read(file: Path, ignored: Collection[str] = ()) -> dict[str, Any]:
         # It gets a decoder (`convert.tensors.new_decoder`), or needs none.
         content["is_encoder_decoder"] = True
     keys.check(file, content, family.own_keys(), ignored)
+    for key in ("tie_word_embeddings", "scale_decoder_outputs"):
+        if content.get(key, True) is None:
+            raise ValueError(
+                f"{file}: {key} is null, which is false to one version of transformers and to another the default. "
+                "Write true if the embedding is the output too, else false."
+            )
     t5_keys_by_own = {own: key for key, own in family.config_keys.items()}
+    if content.get("is_gated_act", True) is None:
+        content["is_gated_act"] = False  # as transformers takes it
     named = {t5_keys_by_own.get(key, key): value for key, value in content.items() if key not in ignored}
+    if named.get("num_hidden_layers") is not None and "num_layers" not in named:
+        # transformers counts the decoder's layers before it takes the other name.
+        named.setdefault("num_decoder_layers", family.defaults.get("num_layers"))
     for other, key in _OTHER_NAMES.items():
         value = named.pop(other, None)
-        if value not in (None, named.setdefault(key, value)):
+        if value is not None and named.setdefault(key, value) != value:
             raise ValueError(f"{file}: {other} is {shown(value)} and {key} {shown(named[key])}; they mean the same.")
     generation_file, generation = _generation_beside(file)
     known = {key: value for key, value in generation.items() if key in t5_keys.GENERATION_KEYS}
@@ -262,11 +273,11 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
       ValueError: if a size is missing, or Limba's T5 is not of this kind.
     """
     family = family_of(content)
-    given = {**family.defaults, **content}
+    content = family.completed(content)
     # Both keys say the same to begin with; version 5 of transformers leaves the first at true.
-    tied = content.get("scale_decoder_outputs", given["tie_word_embeddings"])
+    tied = content.get("scale_decoder_outputs", content["tie_word_embeddings"])
     own = _own_layers(file, content)
-    projection, activations = given["feed_forward_proj"], _ACTIVATIONS | family.activations
+    projection, activations = content["feed_forward_proj"], _ACTIVATIONS | family.activations
     if not isinstance(projection, str) or projection not in activations:
         raise ValueError(f"{file}: feed_forward_proj is {shown(projection)}; Limba's T5 has {sorted(activations)}.")
     _check_activation(file, content, projection)
@@ -286,7 +297,7 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
             f"{file}: {_START} is {shown(start)}; it is an id of the vocabulary, from 0 to "
             f"{content['vocab_size'] - 1}, and in most T5s 0."
         )
-    if tied != (tie := given["tie_word_embeddings"]) and not (tie is True and _is_of_version_5(content)):
+    if tied != (tie := content["tie_word_embeddings"]) and not (tie is True and _is_of_version_5(content)):
         raise ValueError(
             f"{file}: tie_word_embeddings is {shown(tie)} and scale_decoder_outputs {shown(tied)}; each version of "
             "transformers reads another of the two. Both are true if the embedding is the output too, else false."

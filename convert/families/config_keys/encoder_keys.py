@@ -86,6 +86,7 @@ MPNET = table(
     *_BERT,
     *carried(relative_attention_num_buckets="num_buckets, 32"),
     *without_effect("no class reads it: there are no segments", "type_vocab_size"),
+    *without_effect("no class reads it: positions are learned, with distances", "position_embedding_type"),
 )
 ROFORMER = table(
     *_BERT,

@@ -7,7 +7,7 @@ r"""`limba run`: pre-training and fine-tuning with the keys of a Hugging Face sc
     limba run --benchmark glue --dataset_name sst2 --model_name_or_path exports/mine --output_dir runs/sst2
 
 The keys become a gin file, which is printed, kept as OUTPUT_DIR/run.gin and run. The same command resumes a run that
-was stopped. `--dry_run` only checks, as a run does, and prints the gin file. --gin.NAME=VALUE overrides what it binds.
+was stopped. `--dry_run` only checks, as a run does, and prints the gin files. --gin.NAME=VALUE overrides what it binds.
 Several processes of a run that share OUTPUT_DIR are told of each other as by `limba train`: --multiprocess_gpu and its
 flags, or the environment.
 For a pod whose workers share no folder: `--write_gin FILE --num_devices N`, then launch/worker.sh FILE on each worker.
@@ -216,6 +216,7 @@ def _prepare(
         print(text)
     gin_file = local_path(flags.write_gin) if flags.write_gin else work / "run.gin"
     if flags.dry_run:
+        print(f"# {named / 'initial' / 'model.gin'}, which the run writes:\n{model.gin}")
         if arguments.do_train and not (flags.write_gin or arguments.overwrites):
             _warn_of_changes(gin_file, text)
         return None

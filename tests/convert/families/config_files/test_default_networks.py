@@ -6,6 +6,7 @@ import pytest
 from transformers import CONFIG_MAPPING
 
 from convert import starting_model
+from convert.families import roberta
 from convert.families.config_files import default_networks, encoder_config, t5_config
 from convert.families.table import encoder_families
 from convert.model_files.hf import hub_models
@@ -26,8 +27,10 @@ def test_a_t5_and_other_types(tmp_path):
     content = t5_config.read(tmp_path / "config.json")
     of_class = CONFIG_MAPPING["t5"]().to_dict()
     assert {key: of_class[key] for key in content} == content and content["d_ff"] == 2048
-    for kind in ("gpt2", "mt5", "electra"):
-        with pytest.raises(ValueError, match=f"model_type is '{kind}'; a network .* is of t5, bert, .*modernbert"):
+    for kind in ("gpt2", "electra"):
+        with pytest.raises(
+            ValueError, match=f"model_type is '{kind}'; a network .* is of t5, mt5, umt5, bert, .*modernbert"
+        ):
             starting_model.default_config(kind, "t")
     with pytest.raises(ValueError, match="needs a tokenizer: tokenizer_name"):
         starting_model.default_config("roberta", None)
@@ -37,7 +40,7 @@ def test_the_embedding_has_a_row_for_each_token(tmp_path, monkeypatch):
     write_tokenizer(tmp_path / "tokenizer.json", SPECIAL_TOKENS)
     tokens = len(json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"])
     for rows, expected in ((50265, 50265), (tokens - 5, tokens)):
-        monkeypatch.setitem(default_networks._OF_ENCODERS["roberta"], "vocab_size", rows)
+        monkeypatch.setitem(roberta.FAMILY.defaults, "vocab_size", rows)
         starting_model.default_config.cache_clear()
         file = starting_model.default_config("roberta", str(tmp_path))
         assert json.loads(file.read_text())["vocab_size"] == expected
