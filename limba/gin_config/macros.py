@@ -1,6 +1,7 @@
 """Macros of gin files, `NAME = value` and `%NAME`: which are bound, which are read, and mistakes in their names.
 
-gin ignores a macro that nothing reads: `TRAIN_STPES = 10` would change nothing and say nothing. Here that is an error.
+gin ignores a macro that nothing reads: `TRAIN_STPES = 10` would change nothing and say nothing. Here that is an error
+where the name is near to one that is read, else a warning: projects of T5X bind names that none of their files reads.
 A name counts as read if any line of the run reads it, also a line that a later one overrides. A name that only other
 runs read is right, and noted: a recipe sets TRAIN_STEPS, and `limba eval` takes the recipe too. Other runs are those of
 Limba's gin files, of T5X's, and of the gin files that lie beside the one that sets the name.
@@ -42,10 +43,11 @@ def check_names(
       texts: of the files, by name.
       bindings: of the command line.
       beside: other gin files, whose names are known.
-      is_part: of a run, whose other files may read any name: only what is near to a known name is an error.
+      is_part: of a run, whose other files may read any name: what is not near to a known one passes.
 
     Raises:
-      GinError: for a binding of a macro that no file has, or a macro of a file that nothing reads.
+      GinError: for a binding of a macro that no file has, or a macro that nothing reads, of a name near to one that is
+        read.
     """
     bound: dict[str, tuple[str, int]] = {}  # with file and line of the last value
     given = Recipe.parse("\n".join(bindings))
@@ -56,8 +58,8 @@ def check_names(
         read |= recipe.macros_read
     overridden = [name for name in given.macros if name not in read | bound.keys()]
     unread = {name: place for name, place in bound.items() if name not in read}
+    by_modules = _read_by_modules() if unread else set()
     if unread:
-        by_modules = _read_by_modules()
         unread = {name: place for name, place in unread.items() if name not in by_modules}
     if not overridden and not unread:
         return
@@ -69,18 +71,19 @@ def check_names(
             hint = _did_you_mean(name, known, 0.6) or (f" The files use {used}." if used else " They use none.")
             raise GinError(f"--gin.{name} overrides a name that no gin file uses.{hint}")
     wrong, notes = [], []
+    known = read | by_modules | elsewhere.keys() - set(t5x_files.MACROS)
     for name, (file, line) in unread.items():
-        known = read | elsewhere.keys() - set(t5x_files.MACROS)
-        nearest = _did_you_mean(name, known, _MISSPELLED if is_part else 0.6)
         if name in elsewhere or t5x_files.is_of_t5x(file):
             notes.append(f"{name} of {file}:{line} ({elsewhere.get(name, 'as T5X has it')})")
-        elif nearest or not is_part:
-            what = f"nothing reads {name}, so it has no effect.{nearest or ' Take the line out.'}"
-            wrong.append(((file, line), what))
+        elif any(_did_you_mean(x, known, _MISSPELLED) for x in (name, name.rpartition("/")[2])):
+            hint = _did_you_mean(name, known, 0.6)
+            wrong.append(((file, line), f"nothing reads {name}, so it has no effect.{hint}"))
+        elif not is_part:
+            logger.warning("%s:%d: nothing reads %s, so it has no effect. Take the line out.", file, line, name)
     if wrong:
         others = "".join(f" {file}:{line}: {what}" for (file, line), what in wrong[1:])
         raise GinError(wrong[0][1] + others, [wrong[0][0]])
-    if not is_part:
+    if notes and not is_part:
         logger.info("This run does not read %s.", ", ".join(notes))
 
 
