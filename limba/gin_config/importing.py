@@ -7,6 +7,8 @@ that imports such a module comes here first: `load` for a module's name, `prepar
 import importlib
 import types
 
+from gin import config as gin_config
+
 from limba.devices import library_patches
 from limba.gin_config import t5x_names
 
@@ -15,6 +17,11 @@ def prepare() -> None:
     """Gives the process T5X's and T5's names, and Limba's changes to other libraries. Does nothing the second time."""
     t5x_names.install()
     library_patches.install()
+
+
+def of_gin_files() -> list[str]:
+    """The modules that the gin files of the configuration import, under their whole names."""
+    return [statement.module for statement in gin_config._IMPORTS]
 
 
 def load(name: str) -> types.ModuleType:

@@ -19,7 +19,7 @@ import gin
 from gin import config as gin_config
 
 from limba.files.repository import REPOSITORY
-from limba.gin_config import t5x_files, t5x_names
+from limba.gin_config import importing, t5x_files, t5x_names
 from limba.gin_config.messages import GinError
 from limba.gin_config.recipe import Recipe
 
@@ -94,7 +94,7 @@ def _did_you_mean(name: str, known: Iterable[str], cutoff: float) -> str:
 
 def _read_by_modules() -> set[str]:
     """The names that modules of the user's mention, which may ask `gin.query_parameter("%NAME")`."""
-    imported = [getattr(sys.modules.get(statement.module), "__file__", None) for statement in gin_config._IMPORTS]
+    imported = [getattr(sys.modules.get(module), "__file__", None) for module in importing.of_gin_files()]
     files = [Path(file) for file in imported if file and file.endswith(".py")]
     return {name for file in files if REPOSITORY not in file.parents for name in _names_in(file)}
 

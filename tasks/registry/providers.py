@@ -31,7 +31,7 @@ def find_provider(name: Any, module: str | None = None) -> Any:
         raise ValueError(
             f"There is no task or mixture {name!r}.{known} If a module of yours registers it, name that module: "
             "--module my_module, `import my_module` in the gin file, or DatasetConfig.module."
-            + "".join(f" {repository.remedy_of_hidden(file)}" for file in repository.hidden_modules())
+            + _hint_of_tasks()
             + _hint_of_t5()
         )
     return tasks.as_ours(tasks.get_mixture_or_task(name))
@@ -62,6 +62,17 @@ def with_split(provider: Any, split: str) -> list[Any]:
         has = ", ".join(map(repr, sorted(provider.splits)))
         raise ValueError(f"{provider.name!r} has no split {split!r}; it has {has}.")
     return found
+
+
+def _hint_of_tasks() -> str:
+    """What `import tasks` found, where a module of the user's may be meant."""
+    hidden = repository.hidden_modules()
+    found = ""
+    if "tasks" in importing.of_gin_files():
+        found = f" `import tasks` found Limba's own package, {repository.REPOSITORY / 'tasks'}."
+        if not hidden:
+            found += " A tasks.py of yours needs another name, such as my_tasks.py."
+    return found + "".join(f" {repository.remedy_of_hidden(file)}" for file in hidden)
 
 
 def _hint_of_t5() -> str:

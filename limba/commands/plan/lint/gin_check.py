@@ -8,7 +8,7 @@ One line a file, `ok FILE` or `FAIL FILE:LINE: what is missing`; the exit code i
 all the gin files below it, but of a run for its own alone, not for those of its checkpoints and evaluations. Each file
 is read by itself, after the files of --gin_file and before bindings, if there are any. A file that binds no model to a
 program is meant for inclusion: its macros may be unbound or %gin.REQUIRED, and only a macro that is almost a known name
-fails.
+fails. Of a run the task is looked up too, as `limba train` does; its corpus is not opened.
 """
 
 import argparse
@@ -19,13 +19,16 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import gin
 
 from limba import command_line
 from limba.checkpoint_files import directories, run_folder
 from limba.devices import native_logs
 from limba.files import named_flags, storage
 from limba.gin_config import gin_files as gin_utils
-from limba.gin_config import importing, t5x_names
+from limba.gin_config import importing, macros, t5x_names
 from limba.gin_config.recipe import Recipe
 
 # The packages that are slow to import, which is done once for all files.
@@ -37,12 +40,17 @@ def check(
 ) -> str | None:
     """The first mistake in a file, as `FILE:LINE: message`, or None. Leaves gin's configuration changed.
 
+    Of a run its task is looked up.
+
     What files `beside` it read counts as read: it may be meant for inclusion in one of them.
     """
     try:
         gin_utils.parse_files([*before, file], search_paths)
         gin_utils.parse_bindings(bindings)
-        gin_utils.check_names(bindings, beside, is_part=not gin_utils.binds_a_run())
+        is_part = not gin_utils.binds_a_run()
+        gin_utils.check_names(bindings, beside, is_part)
+        if not is_part:
+            _check_task()
     except gin_utils.GinError as error:
         # The file itself comes first, then the one it includes in which it went wrong.
         places = [f"{name}:{line}" for name, line in error.places]
@@ -50,6 +58,23 @@ def check(
             places.append(file)
         return ": ".join([places[-1], *places[:1][: len(places) - 1], error.what])
     return None
+
+
+def _check_task() -> None:
+    """Raises GinError if the run's task or mixture is named and not registered."""
+    name, module = map(_value_of, ("MIXTURE_OR_TASK_NAME", "MIXTURE_OR_TASK_MODULE"))
+    if isinstance(name, str):
+        from tasks.registry.providers import find_provider
+
+        try:
+            find_provider(name, module)
+        except ValueError as error:
+            raise gin_utils.GinError(str(error)) from error
+
+
+def _value_of(macro: str) -> Any:
+    """What a macro stands for in the end; None if it is not bound."""
+    return macros.resolved(gin.query_parameter(f"%{macro}"))[1] if macro in macros.bound() else None
 
 
 def check_apart(

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -256,3 +257,22 @@ def test_what_is_no_file_is_said(tmp_path, capsys):
     (tmp_path / "x.gin").symlink_to("gone.gin")
     code, lines = _run(capsys, tmp_path / "x.gin")
     assert code == 1 and "x.gin is a link to gone.gin, which does not exist" in lines[0]
+
+
+def test_the_task_of_a_run_is_looked_up_as_train_does(tmp_path, capsys, monkeypatch):
+    """`import tasks` finds Limba's own package, whatever a project of T5X has."""
+    run = "from __gin__ import dynamic_registration\n{}\ninclude 'gin/models/t5_1_1/tiny.gin'\n" + (
+        "include 'gin/runs/pretrain.gin'\nMIXTURE_OR_TASK_NAME = {!r}\n"
+    )
+    file = tmp_path / "run.gin"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file.write_text(run.format("import tasks", "mine"))
+    assert gin_check.main([str(file)]) == 1
+    answer = capsys.readouterr().out
+    assert answer.startswith(f"FAIL {file}: There is no task or mixture 'mine'.")
+    assert re.search(r"`import tasks` found Limba's own package, .*/tasks\. A tasks\.py of yours needs another", answer)
+    (tmp_path / "tasks.py").write_text("")
+    assert gin_check.main([str(file)]) == 1
+    assert f"{tmp_path / 'tasks.py'} is hidden by Limba's own package 'tasks': rename it" in capsys.readouterr().out
+    file.write_text(run.format("from tasks.examples import quickstart", "quickstart_span_corruption"))
+    assert gin_check.main([str(file)]) == 0
