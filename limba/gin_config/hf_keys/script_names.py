@@ -14,8 +14,12 @@ _SAME = {
     "run_qa": QUESTIONS,
     "run_text_classification": "run_glue",
     "run_token_classification": WORDS,
-    **dict.fromkeys(("run_t5_mlm", "run_t5_pretraining", "run_bert_pretraining", "run_mlm_wwm"), MASKS),
+    **dict.fromkeys(("run_t5_pretraining", "run_bert_pretraining", "run_mlm_wwm", "pre_train_t5"), MASKS),
 }
+# Whatever stands behind it: run_t5_mlm_to_pretrain_accelerate.
+_T5_MASKS = "run_t5_mlm"
+# Scripts of which the model and the data say what is learned, as without a name.
+_OF_ANY_DATA = ("fine_tune_t5",)
 _DECODES = (
     "trains a network that only decodes, such as GPT-2, and `limba run` trains T5s and encoders. Leave the script's "
     "name out: a T5 learns to continue texts with task prefix_lm, and masked spans without it; an encoder learns "
@@ -34,7 +38,7 @@ _REFUSED = {
     ),
 }
 _SCRIPTS = (SUMMARIES, TRANSLATIONS, QUESTIONS, MASKS, WORDS, *OF_LABELS)
-NAMES = (*_SCRIPTS, *_SAME, *_REFUSED)
+NAMES = (*_SCRIPTS, _T5_MASKS, *_SAME, *_OF_ANY_DATA, *_REFUSED)
 # Keys that one kind of script alone has.
 _OF_MASKS = ("mlm_probability", "mlm_prob", "mean_noise_span_length", "line_by_line", "whole_word_mask", "iters")
 _OF_SUMMARIES = ("summary_column", "source_prefix", "predict_with_generate", "max_source_length")
@@ -56,7 +60,7 @@ def is_script(word: str) -> bool:
 
 def is_known(word: str) -> bool:
     """Whether the name says what a script does, also one whose task is not here."""
-    return _plain(word) is not None or _stem(word) in _REFUSED
+    return _plain(word) is not None or _stem(word) in (*_REFUSED, *_OF_ANY_DATA)
 
 
 def _stem(word: str) -> str:
@@ -73,7 +77,7 @@ def _is_flax(word: str) -> bool:
 
 def _plain(word: str) -> str | None:
     """The script that does what the one of this name does; None for an unknown one."""
-    stem = _SAME.get(_stem(word), _stem(word))
+    stem = MASKS if _stem(word).startswith(_T5_MASKS) else _SAME.get(_stem(word), _stem(word))
     return stem if stem in _SCRIPTS else None
 
 
@@ -90,7 +94,10 @@ def complete(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
       ValueError: for a translation without its languages, or an unknown script where no key says what is learned.
     """
     notes = _complete_flax(values, used)
-    if (given := used.pop("script", None)) is not None:
+    given = used.pop("script", None)
+    if given is not None and _stem(given) in _OF_ANY_DATA:
+        given = None
+    if given is not None:
         used["script"] = _plain(given)
         if used["script"] is None:
             notes += [f"Without effect: {given} (of a script that is not known here the keys say what is learned)."]

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from limba.files.repository import REPOSITORY
 from limba.gin_config.hf_keys.script_keys import from_command_line, from_values
 
 BASE = {"model_name_or_path": "m", "train_file": "t.csv", "output_dir": "o"}
@@ -190,3 +191,25 @@ def test_other_names_of_scripts(word, script, drops):
     arguments, _ = from_command_line([word, *(f"--{name}={value}" for name, value in BASE.items())])
     assert (arguments.script, arguments.dataloader_drop_last) == (script, drops)
     assert arguments.max_grad_norm == (0.0 if drops else 1.0)
+
+
+_PAGE = (REPOSITORY / "docs" / "run.md").read_text("utf-8")
+_NAMED = sorted(
+    {*re.findall(r"`(\w+(?:\*)?)\.py`", _PAGE), *re.findall(r"\b(run_\w+|\w+_t5)\b", _PAGE)} - {"run_keys", "run_flax_"}
+)
+
+
+@pytest.mark.parametrize("name", [*_NAMED, "run_t5_mlm_to_pretrain", "pre_train_t5"])
+@pytest.mark.parametrize("ending", ["", ".py"])
+def test_every_script_that_the_page_names_is_taken_or_refused_with_a_remedy(tmp_path, name, ending):
+    word = (f"{name}to_pretrain_accelerate" if name.endswith("_") else name.replace("*", "to_pretrain")) + ending
+    content = {**BASE, "source_lang": "en", "target_lang": "ro"} if "translation" in name else BASE
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    words = [word, str(tmp_path / "config.json")]
+    if name in ("run_clm", "run_plm", "run_xnli", "run_swag"):
+        with pytest.raises(ValueError, match=r"(Leave|Write|leave) "):
+            from_command_line(words)
+        return
+    script = from_command_line(words)[0].script
+    assert script == {"fine_tune_t5": None, "pre_train_t5": "run_mlm"}.get(name, script)
+    assert script == "run_mlm" or not name.startswith("run_t5")
