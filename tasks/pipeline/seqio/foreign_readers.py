@@ -75,8 +75,9 @@ class ForeignReader:
             raise readers.failed(error, self._stream.config.name, 0) from error
         except (tf.errors.UnimplementedError, tf.errors.FailedPreconditionError) as error:
             logger.warning(
-                "The data position of %s cannot be saved (%s). A restart will read all earlier batches again to find "
-                "its place; a tasks.sources.HuggingFaceSource avoids that.",
+                "The data position of %s cannot be saved (%s). A restart reads all earlier batches again to find its "
+                "place, or, with SaveCheckpointConfig.save_dataset = False, begins with the first, as in T5X; with a "
+                "tasks.sources.HuggingFaceSource it resumes at once.",
                 self._stream.config.name,
                 error.message.partition("} ")[2].partition(" [")[0],
             )
