@@ -229,6 +229,11 @@ def open_model(
         return _new_t5(path, hints, has_tokenizer=tokenizer is not None) if has_decoder else _new_encoder(path, hints)
     if is_weights and config_file is not None:
         opened = any_format.open_weights(path, config_file, hints)
+        if opened.step:
+            logger.warning(
+                "%s is of step %d, as %s says. The weights are taken; steps and the optimizer begin at 0.",
+                *(path, opened.step, opened.step_from),
+            )
     elif hf_folder.is_folder(path) and not from_hf.has_weights(path):
         raise FileNotFoundError(
             f"model_name_or_path {model!r} has no weights ({path}); to train from scratch add initialize_from_scratch."

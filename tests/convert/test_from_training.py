@@ -230,10 +230,11 @@ def same_tensors(checkpoint, source):
         np.testing.assert_array_equal(np.asarray(tensor), np.asarray(theirs[name]), err_msg=name)
 
 
-def test_a_file_of_weights_with_the_configuration_of_its_training(saved, pth, tmp_path, checks_in_forks):
+def test_a_file_of_weights_with_the_configuration_of_its_training(saved, pth, tmp_path, checks_in_forks, caplog):
     model, config, vocab = pth / "model_150000.pth", str(pth / "t5-small.json"), str(saved[0] / "copy")
     opened = starting_model.open_model(str(model), config, vocab)
     assert opened.has_weights and opened.encoder is None and opened.no_export == ""
+    assert f"{model} is of step 150000, as the file says. The weights are taken; steps and the" in caplog.text
     assert opened.write(tmp_path / "initial") == tmp_path / "initial" / "model.gin"
     assert step_of(tmp_path / "initial" / "checkpoint_150000") == 150_000
     same_tensors(tmp_path / "initial", saved[0] / "copy")
