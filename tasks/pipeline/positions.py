@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from limba.files import untrusted_json
+from tasks.pipeline import deals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,13 +69,20 @@ class Position:
 
 @dataclasses.dataclass(frozen=True)
 class ReadPlan:
-    """What a logical reader reads: its part of the documents, from a position on. `num_epochs` of None is for ever."""
+    """What a logical reader reads: its part of the documents, from a position on.
+
+    Attributes:
+      num_epochs: None is for ever.
+      deals: how the documents of tasks are dealt to readers (`tasks.pipeline.deals`), by the number of the task, where
+        it is not by rows.
+    """
 
     seed: int
     reader: int = 0
     num_readers: int = 1
     num_epochs: int | None = None
     position: Position = dataclasses.field(default_factory=Position)
+    deals: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
 
 def _by_task(positions: np.ndarray) -> dict[int, TaskPosition]:
@@ -102,6 +110,9 @@ def load_state(content: bytes, where: str) -> dict[str, Any]:
         and "seed" in saved["fingerprint"]
         and _are_tables(saved["fingerprint"].get("tasks"))
         and _are_tables(*saved["fingerprint"]["tasks"].values())
+        and _are_tables(ways := saved.get("deals", {}))
+        and ways.keys() <= saved["fingerprint"]["tasks"].keys()
+        and all(deal in (deals.ROTATED_ROWS, deals.EXAMPLES) for deal in ways.values())
     )
     if not is_whole:
         raise ValueError(f"{where} is damaged: it lacks counters of a reader, or has others.")

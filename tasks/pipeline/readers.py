@@ -17,13 +17,11 @@ from tasks.pipeline import fingerprints
 from tasks.pipeline.epoch_counts import EpochCounter
 from tasks.pipeline.positions import POSITION_SIZE, Position, ReadPlan, TaskPosition, load_state
 from tasks.pipeline.prefetch.open_iterators import close_at_exit
-from tasks.pipeline.streams import Stream
+from tasks.pipeline.streams import UNREADABLE, Stream
 from tasks.registry.rows import Columns
 
 _T = TypeVar("_T")
 
-# What documents, preprocessors and vocabularies raise; anything else is a mistake of a programmer's.
-UNREADABLE = (ValueError, TypeError, KeyError, IndexError, OSError, RuntimeError)
 # Seconds after which a wait looks whether it should end.
 _TICK = 0.1
 _END = object()
@@ -159,6 +157,7 @@ class CountedReader:
 
     Args:
       open_batches: makes the batches of a plan; None makes them in a thread of this process.
+      deals: see `ReadPlan`.
     """
 
     def __init__(
@@ -168,6 +167,7 @@ class CountedReader:
         layout: contract.ReaderRows,
         seed: int,
         open_batches: OpenBatches | None = None,
+        deals: Mapping[int, str] | None = None,
     ):
         self._stream = stream
         self._reader = reader
@@ -176,13 +176,13 @@ class CountedReader:
         self.state_name = f"reader-{reader:04d}-of-{layout.num_readers:04d}.json"
         self.epoch_counter = EpochCounter()
         self._iterator: Any = None
-        self._open(seed, Position(), 0)
+        self._open(seed, Position(), 0, deals or {})
 
-    def _open(self, seed: int, position: Position, batches: int) -> None:
+    def _open(self, seed: int, position: Position, batches: int, deals: Mapping[int, str]) -> None:
         if self._iterator is not None:
             self._iterator.close()
         self._seed, self._position, self._batches = seed, position, batches
-        self._plan = ReadPlan(seed, self._reader, self._layout.num_readers, position=position)
+        self._plan = ReadPlan(seed, self._reader, self._layout.num_readers, position=position, deals=deals)
         self._iterator = self._open_batches(self._plan)
 
     def __next__(self) -> dict[str, np.ndarray]:
@@ -235,6 +235,8 @@ class CountedReader:
             "epochs": self.epoch_counter.save(),
             "fingerprint": fingerprints.of_stream(self._stream, self._seed, self._layout.num_readers),
         }
+        if self._plan.deals:
+            state["deals"] = {self._stream.tasks[number].name: deal for number, deal in self._plan.deals.items()}
         return json_text.dumps(state, indent=1, ensure_ascii=False).encode()
 
     def check(self, state: bytes) -> None:
@@ -252,7 +254,8 @@ class CountedReader:
         }
         # A run without a seed keeps the seed that it drew first.
         position = Position(positions, saved["examples"], saved["rows"])
-        self._open(saved["fingerprint"]["seed"], position, saved["batches"])
+        deals = {numbers[name]: deal for name, deal in saved.get("deals", {}).items()}
+        self._open(saved["fingerprint"]["seed"], position, saved["batches"], deals)
         self.epoch_counter.restore(saved["epochs"])
 
     def _load(self, state: bytes) -> dict[str, Any]:

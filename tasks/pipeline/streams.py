@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 
 from limba.data import contract
-from tasks.pipeline import converters, feature_lengths, mixing, positions
+from tasks.pipeline import converters, deals, feature_lengths, mixing, positions
 from tasks.pipeline.positions import POSITION_SIZE, Position, ReadPlan
 from tasks.pretraining import denoising
 from tasks.registry import Task, philox, rows
@@ -28,13 +28,19 @@ from tasks.registry.rows import Columns, Part, Rows, Tokens
 from tasks.registry.steps import Step, bind
 from tasks.registry.tasks import get_subtasks, is_mixture
 from tasks.sources.chunks import ReaderChunks
-from tasks.sources.sharded import ShardedSource
+from tasks.sources.sharded import NoDocumentError, ShardedSource
 from tasks.supervised import row_preprocessor
 
 logger = logging.getLogger(__name__)
 
+# What documents, preprocessors and vocabularies raise; anything else is a mistake of a programmer's.
+UNREADABLE = (ValueError, TypeError, KeyError, IndexError, OSError, RuntimeError)
 # Documents that are preprocessed together where no preprocessor has a number: as many as T5's own concatenate.
 _DOCUMENTS_PER_GROUP = 128
+# Documents of which an example is made as a rule, however many a group has.
+_DOCUMENTS_TO_TRY = 8
+# Epochs without an example after which there is none.
+_EMPTY_EPOCHS = 2
 # Examples that are converted, and so packed, together. A restart makes them again, and one row of each group is not
 # full.
 _EXAMPLES_PER_GROUP = 512
@@ -164,21 +170,73 @@ class Stream:
 
     def _examples_in_order(self, task: Any, plan: ReadPlan, seed: int) -> Iterator[Columns]:
         number = self.tasks.index(task)
-        steps = [bind(step, task.output_features, self._lengths) for step in task.preprocessors]
+        if plan.deals.get(number) == deals.EXAMPLES:
+            whole = dataclasses.replace(plan, reader=0, num_readers=1, deals={})
+            made = self._examples_in_order(task, whole, derive_seed(plan.seed, 0, number))
+            return deals.part_of(made, plan.reader, plan.num_readers)
         empty = _EmptyEpochs(_nothing_made(task, self.config.split, plan))
-        groups = empty.groups(rebatch(self._chunks(task, plan).documents(plan.num_epochs), group_size(task)))
-        if self._makes_windows(task):
-            made = windows(groups, steps[0], self._lengths, number, seed)  # type: ignore[arg-type]
-        else:
-            lengths = feature_lengths.of_all(self._lengths)
-            made = examples(groups, steps, lengths, self.config.trim_output_features, number, seed)
-        return empty.examples(made)
+        groups = empty.groups(self._groups(task, plan))
+        return empty.examples(self._made(task, groups, seed))
 
-    def _chunks(self, task: Any, plan: ReadPlan) -> ReaderChunks:
-        start = plan.position.of_task(self.tasks.index(task)).document
+    def _made(self, task: Any, groups: Iterable[Rows], seed: int) -> Iterator[Columns]:
+        """The blocks of a task of ours, each of a group of documents."""
+        number = self.tasks.index(task)
+        steps = [bind(step, task.output_features, self._lengths) for step in task.preprocessors]
+        if self._makes_windows(task):
+            return windows(groups, steps[0], self._lengths, number, seed)  # type: ignore[arg-type]
+        lengths = feature_lengths.of_all(self._lengths)
+        return examples(groups, steps, lengths, self.config.trim_output_features, number, seed)
+
+    def _chunks(self, task: Any, plan: ReadPlan, chunk_documents: int | None = None) -> ReaderChunks:
+        number = self.tasks.index(task)
         return task.source.chunks_of(
-            self.config.split, self.config.shuffle, plan.seed, plan.reader, plan.num_readers, start
+            self.config.split,
+            self.config.shuffle,
+            plan.seed,
+            plan.reader,
+            plan.num_readers,
+            plan.position.of_task(number).document,
+            plan.deals.get(number) == deals.ROTATED_ROWS,
+            chunk_documents,
         )
+
+    def find_deals(self, seed: int, num_readers: int) -> dict[int, str]:
+        """How the documents of each task are dealt, by its number, where it is not by rows; see `ReadPlan`.
+
+        A corpus that is far away is not looked at, because each look is a connection; nor one whose steps are SeqIO's.
+        """
+        found = {}
+        for number, task in enumerate(self.tasks):
+            if num_readers == 1 or not isinstance(task, Task) or task.source.is_remote(self.config.split):
+                continue
+            ways: tuple[str, ...] = (deals.ROWS, deals.ROTATED_ROWS)
+            if task.source.is_small(self.config.split):
+                texts, documents = zip(*task.source.count_texts(self.config.split, num_readers), strict=True)
+                ways = (deals.ROWS,) if texts == documents or max(texts) - min(texts) <= 1 else ()
+            found[number] = deals.choose(
+                ways, functools.partial(self._has_examples, task, seed, num_readers), num_readers
+            )
+        return {number: deal for number, deal in found.items() if deal != deals.ROWS}
+
+    def _has_examples(self, task: Any, seed: int, num_readers: int, deal: str, reader: int) -> bool:
+        """Whether an example is made of a reader's documents, in as many epochs as `_EmptyEpochs` waits for one."""
+        number = self.tasks.index(task)
+        plan = ReadPlan(seed, reader, num_readers, _EMPTY_EPOCHS, deals={number: deal})
+        # The first documents alone, as a rule: a group of a task may have thousands.
+        parts = (
+            lambda: itertools.islice(self._chunks(task, plan, _DOCUMENTS_TO_TRY).documents(1), 1),
+            lambda: self._groups(task, plan),
+        )
+        try:
+            made = (self._made(task, groups(), derive_seed(seed, reader, number)) for groups in parts)
+            return any(rows.num_rows(block) for blocks in made for block in blocks)
+        except NoDocumentError:
+            return False
+        except UNREADABLE:  # Training says it, with the place.
+            return True
+
+    def _groups(self, task: Any, plan: ReadPlan) -> Iterator[Rows]:
+        return rebatch(self._chunks(task, plan).documents(plan.num_epochs), group_size(task))
 
     def _makes_windows(self, task: Any) -> bool:
         """Whether a task's examples are windows of text, each a row of the batch."""
@@ -272,7 +330,7 @@ class _EmptyEpochs:
           ValueError: if no example was made of the documents of a whole epoch.
         """
         for group in groups:
-            if self._since is not None and self._since[1] >= self._since[0] + 2:
+            if self._since is not None and self._since[1] >= self._since[0] + _EMPTY_EPOCHS:
                 raise ValueError(self._message)
             epochs = group.document[:, 0]
             self._since = int(epochs[0]) if self._since is None else self._since[0], int(epochs[-1])

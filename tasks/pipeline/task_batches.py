@@ -67,7 +67,8 @@ def _open_batches(stream: Stream, layout: contract.ReaderRows, seed: int) -> Tra
     """The batches of a stream from its beginning."""
     if stream.is_counted:
         open_batches = _open_processes(stream, layout)
-        readers = [CountedReader(stream, reader, layout, seed, open_batches) for reader in layout.readers]
+        deals = stream.find_deals(seed, layout.num_readers)
+        readers = [CountedReader(stream, reader, layout, seed, open_batches, deals) for reader in layout.readers]
         return TrainBatches(readers, stream)
     from tasks.pipeline.seqio import foreign_readers, seqio_streams
 

@@ -32,6 +32,10 @@ _OPEN_SHARDS = 32
 Splits = Mapping[str, str | splits_lib.Part]
 
 
+class NoDocumentError(ValueError):
+    """A reader has no document, and others may have some."""
+
+
 class ShardedSource(abc.ABC):
     """Documents of shards, in numbered chunks.
 
@@ -300,7 +304,7 @@ class ShardedSource(abc.ABC):
 
     def has_documents(self, split: str, count: int) -> bool:
         """Whether a split has at least so many documents; a large remote one is not read, and is taken to have them."""
-        if self.is_remote(split) and self.num_bytes(split) > _SMALL_CORPUS:
+        if self.is_remote(split) and not self.is_small(split):
             return True
         if not self._has_blank_lines(split):
             return self.count_documents(split, count) == count
@@ -312,6 +316,22 @@ class ShardedSource(abc.ABC):
     def num_bytes(self, split: str) -> float:
         """The size of a split's files, or of its share of them."""
         return sum(self._sizes(split))
+
+    def is_small(self, split: str) -> bool:
+        """Whether a split may be read before a run."""
+        return self.num_bytes(split) <= _SMALL_CORPUS
+
+    def count_texts(self, split: str, num_readers: int) -> list[tuple[int, int]]:
+        """How many documents of each reader have a text, which is that of the first column, and how many it has."""
+        return [self._count_texts_of(split, reader, num_readers) for reader in range(num_readers)]
+
+    def _count_texts_of(self, split: str, reader: int, num_readers: int) -> tuple[int, int]:
+        try:
+            chunks_of_reader = self.chunks_of(split, False, 0, reader, num_readers).documents(1)
+        except NoDocumentError:
+            return 0, 0
+        texts = [text for chunk in chunks_of_reader for text in chunk.columns[self._columns[0]]]
+        return sum(1 for text in texts if not isinstance(text, bytes) or text.strip()), len(texts)
 
     def is_remote(self, split: str) -> bool:
         """Whether reading a split needs the network."""
@@ -325,6 +345,8 @@ class ShardedSource(abc.ABC):
         reader: int = 0,
         num_readers: int = 1,
         start: Sequence[int] | None = None,
+        rotates: bool = False,
+        chunk_documents: int | None = None,
     ) -> chunks.ReaderChunks:
         """What one reader reads.
 
@@ -332,14 +354,17 @@ class ShardedSource(abc.ABC):
           split, shuffle, seed: the order's; a seed of None draws one.
           reader, num_readers: which reader of how many.
           start: the (epoch, shard, row) of the document to begin with; None is the first.
+          rotates: whether the rows of all readers do; see `chunks.Piece`.
+          chunk_documents: of another number than the source's.
 
         Raises:
-          FileNotFoundError, ValueError: see `check`; also if there are fewer documents than readers.
+          NoDocumentError: if the reader has none, as where there are fewer documents than readers.
+          FileNotFoundError, ValueError: see `check`; also if there is no document at all.
         """
         self.check(split)
         seed = secrets.randbits(31) if seed is None else int(seed)
-        pieces = self._share(split, num_readers)[reader]
-        cursor = self._cursor(split, pieces, self._chunk_documents)
+        pieces = self._share(split, num_readers, rotates)[reader]
+        cursor = self._cursor(split, pieces, chunk_documents or self._chunk_documents)
         if not any(True for index in range(len(pieces)) for _ in cursor.chunks(index)):
             where = f"{split!r}, files {_shorten(self.list_shards(split))}"
             if num_readers == 1:
@@ -348,7 +373,7 @@ class ShardedSource(abc.ABC):
                     f"There is no document in split {where}, which is {part}; {part.split!r} has "
                     f"{self._count_whole(part.split)}. Give it more documents, or the split a larger part."
                 )
-            raise ValueError(
+            raise NoDocumentError(
                 f"Reader {reader} of {num_readers} has no document in split {where}, which has "
                 f"{self.count_documents(split)}; set DatasetConfig.num_readers to at most the number of documents."
             )
@@ -361,10 +386,10 @@ class ShardedSource(abc.ABC):
             first = epoch, *cursor.find(shard, row), row
         return chunks.ReaderChunks(cursor.read, pieces, dtypes, shuffle, seed, reader, first)
 
-    def _share(self, split: str, num_readers: int) -> list[list[chunks.Piece]]:
+    def _share(self, split: str, num_readers: int, rotates: bool) -> list[list[chunks.Piece]]:
         """Each reader's pieces, none of which has all the blank lines of a text."""
         pieces = self._share_rows(split, num_readers)
-        if num_readers > 1 and self._has_blank_lines(split):
+        if num_readers > 1 and (rotates or self._has_blank_lines(split)):
             return [[dataclasses.replace(piece, rotates=True) for piece in of_reader] for of_reader in pieces]
         return pieces
 

@@ -212,11 +212,9 @@ def _prepare(
     _check_gin(arguments, work, text.replace(str(named / "initial" / "model.gin"), _MODEL_GIN), model, overrides)
     if not flags.write_gin:
         text += given_files.comment(arguments)
-    if flags.dry_run or not flags.write_gin:
-        print(text)
+    _print_gin(text, named, model, flags)
     gin_file = local_path(flags.write_gin) if flags.write_gin else work / "run.gin"
     if flags.dry_run:
-        print(f"# {named / 'initial' / 'model.gin'}, which the run writes:\n{model.gin}")
         if arguments.do_train and not (flags.write_gin or arguments.overwrites):
             _warn_of_changes(gin_file, text)
         return None
@@ -243,6 +241,14 @@ def _prepare(
         f"  bash launch/worker.sh {flags.write_gin} --gin.MODEL_DIR=\"'gs://my-bucket/runs/mine'\""
     )
     return None
+
+
+def _print_gin(text: str, named: Path, model: Any, flags: argparse.Namespace) -> None:
+    """Prints the gin file where it is not written alone; of a dry run, that of the model too, which is not written."""
+    if flags.dry_run or not flags.write_gin:
+        print(text)
+    if flags.dry_run:
+        print(f"# {named / 'initial' / 'model.gin'}, which the run writes:\n{model.gin}")
 
 
 def _folders(arguments: RunArguments, flags: argparse.Namespace) -> tuple[Path, Path]:

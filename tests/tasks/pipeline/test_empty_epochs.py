@@ -35,14 +35,10 @@ def test_blank_documents_only(tmp_path, write_jsonl, count):
         _batches(write_jsonl(tmp_path / "blank.jsonl", [{"text": ""}] * count))
 
 
-def test_one_of_two_readers_has_blank_documents_only(tmp_path, write_jsonl):
+def test_one_of_two_readers_would_have_blank_documents_only(tmp_path, write_jsonl):
     documents = [{"text": "words of a document"}, {"text": ""}] * 3
     batches = _batches(write_jsonl(tmp_path / "half.jsonl", documents), num_readers=2)
-    with pytest.raises(
-        RuntimeError,
-        match=r"the part of reader 1 of 2 .*blank.*fewer readers .*num_readers=1\.",
-    ):
-        next(batches)
+    assert len(next(batches)["encoder_input_tokens"]) == 4
 
 
 def test_one_document_among_many_blank_ones_is_read_for_ever(tmp_path, write_jsonl):

@@ -64,10 +64,10 @@ def _check_task() -> None:
     """Raises GinError if the run's task or mixture is named and not registered."""
     name, module = map(_value_of, ("MIXTURE_OR_TASK_NAME", "MIXTURE_OR_TASK_MODULE"))
     if isinstance(name, str):
-        from tasks.registry.providers import find_provider
+        from limba.inference import tasks_door
 
         try:
-            find_provider(name, module)
+            tasks_door.evaluation_names(name, module)
         except ValueError as error:
             raise gin_utils.GinError(str(error)) from error
 
