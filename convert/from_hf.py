@@ -12,7 +12,6 @@ training script saved, such as model_150000.pth of t5-experiments, needs --confi
 
 import argparse
 import dataclasses
-import re
 import shlex
 import sys
 from collections.abc import Collection, Mapping
@@ -27,7 +26,14 @@ from convert.families.heads import Head
 from convert.families.networks import Network
 from convert.families.table import find_t5
 from convert.model_files import any_format, encoder_files, encoder_vocabularies, t5_vocabularies
-from convert.model_files.hf import hf_folder, hf_tokenizer, hub_models, sentence_modules, tokenizer_settings
+from convert.model_files.hf import (
+    hf_folder,
+    hf_tokenizer,
+    hub_models,
+    sentence_modules,
+    stray_weights,
+    tokenizer_settings,
+)
 from convert.model_files.model import NO_HINTS, Model, ModelHints
 from convert.t5x import limba_run, model_gin
 from convert.tensors import weight_files
@@ -35,12 +41,9 @@ from limba.checkpoint_files import directories, run_folder, saved_tensors
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.files import untrusted_json
 from limba.files.local_paths import local_path
-from limba.files.untrusted_files import cut
 
 # Checkpoints keep the step as an int32.
 MOST_STEPS = 2**31
-# Weights under another name, in parts without their index, or not downloaded to the end.
-_LIKE_WEIGHTS = re.compile(r".*\.safetensors\b|(pytorch_)?model\b.*\.(bin|pt|pth)\b")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -206,27 +209,20 @@ def find(model: str, *, with_runs: bool = False, with_weights: bool = True) -> P
 
 
 def has_weights(path: Path) -> bool:
-    """Whether a path is a folder with weights. Raises ValueError if they are those of another program."""
+    """Whether a path is a folder with weights. Raises ValueError if they are those of another program, or elsewhere."""
     if path.is_file():
         return False
-    names = [file.name for file in path.iterdir()]
-    has_any = bool(weight_files.formats(names))
+    has_any = bool(weight_files.formats([file.name for file in path.iterdir()]))
     if not has_any:
         _check_kind(path)
-        if like := sorted(name for name in names if _LIKE_WEIGHTS.match(name)):
-            raise ValueError(
-                f"{path} has {cut(like[0])}, and no weights under the names that transformers looks for. Call a whole "
-                "file model.safetensors or pytorch_model.bin; copy or download parts with their index, such as "
-                "model.safetensors.index.json, and what was not downloaded to its end again. To train from scratch "
-                f"give {path}/config.json."
-            )
+        stray_weights.check(path, stray_weights.files_below(path))
     return has_any
 
 
 def _check_kind(folder: Path) -> None:
     """Raises ValueError if a folder without weights that are read has those of another program."""
     if (kind := other_models.of_folder([file.name for file in folder.iterdir()])) is not None:
-        raise ValueError(f"{folder} is {kind.what}. {kind.remedy}")
+        raise ValueError(f"{folder} is {kind.what}. {kind.remedy_in(folder, folder)}")
 
 
 def _first_module(path: Path) -> Path | None:

@@ -4,6 +4,7 @@ A model's weights are one file, or several and an index that says in which one e
 several formats; they are the same weights then, and one format is enough.
 """
 
+import fnmatch
 import os
 import re
 from collections.abc import Collection
@@ -17,6 +18,8 @@ from limba.files.untrusted_files import cut
 
 # In the order of preference: safetensors are read fastest and without a pickle.
 FILES = {"safetensors": safetensors_files.FILE, "torch": torch_files.FILE, "flax": flax_files.FILE}
+# What accelerate calls a whole model that FSDP trained; transformers does not look for it.
+_OF_FSDP = "pytorch_model_fsdp.bin"
 # What DataParallel, torch.compile and Lightning put before each name of the model that they hold.
 _WRAPPERS = ("module.", "_orig_mod.", "model.")
 _MODULES: dict[str, Any] = {"safetensors": safetensors_files, "torch": torch_files, "flax": flax_files}
@@ -24,7 +27,17 @@ _MODULES: dict[str, Any] = {"safetensors": safetensors_files, "torch": torch_fil
 
 def formats(names: Collection[str]) -> list[str]:
     """The formats of the weights among these names of files, the preferred one first."""
-    return [format_ for format_, file in FILES.items() if file in names or index_name(file) in names]
+    whole = {format_: (file, index_name(file)) for format_, file in FILES.items()}
+    whole["torch"] += (_OF_FSDP,)
+    return [format_ for format_, wanted in whole.items() if not set(wanted).isdisjoint(names)]
+
+
+def of_format(names: Collection[str], format_: str) -> list[str]:
+    """The files among these names that hold a model's weights in a format, without its index."""
+    file = Path(FILES[format_])
+    if file.name in names:
+        return [file.name]
+    return fnmatch.filter(names, f"{file.stem}-*-of-*{file.suffix}") or [name for name in names if name == _OF_FSDP]
 
 
 def index_name(file: str) -> str:
@@ -49,8 +62,7 @@ def find(folder: Path, format_: str | None = None) -> tuple[str, list[Path]]:
     if format_ not in (None, *there):
         raise FileNotFoundError(f"{folder} has no weights in the format {format_}, only in {', '.join(there)}.")
     chosen = format_ or there[0]
-    single = folder / FILES[chosen]
-    if os.path.lexists(single):
+    if (single := _single(folder, chosen)) is not None:
         untrusted_files.check_is_file(single)
         return chosen, [single]
     named_by = index_name(FILES[chosen])
@@ -82,12 +94,25 @@ def is_wrapped(folder: Path, format_: str | None = None, buffers: str = array_fi
 def _named_by_format(folder: Path, format_: str | None, buffers: str) -> dict[str, SavedTensor]:
     chosen, files = find(folder, format_)
     tensors = _MODULES[chosen].open_tensors(files, buffers)
-    index = folder / index_name(FILES[chosen])
-    if not os.path.lexists(folder / FILES[chosen]):
+    if _single(folder, chosen) is None:
+        index = folder / index_name(FILES[chosen])
         names = {name for name in _weight_map(index) if not re.search(buffers, name)}
         if missing := sorted(names - tensors.keys()):
             raise ValueError(f"{index} names tensors that are in none of its files: {', '.join(map(cut, missing[:3]))}")
     return tensors
+
+
+def _single(folder: Path, format_: str) -> Path | None:
+    """The one file of a folder's weights; None where an index names several."""
+    whole, index = folder / FILES[format_], folder / index_name(FILES[format_])
+    if os.path.lexists(whole):
+        return whole
+    return None if index.is_file() else folder / _OF_FSDP
+
+
+def is_for_transformers(folder: Path, format_: str) -> bool:
+    """Whether transformers looks for a folder's weights under the names that they have."""
+    return (single := _single(folder, format_)) is None or single.name != _OF_FSDP
 
 
 def open_file(file: Path, buffers: str = array_files.NONE) -> dict[str, SavedTensor]:

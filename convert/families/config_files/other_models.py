@@ -3,7 +3,7 @@
 import dataclasses
 import fnmatch
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from limba.files.untrusted_files import cut, shown
@@ -18,12 +18,20 @@ class Kind:
     Attributes:
       files: patterns, of each of which there is a file.
       what: it is, a clause.
-      remedy: a sentence.
+      remedy: sentences, with `{here}` for the folder, and `{top}` for the one with config.json, in which it may lie.
     """
 
     files: tuple[str, ...]
     what: str
     remedy: str
+
+    def found(self, names: Sequence[str]) -> list[str]:
+        """The names that the first pattern fits."""
+        return sorted(fnmatch.filter(names, self.files[0]))
+
+    def remedy_in(self, here: PurePath, top: PurePath) -> str:
+        """The remedy for the folder `here` in the folder `top`, or for that itself."""
+        return self.remedy.format(here=here, top=top)
 
 
 # The first that fits counts.
@@ -31,7 +39,7 @@ _FOLDERS = (
     Kind(
         ("adapter_config.json",),
         "a PEFT adapter, which changes another model",
-        "Convert it with its base: limba convert from-peft FOLDER OUT --base BASE.",
+        "Convert it with its base: limba convert from-peft {here} OUT --base BASE.",
     ),
     Kind(("model_index.json",), "a pipeline of diffusers", "Give the folder of its text encoder, if that is a T5."),
     Kind(
@@ -55,7 +63,18 @@ _FOLDERS = (
     Kind(
         ("zero_to_fp32.py",),
         "a checkpoint of DeepSpeed, in parts",
-        "Put them together: python zero_to_fp32.py . pytorch_model.bin, in the folder.",
+        "Put them together: python zero_to_fp32.py . pytorch_model.bin, in {here}.",
+    ),
+    Kind(
+        ("*_optim_states.pt",),
+        "a checkpoint of DeepSpeed, in parts",
+        "Put them together in the folder that has zero_to_fp32.py, the one around {here}: python zero_to_fp32.py . "
+        "pytorch_model.bin.",
+    ),
+    Kind(
+        ("mp_rank_00_model_states.pt",),
+        "a model that DeepSpeed saved",
+        "Convert the file: limba convert from-hf {here}/mp_rank_00_model_states.pt OUT --config {top}/config.json.",
     ),
     Kind(("*.gguf",), "a model of llama.cpp (GGUF)", "Take the model that it was made from: its weights are rounded."),
     Kind(("*.onnx",), "a model of ONNX", "Take the model that it was exported from."),
@@ -65,7 +84,8 @@ _FOLDERS = (
     Kind(
         ("*.distcp",),
         "a checkpoint of PyTorch in parts of its processes",
-        "Put them together: python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER pytorch_model.bin.",
+        "Put them together: python -m torch.distributed.checkpoint.format_utils dcp_to_torch {here} "
+        "{top}/pytorch_model.bin.",
     ),
     Kind(("*.ckpt",), "a checkpoint of PyTorch Lightning", "Save its model alone: module.model.save_pretrained(OUT)."),
     Kind(

@@ -4,14 +4,14 @@ The hub, the token and the cache are where that library has them: HF_ENDPOINT, H
 """
 
 import contextlib
-import fnmatch
 import logging
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
+from convert.model_files.hf import stray_weights
 from convert.tensors import weight_files
 
 logger = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ def download(name: str, with_weights: bool = True) -> Path:
 
     Raises:
       OSError: if there is no such model, or none that this user may read, or the hub cannot be reached; see `explain`.
-      ValueError: if this is not a name of a model.
+      ValueError: if this is not a name of a model, or its weights are in none of the formats that are read.
     """
     hf = client()
     with plain_errors(hf, name):
@@ -146,7 +146,17 @@ def download(name: str, with_weights: bool = True) -> Path:
             raise
         except unreachable(hf) as error:
             return _cached(hf, name, error)
+        if with_weights and not weight_files.formats(there):
+            _check_no_others(name, there)
         return Path(hf.snapshot_download(name, allow_patterns=wanted(there, with_weights)))
+
+
+def _check_no_others(name: str, there: Collection[str]) -> None:
+    """Raises ValueError if the weights of a repository are none that are read."""
+    try:
+        stray_weights.check(Path("DIR"), there)
+    except ValueError as error:
+        raise ValueError(f"Get {name} with `hf download {name} --local-dir DIR`: {error}") from error
 
 
 def _cached(hf: ModuleType, name: str, error: BaseException) -> Path:
@@ -169,7 +179,5 @@ def wanted(there: Iterable[str], with_weights: bool = True) -> list[str]:
     names = [name for name in there if "/" not in name]
     chosen = [name for name in names if name.endswith((".json", ".model"))]
     for format_ in weight_files.formats(names)[: int(with_weights)]:
-        file = Path(weight_files.FILES[format_])
-        single = file.name in names
-        chosen += fnmatch.filter(names, file.name if single else f"{file.stem}-*-of-*{file.suffix}")
+        chosen += weight_files.of_format(names, format_)
     return chosen

@@ -17,9 +17,9 @@ FOLDERS = {
     "peft": (
         ["adapter_config.json", "adapter_model.safetensors"],
         "a PEFT adapter",
-        "from-peft FOLDER OUT",
+        "from-peft {here} OUT",
     ),
-    "peft and config": (["config.json", "adapter_config.json"], "a PEFT adapter", "from-peft FOLDER OUT"),
+    "peft and config": (["config.json", "adapter_config.json"], "a PEFT adapter", "from-peft {here} OUT"),
     "diffusers": (["model_index.json"], "a pipeline of diffusers", "text encoder"),
     "mesh": (
         ["operative_config.gin", "model.ckpt-1000.index", "model.ckpt-1000.data-00000-of-00002", "checkpoint"],
@@ -65,7 +65,7 @@ def test_a_folder_of_another_kind_is_named(tmp_path, capsys, kind):
     for file in files:
         (folder / file).write_text(json.dumps(CONFIG) if file == "config.json" else "x")
     error = _error(folder, tmp_path, capsys)
-    assert error.startswith(f"error: {folder} is {what}") and remedy in error
+    assert error.startswith(f"error: {folder} is {what}") and remedy.format(here=folder) in error
     with pytest.raises(ValueError, match="is a "):
         starting_model.open_model(str(folder), None, None)
 
