@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from convert.families import heads, networks
 from convert.families.config_files import encoder_config
+from convert.families.config_files.encoder_config import ConfigFile
 from convert.families.encoder_family import EncoderFamily
 from convert.families.table import find_encoder
 from convert.model_files import encoder_vocabularies, lora_merge, new_heads
@@ -133,7 +135,12 @@ def _open(
     path: Path, config_file: Path, format_: str, step: tuple[int, str], hints: ModelHints, keeps_pooler: bool = False
 ) -> EncoderModel:
     read = encoder_config.read(config_file, hints.ignore_config_keys)
-    family, config, head, pad_id = read.family, read.network, read.head, read.pad_id
+    family, config, head = read.family, read.network, read.head
+    # The rows of the embedding are the tokenizer's. config.json often has the class's default, which nobody changed.
+    folder = path if path.is_dir() else config_file.parent
+    vocabulary, pad_id = encoder_vocabularies.of_folder(folder, read.pad_id, hints)
+    if pad_id != read.pad_id:
+        _check_padding(config_file, read, pad_id)
     if path.is_dir():
         weights = weight_files.open_tensors(path, format_, family.buffers)
     else:
@@ -165,15 +172,33 @@ def _open(
         config=config,
         head=head,
         tensors={name: t for tensor in wanted for name, t in tensor.limbas(stored[tensor.name]).items()},
-        vocabulary=encoder_vocabularies.of_folder(path if path.is_dir() else config_file.parent, pad_id, hints),
+        vocabulary=vocabulary,
         step=step[0],
         step_from=step[1],
         folder=Folder(
-            read._replace(head=head).explicit, stored, format_, pad_id, is_headless, left_out, hints.config_file
+            content={**read._replace(head=head).explicit, "pad_token_id": pad_id},
+            stored=stored,
+            format=format_,
+            pad_id=pad_id,
+            is_headless=is_headless,
+            left_out=left_out,
+            config_file=hints.config_file,
         ),
         ignored_config_keys=hints.ignore_config_keys,
         tokenizer_settings=dataclasses.replace(tokenizer_settings.beside(path, hints.vocab), pad_id=pad_id),
     )
+
+
+def _check_padding(config_file: Path, read: ConfigFile, pad_id: int) -> None:
+    """Says that config.json has another padding than the tokenizer. Raises ValueError if the network counts by it."""
+    differ = f"{config_file}: pad_token_id is {read.pad_id}, and the tokenizer's padding is {pad_id}."
+    if read.family.first_position(read.pad_id) != read.family.first_position(pad_id):
+        raise ValueError(
+            f"{differ} {read.family.title} begins its positions behind pad_token_id, and gives that token none. "
+            f"Exchange the tokens {pad_id} and {read.pad_id} in the tokenizer, and their rows in the embedding and in "
+            "the output's bias."
+        )
+    print(f"warning: {differ} Limba and its exports take the tokenizer's.", file=sys.stderr)
 
 
 def _named(

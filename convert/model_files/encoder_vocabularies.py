@@ -54,14 +54,15 @@ def of_checkpoint(path: AnyPath, recorded: Mapping[str, Any], hints: ModelHints)
     return record(Path(file)) if file and Path(file).is_file() else None
 
 
-def of_folder(path: Path, pad_id: int, hints: ModelHints) -> Mapping[str, Any] | None:
-    """The folder's tokenizer.json, or the user's for it, with the ids that Limba has for its tokens."""
+def of_folder(path: Path, default_pad_id: int, hints: ModelHints) -> tuple[Mapping[str, Any] | None, int]:
+    """The folder's tokenizer.json, or the user's for it, with the ids that Limba has for its tokens; and the id of
+    padding in the folder, which is the default where no tokenizer has one."""
     from tasks.vocabularies import beside_tokenizer
 
     place = path if hints.vocab is None else Path(hints.vocab)
     file = file_in(place)
     if hints.vocab is None and not file.is_file():
-        return None
+        return None, default_pad_id
     if (place / tokenizer_folder.FILE).is_file():
         tokenizer_folder.check_settings(place, hints.ignore_config_keys)
         if two := older_tokenizers.differences(place):
@@ -69,13 +70,8 @@ def of_folder(path: Path, pad_id: int, hints: ModelHints) -> Mapping[str, Any] |
     if beside_tokenizer.class_of(place).lower().startswith("roformer"):
         reason = "transformers splits texts with jieba first, and Limba does not: Chinese texts have other tokens."
         print(f"warning: the tokenizer of {place} is RoFormer's: {reason}", file=sys.stderr)
-    own_pad_id = tokenizer_folder.special_ids(file).get("pad")
-    if own_pad_id not in (None, pad_id, encoder_config.PAD_ID):
-        raise ValueError(
-            f"{path}: pad_token_id of config.json is {pad_id}, and the tokenizer's padding is {own_pad_id}. Write "
-            f"{own_pad_id} into config.json, unless it is a RoBERTa's, whose positions begin behind pad_token_id."
-        )
-    return record(file if own_pad_id == encoder_config.PAD_ID else _with_padding_first(file, pad_id))
+    pad_id = tokenizer_folder.special_ids(file).get("pad", default_pad_id)
+    return record(_with_padding_first(file, pad_id)), pad_id
 
 
 def of_new_network(config_file: Path, hints: ModelHints) -> tuple[Path, int] | None:
