@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from convert.compare import comparison, comparison_rows
+from convert.compare import comparison, comparison_rows, folder_tokens
 from convert.model_files import any_format
 from convert.model_files.model import Model
 
@@ -51,7 +51,10 @@ def run(args: argparse.Namespace) -> None:
     if b is None:
         _check_dtype(a, args)
         return
-    rows = comparison.compare(a, b, args.text)
+    of_folders = [
+        row for label, model in (("A", a), ("B", b)) for row in folder_tokens.compare(label, model, args.text)
+    ]
+    rows = [*of_folders, *comparison.compare(a, b, args.text)]
     print(comparison_rows.table(rows))
     comparison_rows.require(rows, "A and B are not the same model")
 

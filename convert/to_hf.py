@@ -17,7 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 from tqdm import tqdm
 
-from convert.compare import auto_tokenizer, comparison_rows
+from convert.compare import auto_tokenizer, comparison, comparison_rows, folder_tokens
 from convert.exports.cards import card_metadata, model_card
 from convert.exports.cards.card_metadata import NO_METADATA, Metadata
 from convert.exports.encoder_export import EncoderExport
@@ -199,7 +199,7 @@ def write_files(folder: Path, export: Export, formats: Sequence[str], dtype: str
 
 def check_files(folder: Path, export: Export, formats: Sequence[str]) -> dict[str, list[comparison_rows.Comparison]]:
     """Reads the files back; the rows of the comparison by format. Raises ValueError if they are not the model."""
-    of_tokenizer = [*auto_tokenizer.check(folder)]
+    of_tokenizer = [*auto_tokenizer.check(folder), *folder_tokens.compare("B", export.model, comparison.TEXT, folder)]
     return {format_: [*of_tokenizer, *_check(export, folder, format_)] for format_ in formats}
 
 

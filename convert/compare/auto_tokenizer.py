@@ -1,23 +1,59 @@
-"""Does `AutoTokenizer.from_pretrained(FOLDER)` load a folder's tokenizer? Asked in a process of its own.
+"""What `AutoTokenizer.from_pretrained(FOLDER)` makes of a folder's tokenizer.
 
-python -m convert.compare.auto_tokenizer FOLDER    (prints the name of the class)
+It is asked in a process of its own, with transformers' code alone: a mistake of our readers shows beside it.
+
+python -m convert.compare.auto_tokenizer FOLDER TEXTS    (texts as JSON; prints a JSON object)
 """
 
+import dataclasses
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from convert.compare import transformers_library
 from convert.compare.comparison_rows import Comparison
+from limba.files import json_text
 
 # Tokenizers need no network of any library, whose import takes longer than they do, and a folder needs no hub.
 _ALONE = {"USE_TORCH": "0", "USE_FLAX": "0", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+_ROLES = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A folder's tokenizer in transformers.
+
+    Attributes:
+      class_name: its class.
+      special_ids: ids by role, of those that it has.
+      rows: ids of the texts, with the special tokens around them.
+    """
+
+    class_name: str
+    special_ids: dict[str, int]
+    rows: list[list[int]]
+
+
+def read(folder: Path, texts: Sequence[Sequence[str]] = ()) -> Found:
+    """The tokenizer that transformers, which is installed, makes of a folder; a text may have a second one beside it.
+
+    Raises:
+      ValueError: if it makes none, with transformers' reason.
+    """
+    environment = os.environ | _ALONE | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    asked = json_text.dumps([[*text] for text in texts])
+    command = [sys.executable, "-m", "convert.compare.auto_tokenizer", str(folder), asked]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise ValueError((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1].rstrip("."))
+    return Found(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def check(folder: Path) -> Iterator[Comparison]:
-    """The row of a folder's tokenizer, with transformers' defaults; none if transformers is not installed.
+    """The row of an exported tokenizer, with transformers' defaults; none if transformers is not installed.
 
     Raises:
       ValueError: if it is not loaded, with transformers' reason.
@@ -25,23 +61,24 @@ def check(folder: Path) -> Iterator[Comparison]:
     version = transformers_library.version()
     if version is None:
         return
-    environment = os.environ | _ALONE | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-m", "convert.compare.auto_tokenizer", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    try:
+        found = read(folder)
+    except ValueError as error:
         raise ValueError(
             f"AutoTokenizer.from_pretrained of transformers {version} does not load the exported tokenizer: "
-            f"{reason.rstrip('.')}. No export was kept; the checkpoint is. `limba convert to-hf CHECKPOINT OUT "
+            f"{error}. No export was kept; the checkpoint is. `limba convert to-hf CHECKPOINT OUT "
             "--no-check` writes it anyway; --vocab FILE gives another tokenizer."
-        )
-    yield Comparison("tokenizers not loaded", 0, 0, f"{done.stdout.strip()}, AutoTokenizer of transformers {version}")
+        ) from error
+    yield Comparison("tokenizers not loaded", 0, 0, f"{found.class_name}, AutoTokenizer of transformers {version}")
 
 
-def main(folder: str) -> None:
+def main(folder: str, texts: str) -> None:
     """Runs in the new process."""
     tokenizer = transformers_library.load().AutoTokenizer.from_pretrained(folder)
-    print(type(tokenizer).__name__)
+    ids = {role: getattr(tokenizer, f"{role}_token_id", None) for role in _ROLES}
+    special_ids = {role: id_ for role, id_ in ids.items() if id_ is not None}
+    rows = [tokenizer(*text).input_ids for text in json.loads(texts)]
+    print(json_text.dumps(dataclasses.asdict(Found(type(tokenizer).__name__, special_ids, rows))))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from convert.compare import encoder_outputs, float64, forward, t5_outputs
+from convert.compare import encoder_outputs, float64, folder_tokens, forward, t5_outputs
 from convert.compare.comparison_rows import Comparison, compare_vocabularies, narrower
 from convert.compare.outputs import Logits, Measures, Output
 from convert.families import networks
@@ -71,8 +71,13 @@ def compare(a: Model, b: Model, text: str = TEXT) -> list[Comparison]:
 
 
 def with_source(model: Model) -> Callable[[Path, Mapping[str, SavedTensor]], list[Comparison]]:
-    """Compares the checkpoint in a folder, with all that it says of itself, with the model it was made of."""
-    return lambda path, saved: compare(model, any_format.open_checkpoint(path))
+    """Compares the checkpoint in a folder, with all that it says of itself, with the model it was made of, and the
+    tokens of this with those of transformers."""
+
+    def run(path: Path, saved: Mapping[str, SavedTensor]) -> list[Comparison]:
+        return [*folder_tokens.compare("A", model, TEXT), *compare(model, any_format.open_checkpoint(path))]
+
+    return run
 
 
 def _assumed(label: str, model: Model) -> Iterator[Comparison]:

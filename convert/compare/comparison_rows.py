@@ -65,7 +65,11 @@ def tables(rows_by_format: Mapping[str, list[Comparison]]) -> str:
 
 def require(rows: list[Comparison], otherwise: str) -> None:
     """Raises ValueError, beginning with `otherwise`, if a comparison does not hold."""
-    wrong = [f"{row.what}: {row.value:.3g}, allowed {row.allowed:.0e}" for row in rows if not row.holds]
+    wrong = []
+    for row in rows:
+        if not row.holds:
+            what = f" ({row.note})" if isinstance(row.value, int) else ""
+            wrong.append(f"{row.what}: {row.value:.3g}, allowed {row.allowed:.0e}{what}")
     if wrong:
         raise ValueError(f"{otherwise}: {'; '.join(wrong)}.")
 

@@ -183,6 +183,7 @@ def _open(
             is_headless=is_headless,
             left_out=left_out,
             config_file=hints.config_file,
+            tokenizer=folder if hints.vocab is None else None,
         ),
         ignored_config_keys=hints.ignore_config_keys,
         tokenizer_settings=dataclasses.replace(tokenizer_settings.beside(path, hints.vocab), pad_id=pad_id),

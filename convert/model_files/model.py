@@ -72,6 +72,7 @@ class Folder:
       is_headless: whether it lacked the head of an encoder, or a part of that of sentence pairs.
       left_out: tensors that the network does without.
       config_file: of the hints, in place of the folder's config.json.
+      tokenizer: the folder from whose files the vocabulary was read; None if the user gave another, or none was found.
     """
 
     content: Mapping[str, Any]
@@ -81,6 +82,7 @@ class Folder:
     is_headless: bool = False
     left_out: tuple[str, ...] = ()
     config_file: Path | None = None
+    tokenizer: Path | None = None
 
     @property
     def is_flax(self) -> bool:

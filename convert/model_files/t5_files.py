@@ -143,6 +143,8 @@ def open_folder(path: Path, hints: ModelHints = NO_HINTS, format_: str | None = 
     files = read_files(path, config_file, hints.ignore_config_keys, format_)
     _check_hints(files.config, hints, str(config_file))
     step = hf_folder.training_step(path, read_report(path))
+    if hints.vocab is None and not hints.in_bytes:
+        files = files._replace(folder=dataclasses.replace(files.folder, tokenizer=path))
     model = _model(path, files, t5_vocabularies.of_folder(path, hints), hints, *step)
     return dataclasses.replace(model, tokenizer_settings=tokenizer_settings.beside(path, hints.vocab))
 

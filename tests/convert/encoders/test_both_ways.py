@@ -105,6 +105,9 @@ def new_folders(tmp_path_factory, checks_in_forks):
         padding = PADDINGS.get(name, 0)
         first[0], first[padding] = first[padding], first[0]
         conftest.write_tokenizer(home / name / "tokenizer.json", first)
+        named = {f"{token[1:-1].lower()}_token": token for token in conftest.SPECIAL_TOKENS}
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", **named}
+        (home / name / "tokenizer_config.json").write_text(json.dumps(config))
     return home
 
 

@@ -1,0 +1,89 @@
+"""Does transformers make the ids of a folder that Limba makes with the vocabulary that it read there?
+
+`comparison.compare` gives texts to Limba's readers of both models. If these misread a folder, an export of the run
+repeats the mistake, and both agree. Here transformers' class reads the folder's files.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from convert.compare import auto_tokenizer, transformers_library
+from convert.compare.comparison_rows import Comparison
+from convert.model_files.hf import beside_tokenizer, hf_tokenizer, tokenizer_folder
+from convert.model_files.model import EncoderModel, Model, T5Model
+from limba.files.untrusted_files import shown_list
+
+_WHAT = "tokens that differ"
+# Beside the check's own text: the beginning of a text, capitals and accents, spaces, and a pair.
+_TEXTS = (("the house",), ("The  house is big. ",), ("Ștefan, două",), ("the house", "a dog 12"))
+
+
+def compare(label: str, model: Model, text: str, folder: Path | None = None) -> Iterator[Comparison]:
+    """The row of a folder's special tokens and texts.
+
+    Args:
+      label: of the model in the table.
+      model: with the vocabulary that Limba read.
+      text: a further one.
+      folder: which transformers reads; None is the one of the model, where it has the vocabulary.
+    """
+    folder = folder or (model.folder and model.folder.tokenizer)
+    if folder is None or model.vocabulary is None:
+        return
+    what, version = f"{_WHAT}, {label}", transformers_library.version()
+    if reason := "transformers is not installed" if version is None else _not_alike(model, folder):
+        yield Comparison(what, None, 0, reason)
+        return
+    texts = [(text,), *_TEXTS]
+    try:
+        theirs = auto_tokenizer.read(folder, texts)
+    except ValueError as error:
+        yield Comparison(what, None, 0, f"transformers {version} does not load the tokenizer: {str(error)[:200]}")
+        return
+    problems = list((_of_t5 if model.family.has_decoder else _of_encoder)(model, theirs, texts))
+    note = f"of {len(texts)} texts and special tokens in {theirs.class_name} of transformers {version}"
+    yield Comparison(what, len(problems), 0, "; ".join([note, *problems[:2]]))
+
+
+def _not_alike(model: Model, folder: Path) -> str:
+    """Why transformers gives other tokens than Limba, which a warning has said; "" if it does not."""
+    if not model.family.has_decoder:
+        is_jiebas = beside_tokenizer.class_of(folder).lower().startswith("roformer")
+        return "RoFormer's tokenizer splits texts with jieba first" if is_jiebas else ""
+    return "; ".join(hf_tokenizer.from_vocabulary(model.vocabulary or {}).warnings)
+
+
+def _of_encoder(model: EncoderModel, theirs: auto_tokenizer.Found, texts: Sequence[Sequence[str]]) -> Iterator[str]:
+    from tasks.vocabularies import TokenizerVocabulary
+
+    file = model.vocabulary_file or ""
+    opened, exchanged = TokenizerVocabulary(file), {0: model.pad_id, model.pad_id: 0}
+    ours = {role: exchanged.get(id_, id_) for role, id_ in tokenizer_folder.special_ids(file).items()}
+    for role, id_ in ours.items():
+        if theirs.special_ids.get(role, id_) != id_:
+            yield f"{role} is {id_} in Limba, and {theirs.special_ids[role]} there"
+    for text, row in zip(texts, theirs.rows, strict=True):
+        inner = [opened.encode(part) for part in text]
+        ids = [x for part in inner for x in (*part, *opened.between_texts)][: -len(opened.between_texts)]
+        framed = [exchanged.get(id_, id_) for id_ in (opened.cls_id, *ids, opened.sep_id)]
+        # A tokenizer without a frame gives the tokens alone; Limba's tasks put the frame there.
+        if row not in (framed, [exchanged.get(id_, id_) for part in inner for id_ in part]):
+            yield _differ(text, framed, row)
+
+
+def _of_t5(model: T5Model, theirs: auto_tokenizer.Found, texts: Sequence[Sequence[str]]) -> Iterator[str]:
+    from tasks.pretraining import masked_text
+
+    vocabulary = masked_text.open_vocabulary(model.vocabulary or {})
+    for role, ours in {"pad": 0, "eos": 1, "unk": 2}.items():
+        if theirs.special_ids.get(role, ours) != ours:
+            yield f"{role} is {ours} in Limba, and {theirs.special_ids[role]} there"
+    for text, row in zip(texts, theirs.rows, strict=True):
+        if len(text) == 1:  # A T5 has no pairs.
+            ids = [*vocabulary.encode(text[0])]
+            if row not in (ids, [*ids, 1]):
+                yield _differ(text, ids, row)
+
+
+def _differ(text: Sequence[str], ours: Sequence[int], theirs: Sequence[int]) -> str:
+    return f"{' and '.join(map(repr, text))[:40]} is {shown_list(ours)} in Limba, and {shown_list(theirs)} there"
