@@ -70,7 +70,7 @@ class EncoderExport(Ct2Export[EncoderFamily, EncoderConfig]):
                 *engine_export.opened(folder),
                 "",
                 'texts = ["The first text.", "The second one."]',
-                "rows = [tokenizer.encode(text).tokens for text in texts]",
+                f"rows = [[*{engine_export.TOKENS}] for text in texts]",
                 "states = np.array(encoder.forward_batch(rows).last_hidden_state)  # [texts, tokens, width]",
                 "for row, state in zip(rows, states):",
                 "    print(state[: len(row)].mean(0))",

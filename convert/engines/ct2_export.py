@@ -47,8 +47,7 @@ def compare_tokens(
     tokenizer.no_padding()
     tokenizer.no_truncation()
     differ = sum(tokenizer.id_to_token(i) not in (written[i], None) for i in range(size))
-    # The tokens of unknown characters may be these characters, for which the engine, too, takes the unknown token.
-    text = [ids.get(token, unknown) for token in tokenizer.encode(TEXT).tokens]
+    text = [ids.get(tokenizer.id_to_token(i), unknown) for i in tokenizer.encode(TEXT).ids]
     return [
         Comparison("tokens with other ids", differ, 0, f"of {size}, in {TOKENIZER}"),
         comparison_rows.compare_vocabularies(expected, text),

@@ -90,11 +90,11 @@ class T5Export(Ct2Export[T5Family, T5Config]):
             tokens = f'[*map(chr, text.encode()), "{END}"]'
             return (), (), tokens, (decoded, 'print(answer.decode(errors="ignore"))')
         if is_fast(folder):
-            tokens = "tokenizer.encode(text).tokens"
+            ends = "" if engine_export.appends_end(folder) else f', "{END}"'
             return (
                 ("from tokenizers import Tokenizer",),
                 engine_export.opened(folder),
-                tokens if engine_export.appends_end(folder) else f'[*{tokens}, "{END}"]',
+                f"[*{engine_export.TOKENS}{ends}]",
                 (
                     "ids = map(tokenizer.token_to_id, result.hypotheses[0])",
                     "print(tokenizer.decode([i for i in ids if i is not None], skip_special_tokens=False))",

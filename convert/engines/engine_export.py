@@ -18,6 +18,9 @@ from limba.checkpoint_files.saved_tensors import SavedTensor
 
 TOKENIZER = "tokenizer.json"
 END, END_ID = "</s>", 1
+# The tokens of a text, in a program. `Encoding.tokens` has them as they stand in the text: an added token that takes in
+# the blanks beside it is " <extra_id_0> " there, which no engine knows.
+TOKENS = "map(tokenizer.id_to_token, tokenizer.encode(text).ids)"
 
 
 class EngineExport(abc.ABC, Generic[AFamily, ANetwork]):

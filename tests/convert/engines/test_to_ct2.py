@@ -5,6 +5,7 @@ import importlib
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -127,8 +128,8 @@ def test_rows_beyond_the_vocabulary_have_tokens_of_their_own(written):
 def _printed(code, folder, monkeypatch):
     monkeypatch.chdir(folder)
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        exec(compile(code, "README.md", "exec"), {})
-    return out.getvalue().rstrip("\n")
+        exec(compile(code, "README.md", "exec"), names := {})
+    return out.getvalue().rstrip("\n"), names["tokens"]
 
 
 @pytest.mark.parametrize("family", ["t5", "byt5"])
@@ -136,7 +137,7 @@ def test_the_program_of_the_readme_runs(family, written, monkeypatch):
     folder, _ = written(family)
     (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text("utf-8"), re.S)
     assert 'compute_type="float32"' in code
-    printed = _printed(code, folder, monkeypatch)
+    printed, _ = _printed(code, folder, monkeypatch)
     engine = ct2_library.engine().Translator(str(folder), compute_type="float32")
     text = re.search(r'^text = "(.*?)"', code, re.M)[1]
     if family == "byt5":
@@ -161,7 +162,26 @@ def test_the_example_of_the_page_runs(runs, tmp_path, monkeypatch):
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "ctranslate2" in block]
     assert "limba convert to-ct2 runs/mine exports/mine_ct2" in page
     assert main(["to-ct2", str(runs("t5")), str(tmp_path / "exports/mine_ct2"), "--no-check"]) == 0
-    assert re.fullmatch(r"-?\d+\.\d+", _printed(code, tmp_path, monkeypatch).splitlines()[-1])
+    printed, _ = _printed(code, tmp_path, monkeypatch)
+    assert re.fullmatch(r"-?\d+\.\d+", printed.splitlines()[-1])
+
+
+@pytest.mark.parametrize("of_page", [True, False])
+def test_sentinels_that_take_in_blanks_are_tokens_of_the_engine(of_page, written, tmp_path, monkeypatch):
+    """As in a tokenizer.json to which somebody added them with `lstrip` and `rstrip`."""
+    folder = tmp_path / "exports/mine_ct2"
+    shutil.copytree(written("t5")[0], folder)
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text("utf-8"))
+    for token in content["added_tokens"]:
+        token |= {"lstrip": True, "rstrip": True}
+    file.write_text(json.dumps(content), "utf-8")
+    text = (ROOT / "docs/serving.md" if of_page else folder / "README.md").read_text("utf-8")
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "import ctranslate2" in block]
+    _, tokens = _printed(code, tmp_path if of_page else folder, monkeypatch)
+    assert "<extra_id_0>" in tokens and {*tokens} <= {
+        *json.loads((folder / "shared_vocabulary.json").read_text("utf-8"))
+    }
 
 
 def _error(arguments, capsys):
