@@ -153,6 +153,13 @@ def say_folder(opened: Model) -> None:
         if opened.head == heads.OF_PAIRS:
             warning = "has BERT's pooler and not all of the heads of pre-training, which a classifier does without."
         print(f"warning: {opened.path} {warning}", file=sys.stderr)
+    if opened.family.has_decoder and t5_config.scales_its_output(folder.content):
+        print(
+            f"note: version 5 of transformers wrote {opened.path}, and divides the logits of umT5 by sqrt(d_model). "
+            "Those of the run are as in version 4 and T5X, undivided. If it was trained in version 5, multiply "
+            "lm_head.weight by d_model**-0.5 before, for the same logits.",
+            file=sys.stderr,
+        )
     if folder.pad_id != encoder_config.PAD_ID:
         exchanged = f"Ids {encoder_config.PAD_ID} and {folder.pad_id} are exchanged"
         print(f"{exchanged}: padding is {encoder_config.PAD_ID} in Limba.")

@@ -240,6 +240,15 @@ def hides_its_output(content: Mapping[str, Any]) -> bool:
     return family_of(content).hides_output and _is_of_version_5(content) and "scale_decoder_outputs" not in content
 
 
+def scales_its_output(content: Mapping[str, Any]) -> bool:
+    """Whether version 5 of transformers divides the logits of an untied model by sqrt(d_model), and Limba does not.
+
+    `content` has every key that the network depends on.
+    """
+    is_tied = content["tie_word_embeddings"]
+    return family_of(content).scales_untied and _is_of_version_5(content) and not is_tied
+
+
 def ties_output(file: Path) -> bool:
     """Whether an output that is not stored is the embedding, though T5 1.0's scale is off.
 
