@@ -44,6 +44,9 @@ def _read(folder: Path, learns_sentinels: bool) -> dict[str, Any]:
     if "ByT5Tokenizer" in classes:
         return _read_bytes(folder, config, learns_sentinels)
     files = _Files(folder, config, read_json(folder / "tokenizer.json"))
+    passes_json = (folder / SPIECE).is_file() and files.fast and _is_made_of_pieces(classes, config)
+    if passes_json:
+        files = dataclasses.replace(files, fast={})
     if (text := _odd_rows(files)) is not None:
         tokenizer = hf_tokenizer.from_json(hf_tokenizer.temporary_file(text.encode(), "tokenizer.json"))
     elif (folder / SPIECE).is_file():
@@ -54,6 +57,8 @@ def _read(folder: Path, learns_sentinels: bool) -> dict[str, Any]:
         raise FileNotFoundError(
             f"{folder} has no spiece.model and no tokenizer.json; give the SentencePiece model with --vocab FILE."
         )
+    if passes_json:
+        _say_json_is_passed_over(folder, tokenizer)
     _say_lost_sentinels(files, tokenizer)
     return tokenizer.vocabulary
 
@@ -95,6 +100,25 @@ def _odd_rows(files: _Files) -> str | None:
     if vocabulary.frame[:2] == ([], ends) and not vocabulary.cuts_left:
         return None
     return beside_tokenizer.applied(files.folder, untrusted_files.decode(untrusted_files.read_bytes(file), str(file)))
+
+
+def _is_made_of_pieces(classes: tuple[Any, Any], config: Mapping[str, Any]) -> bool:
+    """Whether version 4 of transformers makes T5's fast class of spiece.model, and passes tokenizer.json over."""
+    named = next((name for name in classes if name), hf_tokenizer.T5_CLASSES[0])
+    return named in hf_tokenizer.T5_CLASSES and config.get("add_prefix_space") is not None
+
+
+def _say_json_is_passed_over(folder: Path, tokenizer: Tokenizer) -> None:
+    """Prints that tokenizer.json tokenizes otherwise than spiece.model, if it does."""
+    from tasks.vocabularies import tokenizer_texts
+
+    if differences := tokenizer_texts.differences_of_files(tokenizer.vocabulary, folder):
+        print(
+            f"warning: {folder} has two tokenizers: {differences.describe('tokenizer.json', SPIECE)}. The run takes "
+            f"{SPIECE}, of which version 4 of transformers makes the tokenizer where tokenizer_config.json has "
+            f"add_prefix_space; --vocab {folder}/tokenizer.json takes the other.",
+            file=sys.stderr,
+        )
 
 
 class _OtherIds(ValueError):

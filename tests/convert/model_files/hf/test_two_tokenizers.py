@@ -83,6 +83,21 @@ def change_json(folder, change):
     return tokenizers.Tokenizer.from_file(str(file))
 
 
+@pytest.mark.parametrize("tokenizer_class", ["T5TokenizerFast", "T5Tokenizer", "PreTrainedTokenizerFast"])
+def test_add_prefix_space_makes_t5s_class_read_spiece_model(folder, tokenizer_class, capsys):
+    """In version 4 of transformers; its general class reads tokenizer.json whatever the key says."""
+    transformers = pytest.importorskip("transformers")
+    change_json(folder, other_scores)
+    file = folder / "tokenizer_config.json"
+    content = json.loads(file.read_text()) | {"tokenizer_class": tokenizer_class, "add_prefix_space": True}
+    file.write_text(json.dumps(content))
+    vocabulary = masked_text.open_vocabulary(folder_tokenizer.read(folder))
+    is_t5s = tokenizer_class != "PreTrainedTokenizerFast"
+    assert ("The run takes spiece.model, of which version 4" in capsys.readouterr().err) == is_t5s
+    theirs, texts = transformers.AutoTokenizer.from_pretrained(str(folder)), vocabularies.sentences(20)
+    assert [[*vocabulary.encode(text)] for text in texts] == theirs(texts, add_special_tokens=False).input_ids
+
+
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_the_run_tokenizes_as_tokenizer_json_does(folder, name, capsys):
     reference = change_json(folder, DIFFERENT[name])
