@@ -18,6 +18,8 @@ _KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+# What git-lfs leaves in place of a file that it did not download; by its specification below this size.
+_POINTER, _MOST_OF_POINTER = b"version https://git-lfs.github.com/", 1024
 # Text up to this length is shown whole.
 _SHOWN_LENGTH = 60
 _CUT_LENGTH = 200
@@ -26,11 +28,11 @@ _SHOWN_BITS = 256
 
 
 def check_is_file(path: Path) -> int:
-    """The size of a file in bytes. It is not opened: a FIFO would wait for its writer, and a device never ends.
+    """The size of a file in bytes. What is none is not opened: a FIFO would wait for its writer, a device never ends.
 
     Raises:
       FileNotFoundError: if there is nothing, or a link that leads to nothing.
-      ValueError: if it is a folder, a FIFO, a socket or a device.
+      ValueError: if it is a folder, a FIFO, a socket or a device, or only says where git-lfs has the file.
     """
     try:
         found = path.stat()
@@ -45,6 +47,10 @@ def check_is_file(path: Path) -> int:
     for is_kind, kind in _KINDS:
         if is_kind(found.st_mode):
             raise ValueError(f"{path} is {kind}, not a file; give the file itself, or put a copy of it in its place.")
+    if found.st_size < _MOST_OF_POINTER:
+        with path.open("rb") as file:
+            if file.read(len(_POINTER)) == _POINTER:
+                raise ValueError(f"{path} is only git-lfs's pointer to the file; run `git lfs pull` in its folder.")
     return found.st_size
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from convert.families import heads
+from convert.families.config_files import other_models
 from convert.families.config_keys import keys
 from convert.families.encoder_family import EncoderFamily, value
 from convert.families.heads import Head
@@ -89,6 +90,7 @@ def notes(file: Path, ignored: Collection[str] = ()) -> Iterator[str]:
 
 def _read(file: Path) -> tuple[dict[str, Any], EncoderFamily]:
     content = untrusted_json.read_object(file)
+    other_models.check_classes(file, content)
     family = of_model_type(content.get("model_type"))
     assert isinstance(family, EncoderFamily), "the caller has looked at model_type"
     return content, family

@@ -165,6 +165,16 @@ _HEADS = {
 }
 
 
+def check_classes(file: Path, content: Mapping[str, Any]) -> None:
+    """Raises ValueError if `architectures` of a config.json, which says the head, is no list of names."""
+    classes = content.get("architectures")
+    if classes is not None and not (isinstance(classes, list) and all(isinstance(name, str) for name in classes)):
+        raise ValueError(
+            f"{file}: architectures is {shown(classes)}; it is a list of the name of a class, such as "
+            '["T5ForConditionalGeneration"]. Write the one of the model.'
+        )
+
+
 def is_encoder_alone(content: Mapping[str, Any]) -> bool:
     """Whether a T5's config.json is of a `T5EncoderModel` or its relatives."""
     return _class(content).endswith("EncoderModel")

@@ -206,6 +206,7 @@ def _generation_beside(file: Path) -> tuple[Path, dict[str, Any]]:
 
 def _read(file: Path) -> tuple[dict[str, Any], T5Family]:
     content = untrusted_json.read_object(file)
+    other_models.check_classes(file, content)
     found = content.get("model_type")
     family = of_model_type(found) if isinstance(found, str) else None
     if not isinstance(family, T5Family):

@@ -44,12 +44,21 @@ def _read(folder: Path, learns_sentinels: bool) -> dict[str, Any]:
     if "ByT5Tokenizer" in classes:
         return _read_bytes(folder, config, learns_sentinels)
     files = _Files(folder, config, read_json(folder / "tokenizer.json"))
-    passes_json = (folder / SPIECE).is_file() and files.fast and _is_made_of_pieces(classes, config)
+    if not files.fast and config.get("add_prefix_space", True) is None and _is_t5s(classes):
+        raise ValueError(
+            f"{folder}/tokenizer_config.json: add_prefix_space is null, and there is no tokenizer.json: version 4 of "
+            "transformers puts no space before a text then, and the SentencePiece model does. If the model was trained "
+            "with the space, remove the key; else save the folder with transformers, which writes tokenizer.json: "
+            "AutoTokenizer.from_pretrained(IN).save_pretrained(OUT)."
+        )
+    # Version 4 makes the tokenizer of the pieces then, and passes tokenizer.json over.
+    has_pieces = (folder / SPIECE).is_file()
+    passes_json = has_pieces and files.fast and _is_t5s(classes) and config.get("add_prefix_space") is not None
     if passes_json:
         files = dataclasses.replace(files, fast={})
     if (text := _odd_rows(files)) is not None:
         tokenizer = hf_tokenizer.from_json(hf_tokenizer.temporary_file(text.encode(), "tokenizer.json"))
-    elif (folder / SPIECE).is_file():
+    elif has_pieces:
         tokenizer = _of_model(files)
     elif files.fast:
         tokenizer = _of_json(files)
@@ -90,8 +99,8 @@ def _odd_rows(files: _Files) -> str | None:
         if files.config.get("truncation_side") == "left":
             raise ValueError(
                 f"{files.folder}/tokenizer_config.json: truncation_side is 'left', and a {SPIECE} alone does not say "
-                "it. AutoTokenizer.from_pretrained(IN).save_pretrained(OUT) writes a tokenizer.json, which does; or take "
-                "the key out, and the end of long texts is cut."
+                "it. AutoTokenizer.from_pretrained(IN).save_pretrained(OUT) writes a tokenizer.json, which does; or "
+                "take the key out, and the end of long texts is cut."
             )
         return None
     file = files.folder / "tokenizer.json"
@@ -102,10 +111,9 @@ def _odd_rows(files: _Files) -> str | None:
     return beside_tokenizer.applied(files.folder, untrusted_files.decode(untrusted_files.read_bytes(file), str(file)))
 
 
-def _is_made_of_pieces(classes: tuple[Any, Any], config: Mapping[str, Any]) -> bool:
-    """Whether version 4 of transformers makes T5's fast class of spiece.model, and passes tokenizer.json over."""
-    named = next((name for name in classes if name), hf_tokenizer.T5_CLASSES[0])
-    return named in hf_tokenizer.T5_CLASSES and config.get("add_prefix_space") is not None
+def _is_t5s(classes: tuple[Any, Any]) -> bool:
+    """Whether transformers takes T5's class, as it does where the files name none."""
+    return next((name for name in classes if name), hf_tokenizer.T5_CLASSES[0]) in hf_tokenizer.T5_CLASSES
 
 
 def _say_json_is_passed_over(folder: Path, tokenizer: Tokenizer) -> None:

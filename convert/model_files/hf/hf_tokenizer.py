@@ -24,7 +24,7 @@ from convert.model_files.hf import tokenizer_json, tokenizer_settings
 from convert.model_files.hf.tokenizer_settings import Settings
 from limba.checkpoint_files import run_folder
 from limba.data.sentinels import find_sentinels
-from limba.files import json_text, untrusted_json
+from limba.files import json_text, untrusted_files, untrusted_json
 
 # Hugging Face's name of the SentencePiece model.
 SPIECE = "spiece.model"
@@ -179,6 +179,7 @@ def open_model(model_file: str | Path, extra_ids: int | None) -> Tokenizer:
             f"There is no SentencePiece model {str(path)!r} (working directory {str(Path.cwd())!r}); "
             "say where it is with --vocab FILE."
         )
+    untrusted_files.check_is_file(path)
     serialized, where = path.read_bytes(), repr(str(path))
     try:
         processor = sentencepiece.SentencePieceProcessor(model_file=str(path))

@@ -110,6 +110,15 @@ def test_a_file_of_another_kind_is_named(tmp_path, capsys, name, what):
         ({"architectures": ["T5ForTokenClassification"], "id2label": {"0": "a", "2": "b"}}, "it has different texts"),
         ({"architectures": ["T5ForTokenClassification"], "id2label": {"0": "a"}}, "have at least two labels"),
         ({"architectures": ["T5ForQuestionAnswering"]}, "a T5 with a head for the ends of answers"),
+        (
+            {"architectures": "T5ForConditionalGeneration"},
+            "architectures is 'T5ForConditionalGeneration'; it is a list",
+        ),
+        *(
+            (base | {"architectures": classes}, f"architectures is {shown}; it is a list of the name of a class")
+            for base in ({}, BERT)
+            for classes, shown in ((5, "5"), ([None], "a list of 1"), ({"a": 1}, "a table of 1"), (True, "True"))
+        ),
     ],
 )
 def test_another_class_is_named(tmp_path, capsys, config, words):
