@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from convert.compare import comparison, comparison_rows, folder_tokens
+from convert.compare import comparison, comparison_rows, folder_files, folder_tokens
 from convert.model_files import any_format
 from convert.model_files.model import Model
 
@@ -51,12 +51,18 @@ def run(args: argparse.Namespace) -> None:
     if b is None:
         _check_dtype(a, args)
         return
-    of_folders = [
-        row for label, model in (("A", a), ("B", b)) for row in folder_tokens.compare(label, model, args.text)
-    ]
+    of_folders = [*folder_files.compare_generation(a, b)]
+    for label, model in (("A", a), ("B", b)):
+        of_folders += folder_tokens.compare(label, model, args.text)
+        of_folders += folder_files.compare(label, model, hints)
     rows = [*of_folders, *comparison.compare(a, b, args.text)]
     print(comparison_rows.table(rows))
     comparison_rows.require(rows, "A and B are not the same model")
+    not_compared = [
+        f"{row.what} ({row.note.removeprefix('not compared: ')})" for row in of_folders if row.value is None
+    ]
+    but = f" in what was compared. Not compared: {'; '.join(not_compared)}" if not_compared else ""
+    print(f"A and B are the same model{but}.")
 
 
 def _check_dtype(model: Model, args: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from convert import __main__
-from convert.compare import encoder_outputs, forward, t5_outputs, torch_forward
+from convert.compare import encoder_outputs, folder_tokens, forward, t5_outputs, torch_forward
 from convert.model_files import any_format
 from convert.model_files.model import ModelHints
 from convert.tensors import safetensors_files
@@ -203,3 +203,108 @@ def test_right_ones_pass(pairs, without_pytorch, capsys):
     for run, folder in pairs.values():
         assert __main__.main(["check", str(run), str(folder)]) == 0
         assert "ok    logits, B in NumPy" in capsys.readouterr().out
+
+
+# ------------------------------------------------------- the files ---------------------------------------------------
+
+_NOISE = np.random.default_rng(5).bytes(4000)
+
+
+def _noise(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(_NOISE)
+
+
+def _without(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).unlink()
+
+
+def _half(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(
+        (folder / name).read_bytes()[: (folder / name).stat().st_size // 2]
+    )
+
+
+def _other_id(folder: Path) -> None:
+    """Two tokens are exchanged."""
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text("utf-8"))
+    vocab = content["model"]["vocab"]
+    if isinstance(vocab, list):
+        first, second = ([piece for piece, _ in vocab].index(letter) for letter in "ae")
+        vocab[first], vocab[second] = vocab[second], vocab[first]
+    else:
+        vocab["w7"], vocab["w8"] = vocab["w8"], vocab["w7"]
+    file.write_text(json.dumps(content), "utf-8")
+
+
+# Damage of one file, the kinds of model that have it, and what the command says; the table's rows end it.
+_JSON = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+_ALL = ("t5", "bert")
+DAMAGE: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
+    **{f"noise in {name}": (_noise(name), _ALL) for name in (*_JSON, "model.safetensors")},
+    **{f"half of {name}": (_half(name), _ALL) for name in (*_JSON, "model.safetensors")},
+    **{f"no {name}": (_without(name), _ALL) for name in (*_JSON[1:], "README.md")},
+    "noise in flax_model.msgpack": (_noise("flax_model.msgpack"), ("t5",)),
+    "half of flax_model.msgpack": (_half("flax_model.msgpack"), ("t5",)),
+    "no flax_model.msgpack": (_without("flax_model.msgpack"), ("t5",)),
+    "noise in pytorch_model.bin": (_noise("pytorch_model.bin"), _ALL),
+    "noise in generation_config.json": (_noise("generation_config.json"), ("t5",)),
+    "no generation_config.json": (_without("generation_config.json"), ("t5",)),
+    "noise in spiece.model": (_noise("spiece.model"), ("t5",)),
+    "no spiece.model": (_without("spiece.model"), ("t5",)),
+}
+
+
+@pytest.fixture(scope="module")
+def in_all_formats(pairs, tmp_path_factory) -> dict[str, tuple[Path, Path]]:
+    home = tmp_path_factory.mktemp("formats")
+    to_hf(pairs["t5"][0], home / "t5", formats=["safetensors", "flax"], verify=False)
+    return {"t5": (pairs["t5"][0], home / "t5"), "bert": pairs["bert"]}
+
+
+@pytest.mark.parametrize(("damage", "kind"), [(name, kind) for name, (_, kinds) in DAMAGE.items() for kind in kinds])
+def test_a_damaged_or_lost_file_is_found(in_all_formats, damage, kind, without_pytorch, tmp_path, capsys, monkeypatch):
+    run, folder = in_all_formats[kind]
+    monkeypatch.setattr(folder_tokens.transformers_library, "version", lambda: None)  # Limba alone finds it.
+    wrong = tmp_path / "wrong"
+    shutil.copytree(folder, wrong)
+    DAMAGE[damage][0](wrong)
+    assert __main__.main(["check", str(run), str(wrong)]) == 1
+    out, error = capsys.readouterr()
+    assert error.splitlines()[-1].startswith("error: ") and "Traceback" not in error
+    assert not out or not out.splitlines()[-1].startswith("A and B are the same")
+
+
+@pytest.mark.parametrize("kind", _ALL)
+def test_exchanged_tokens_are_found(in_all_formats, kind, without_pytorch, tmp_path, capsys):
+    run, folder = in_all_formats[kind]
+    wrong = tmp_path / "wrong"
+    shutil.copytree(folder, wrong)
+    (wrong / "spiece.model").unlink(missing_ok=True)
+    _other_id(wrong)
+    text = "w7 w8" if kind == "bert" else "xaxexa"
+    assert __main__.main(["check", str(run), str(wrong), "--text", text]) == 1
+    assert "texts with other ids: 1" in capsys.readouterr().err
+
+
+def test_weights_of_further_formats_are_compared_and_others_are_named(
+    in_all_formats, without_pytorch, tmp_path, capsys
+):
+    run, folder = in_all_formats["t5"]
+    assert __main__.main(["check", str(run), str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1] == "A and B are the same model." and "ok    parameters that differ, B in flax" in out
+    other = _copy(folder, tmp_path / "other", _change("shared.weight", _scaled))
+    assert __main__.main(["check", str(folder), str(other)]) == 1
+    assert "parameters that differ, B in flax: 1" in capsys.readouterr().err
+    more = tmp_path / "more"
+    shutil.copytree(folder, more)
+    (more / "onnx").mkdir()
+    for name in ("tf_model.h5", "onnx/model.onnx", "training_args.bin"):
+        (more / name).write_bytes(_NOISE)
+    (more / "generation_config.json").write_text('{"num_beams": 4, "top_k": 50}')
+    assert __main__.main(["check", str(folder), str(more)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "A and B are the same model in what was compared. Not compared: settings of generate (max_length, num_beams); "
+        "files that are not read, B (['onnx/model.onnx', 'tf_model.h5'])."
+    )

@@ -37,6 +37,12 @@ def files_below(folder: Path) -> list[str]:
     return found
 
 
+def named(files: Collection[str]) -> list[str]:
+    """Those that look like weights, by their names."""
+    is_beside = lambda file: any(map(_BESIDE.match, PurePosixPath(file).parts))  # noqa: E731
+    return sorted(file for file in files if _LIKE_WEIGHTS.search(file) and not is_beside(file))
+
+
 def check(folder: Path, files: Collection[str]) -> None:
     """Raises ValueError if a folder without weights that are read has others, with the way to convert them.
 
