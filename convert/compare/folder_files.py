@@ -6,6 +6,7 @@ A folder may have its weights several times, and a check of one of them says not
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from convert.compare import encoder_outputs, t5_outputs
@@ -87,11 +88,10 @@ def _damaged(label: str, folder: Path, names: list[str]) -> Iterator[Comparison]
 def _of_format(label: str, model: Model, format_: str, hints: ModelHints) -> Comparison:
     """Whether the weights in a further format are those that were read."""
     assert model.folder is not None
-    what, outputs = f"parameters that differ, {label} in {format_}", t5_outputs
-    if not model.family.has_decoder:
-        outputs = encoder_outputs
-        if format_ == "flax":
-            return Comparison(what, None, 0, f"not compared: {weight_files.FILES[format_]} of encoders is not read")
+    what = f"parameters that differ, {label} in {format_}"
+    if format_ == "flax" and not model.family.has_decoder:
+        return Comparison(what, None, 0, f"not compared: {weight_files.FILES[format_]} of encoders is not read")
+    outputs: ModuleType = t5_outputs if model.family.has_decoder else encoder_outputs
     try:
         other = any_format.open_model(model.path, hints, format_)
         row = outputs.compare_parameters(model, other)

@@ -27,7 +27,8 @@ def compare(label: str, model: Model, text: str, folder: Path | None = None) -> 
       text: a further one.
       folder: which transformers reads; None is the one of the model, where it has the vocabulary.
     """
-    folder = folder or (model.folder and model.folder.tokenizer)
+    if folder is None and model.folder is not None:
+        folder = model.folder.tokenizer
     if folder is None or model.vocabulary is None:
         return
     what, version = f"{_WHAT}, {label}", transformers_library.version()

@@ -27,7 +27,7 @@ _MODULES: dict[str, Any] = {"safetensors": safetensors_files, "torch": torch_fil
 
 def formats(names: Collection[str]) -> list[str]:
     """The formats of the weights among these names of files, the preferred one first."""
-    whole = {format_: (file, index_name(file)) for format_, file in FILES.items()}
+    whole: dict[str, tuple[str, ...]] = {format_: (file, index_name(file)) for format_, file in FILES.items()}
     whole["torch"] += (_OF_FSDP,)
     return [format_ for format_, wanted in whole.items() if not set(wanted).isdisjoint(names)]
 
