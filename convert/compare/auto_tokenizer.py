@@ -19,6 +19,8 @@ from limba.files import json_text
 
 # Tokenizers need no network of any library, whose import takes longer than they do, and a folder needs no hub.
 _ALONE = {"USE_TORCH": "0", "USE_FLAX": "0", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+# Tokens of a row that is cut; more than the special tokens of any.
+MOST = 6
 _ROLES = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
 
 
@@ -30,11 +32,13 @@ class Found:
       class_name: its class.
       special_ids: ids by role, of those that it has.
       rows: ids of the texts, with the special tokens around them.
+      cut_rows: the same of at most `MOST` tokens.
     """
 
     class_name: str
     special_ids: dict[str, int]
     rows: list[list[int]]
+    cut_rows: list[list[int]]
 
 
 def read(folder: Path, texts: Sequence[Sequence[str]] = ()) -> Found:
@@ -77,8 +81,10 @@ def main(folder: str, texts: str) -> None:
     tokenizer = transformers_library.load().AutoTokenizer.from_pretrained(folder)
     ids = {role: getattr(tokenizer, f"{role}_token_id", None) for role in _ROLES}
     special_ids = {role: id_ for role, id_ in ids.items() if id_ is not None}
-    rows = [tokenizer(*text).input_ids for text in json.loads(texts)]
-    print(json_text.dumps(dataclasses.asdict(Found(type(tokenizer).__name__, special_ids, rows))))
+    given = json.loads(texts)
+    rows = [tokenizer(*text).input_ids for text in given]
+    cut = [tokenizer(*text, truncation=True, max_length=MOST).input_ids for text in given]
+    print(json_text.dumps(dataclasses.asdict(Found(type(tokenizer).__name__, special_ids, rows, cut))))
 
 
 if __name__ == "__main__":

@@ -6,11 +6,13 @@ repeats the mistake, and both agree. Here transformers' class reads the folder's
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from convert.compare import auto_tokenizer, transformers_library
 from convert.compare.comparison_rows import Comparison
-from convert.model_files.hf import beside_tokenizer, hf_tokenizer, tokenizer_folder
+from convert.model_files.hf import hf_tokenizer, tokenizer_folder
 from convert.model_files.model import EncoderModel, Model, T5Model
+from limba.data import token_rows
 from limba.files.untrusted_files import shown_list
 
 _WHAT = "tokens that differ"
@@ -48,6 +50,8 @@ def compare(label: str, model: Model, text: str, folder: Path | None = None) -> 
 
 def _not_alike(model: Model, folder: Path) -> str:
     """Why transformers gives other tokens than Limba, which a warning has said; "" if it does not."""
+    from tasks.vocabularies import beside_tokenizer
+
     if not model.family.has_decoder:
         is_jiebas = beside_tokenizer.class_of(folder).lower().startswith("roformer")
         return "RoFormer's tokenizer splits texts with jieba first" if is_jiebas else ""
@@ -63,13 +67,20 @@ def _of_encoder(model: EncoderModel, theirs: auto_tokenizer.Found, texts: Sequen
     for role, id_ in ours.items():
         if theirs.special_ids.get(role, id_) != id_:
             yield f"{role} is {id_} in Limba, and {theirs.special_ids[role]} there"
-    for text, row in zip(texts, theirs.rows, strict=True):
-        inner = [opened.encode(part) for part in text]
-        ids = [x for part in inner for x in (*part, *opened.between_texts)][: -len(opened.between_texts)]
-        framed = [exchanged.get(id_, id_) for id_ in (opened.cls_id, *ids, opened.sep_id)]
-        # A tokenizer without a frame gives the tokens alone; Limba's tasks put the frame there.
-        if row not in (framed, [exchanged.get(id_, id_) for part in inner for id_ in part]):
-            yield _differ(text, framed, row)
+    for text, row, ids in _rows(opened, theirs, texts):
+        found = [exchanged.get(id_, id_) for id_ in ids]
+        if row != found:
+            yield _differ(text, found, row)
+
+
+def _rows(
+    vocabulary: Any, theirs: auto_tokenizer.Found, texts: Sequence[Sequence[str]]
+) -> Iterator[tuple[Sequence[str], list[int], list[int]]]:
+    """A text, its row in transformers, and the one of Limba: each whole, and each cut."""
+    for rows, most in ((theirs.rows, None), (theirs.cut_rows, auto_tokenizer.MOST)):
+        for text, row in zip(texts, rows, strict=True):
+            if len(text) == 1 or hasattr(vocabulary, "sep_id"):  # A T5 has no pairs.
+                yield text, row, token_rows.of_vocabulary(vocabulary, [text], most)[0].ids
 
 
 def _of_t5(model: T5Model, theirs: auto_tokenizer.Found, texts: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -79,11 +90,9 @@ def _of_t5(model: T5Model, theirs: auto_tokenizer.Found, texts: Sequence[Sequenc
     for role, ours in {"pad": 0, "eos": 1, "unk": 2}.items():
         if theirs.special_ids.get(role, ours) != ours:
             yield f"{role} is {ours} in Limba, and {theirs.special_ids[role]} there"
-    for text, row in zip(texts, theirs.rows, strict=True):
-        if len(text) == 1:  # A T5 has no pairs.
-            ids = [*vocabulary.encode(text[0])]
-            if row not in (ids, [*ids, 1]):
-                yield _differ(text, ids, row)
+    for text, row, ids in _rows(vocabulary, theirs, texts):
+        if row != ids:
+            yield _differ(text, ids, row)
 
 
 def _differ(text: Sequence[str], ours: Sequence[int], theirs: Sequence[int]) -> str:

@@ -11,13 +11,13 @@ from convert.compare import folder_tokens
 from convert.families import heads
 from convert.families.table import find_encoder, find_t5
 from convert.model_files import encoder_vocabularies, t5_vocabularies
-from convert.model_files.hf import beside_tokenizer, tokenizer_folder
+from convert.model_files.hf import tokenizer_folder
 from convert.model_files.model import NO_HINTS, EncoderModel, Folder, T5Model
 from convert.to_hf import to_hf
 from limba.network.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config
 from tasks.pretraining import masked_text
-from tasks.vocabularies import TokenizerVocabulary
+from tasks.vocabularies import beside_tokenizer, framed_rows, tokenizer_files
 
 pytest.importorskip("transformers")
 TEXT = "the big house"
@@ -60,11 +60,8 @@ BROKEN_ENCODERS = {
         [(tokenizer_folder, "special_ids", lambda file: {"pad": 3, "cls": 1, "sep": 2, "mask": 4})],
         "pad is 0 in Limba, and 1 there",
     ),
-    "template": (
-        [(TokenizerVocabulary, "between_texts", property(lambda self: [self.sep_id]))],
-        "'the house' and 'a dog 12' is",
-    ),
-    "frame": ([(TokenizerVocabulary, "cls_id", property(lambda self: self.sep_id))], "'the big house' is [2, "),
+    "template": ([(framed_rows, "has_template", lambda content: False)], "'the house' and 'a dog 12' is"),
+    "side": ([(framed_rows, "cuts_left", lambda content: True)], "is [0, "),
     "prefix": ([(beside_tokenizer, "_set_space", lambda content, config: False)], "'the big house' is [0, "),
 }
 
@@ -80,7 +77,12 @@ def test_a_broken_reader_of_encoders_is_found(kind, robertas, monkeypatch, check
     patches, words = BROKEN_ENCODERS[kind]
     for place, name, value in patches:
         monkeypatch.setattr(place, name, value)
+    opened = (tokenizer_files._framing, tokenizer_files._cutting)
+    for function in opened:
+        function.cache_clear()
     (row,) = folder_tokens.compare("A", _encoder(robertas), TEXT)
+    for function in opened:
+        function.cache_clear()
     assert not row.holds and words in row.note, row
 
 
@@ -92,6 +94,10 @@ class _Prefixed:
 
     def encode(self, text):
         return [*self.before, *self.inner.encode(text)]
+
+    def rows(self, texts, most):
+        inner = self.inner.rows(texts, None if most is None else most - len(self.before))
+        return [row._replace(ids=[*self.before, *row.ids]) for row in inner]
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +120,7 @@ def test_a_broken_reader_of_t5s_is_found(t5s, monkeypatch):
     whole = masked_text.open_vocabulary
     monkeypatch.setattr(masked_text, "open_vocabulary", lambda record: _Prefixed(whole(record), [3]))
     (row,) = folder_tokens.compare("A", model, TEXT)
-    assert row.value == 4 and "'the big house' is [3, " in row.note  # The fifth text is a pair.
+    assert row.value == 8 and "'the big house' is [3, " in row.note  # Whole and cut; the fifth text is a pair.
     # Of a vocabulary that the user gives in place of the folder's, the folder says nothing.
     of_user = dataclasses.replace(model, folder=dataclasses.replace(folder, tokenizer=None))
     assert [*folder_tokens.compare("A", of_user, TEXT)] == []

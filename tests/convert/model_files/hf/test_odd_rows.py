@@ -1,4 +1,4 @@
-"""A T5's folder whose tokenizer makes other rows than a text and </s>: a run reads such rows, and so does its export."""
+"""A T5's folder whose tokenizer makes other rows than a text and </s>: a run reads them, and so does its export."""
 
 import json
 
