@@ -269,6 +269,8 @@ def train(
         _write_configuration(directory, summarize_config_fn, opened_writers, first_step)
         writers.write_timing(opened_writers, first_step, "init_or_restore_seconds", time.monotonic() - began)
         run_report.log_start(run, first_step)
+        if resumed and trains:
+            run_report.warn_of_another_schedule(run, first_step)
         last_step, state = loop.train_loop(run, state, resumed, run_eval_before_training)
         run_report.show_end(run.goodput if trains else None, directory.local)
         return last_step, state

@@ -17,6 +17,7 @@ LearningRateFn = Callable[[Array], Array]
 
 _WARMED_UP = ("linear_warmup", "linear_decay", "rsqrt_decay", "rsqrt_normalized_decay")
 _FACTORS = ("constant", *_WARMED_UP, "decay_every", "cosine_decay")
+_STEPS_PER_CYCLE = 100_000  # T5X's default
 
 
 def create_learning_rate_scheduler(
@@ -25,11 +26,12 @@ def create_learning_rate_scheduler(
     warmup_steps: int = 1000,
     decay_factor: float = 0.5,
     steps_per_decay: int = 20_000,
-    steps_per_cycle: int = 100_000,
+    steps_per_cycle: int = _STEPS_PER_CYCLE,
     step_offset: int = 0,
     min_learning_rate: float = 1e-8,
+    total_steps: int | None = None,
 ) -> LearningRateFn:
-    """A product of named factors, as T5X's `utils.create_learning_rate_scheduler`.
+    """A product of named factors, as T5X's `utils.create_learning_rate_scheduler`, and a cosine that ends with a run.
 
     With `s = max(0, step - step_offset)` and `w = warmup_steps`:
 
@@ -39,14 +41,16 @@ def create_learning_rate_scheduler(
     - `rsqrt_decay`: `1 / sqrt(max(s, w))`
     - `rsqrt_normalized_decay`: `sqrt(w) / sqrt(max(s, w))`
     - `decay_every`: `decay_factor ^ (s // steps_per_decay)`
-    - `cosine_decay`: `max(0, (1 + cos(pi * (p mod 1))) / 2)` with `p = max(0, (s - w) / steps_per_cycle)`
+    - `cosine_decay`: `max(0, (1 + cos(pi * (p mod 1))) / 2)` with `p = max(0, (s - w) / steps_per_cycle)`.
+      With `total_steps` it is `(1 + cos(pi * p)) / 2` with `p = (s - w) / (total_steps - w)` between 0 and 1.
 
     Args:
       factors: names joined by `*`.
       min_learning_rate: the result is never below it.
+      total_steps: where `cosine_decay` ends; T5X has only `steps_per_cycle`, which begins after the warm-up.
 
     Raises:
-      ValueError: for an unknown factor, or a number with which the rate would be NaN, infinite or negative.
+      ValueError: for an unknown factor, two lengths, or a number that makes the rate NaN, infinite or negative.
     """
     names = _factor_names(factors)
     numbers = {"base_learning_rate": (base_learning_rate, 0), "min_learning_rate": (min_learning_rate, 0)}
@@ -56,7 +60,7 @@ def create_learning_rate_scheduler(
     if "decay_every" in names:
         numbers["steps_per_decay"] = (steps_per_decay, 1)
     if "cosine_decay" in names:
-        numbers["steps_per_cycle"] = (steps_per_cycle, 1)
+        numbers |= _length_of_cosine(steps_per_cycle, total_steps)
     for name, (value, least) in numbers.items():
         if not _is_number(value) or value < least:
             raise ValueError(
@@ -79,6 +83,9 @@ def create_learning_rate_scheduler(
                 return jnp.sqrt(warmup_steps) / jnp.sqrt(jnp.maximum(step, warmup_steps))
             case "decay_every":
                 return decay_factor ** (step // steps_per_decay)
+            case "cosine_decay" if total_steps is not None:
+                # A run that is shorter than its warm-up, as a trial is, ends in the warm-up.
+                return _cosine(_progress(step, warmup_steps, max(total_steps, warmup_steps + 1)))
             case "cosine_decay":
                 progress = jnp.maximum(0.0, (step - warmup_steps) / steps_per_cycle)
                 return jnp.maximum(0.0, 0.5 * (1.0 + jnp.cos(jnp.pi * (progress % 1.0))))
@@ -92,6 +99,19 @@ def create_learning_rate_scheduler(
         return jnp.asarray(jnp.maximum(rate, min_learning_rate), jnp.float32)
 
     return learning_rate
+
+
+def _length_of_cosine(steps_per_cycle: int, total_steps: int | None) -> dict[str, tuple[int, int]]:
+    """The length of `cosine_decay` and the least that it can be, by name; raises ValueError for two lengths."""
+    if total_steps is None:
+        return {"steps_per_cycle": (steps_per_cycle, 1)}
+    if steps_per_cycle != _STEPS_PER_CYCLE:
+        raise ValueError(
+            f"create_learning_rate_scheduler.total_steps is {total_steps!r} and steps_per_cycle {steps_per_cycle!r}; "
+            "cosine_decay has one length. Leave steps_per_cycle out to end at total_steps, or set total_steps = None "
+            "for a cycle of steps_per_cycle after the warm-up."
+        )
+    return {"total_steps": (total_steps, 1)}
 
 
 def _factor_names(factors: str) -> list[str]:

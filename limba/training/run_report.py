@@ -2,11 +2,14 @@
 
 import collections
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
+from limba.checkpoints import checkpointing
 from limba.optimizers import freezing
 from limba.reports import text_figures, writers
 from limba.reports.goodput import Goodput
@@ -31,6 +34,28 @@ def log_start(run: Run, first_step: int) -> None:
             jax.devices()[0].platform,
         ),
     )
+
+
+def warn_of_another_schedule(run: Run, first_step: int) -> None:
+    """Warns if a resumed run had another learning rate at its last logged step than its schedule has there now.
+
+    A gin file that has changed since, or another `TRAIN_STEPS`, makes another schedule.
+    """
+    rate_fn = getattr(run.trainer, "learning_rate_fn", None)
+    if rate_fn is None or run.actions.scale_rate or jax.process_index() != 0:
+        return  # An action that lowers rates did so at steps of its own.
+    lines = [x for x in writers.read_metrics(run.model_dir, "train") if x["dataset"] == "train"]
+    last = next((x for x in reversed(lines) if x["step"] <= first_step and "learning_rate/current" in x), None)
+    if last is None:
+        return
+    step, before = last["step"], last["learning_rate/current"]
+    now = float(rate_fn(jnp.int32(step - 1)))  # A schedule counts from the step before the update.
+    if not math.isclose(now, before, rel_tol=1e-4):
+        logger.warning(
+            "The learning rate of step %d was %.6g; this start's schedule has %.6g there, and the run uses it. "
+            "The gin files or TRAIN_STEPS have changed since. The bindings of before are in %s.",
+            *(step, before, now, checkpointing.checkpoint_path(run.model_dir, first_step) / "run" / "config.gin"),
+        )
 
 
 def record(trainer: BaseTrainer) -> dict[str, Any]:

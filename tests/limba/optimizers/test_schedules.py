@@ -44,6 +44,26 @@ from limba.optimizers import schedules
             },
             {0: 1.0, 25: 0.5 * (1 + math.cos(math.pi / 4)), 50: 0.5},
         ),
+        # It ends where the run does; a cycle as long as the run ended at 25 % of the peak here.
+        (
+            {
+                "factors": "constant * linear_warmup * cosine_decay",
+                "base_learning_rate": 2.0,
+                "warmup_steps": 100,
+                "total_steps": 300,
+            },
+            {0: 1e-8, 50: 1.0, 100: 2.0, 200: 1.0, 299: 1.23382e-4, 300: 1e-8, 900: 1e-8},
+        ),
+        (
+            {
+                "factors": "constant * linear_warmup * cosine_decay",
+                "base_learning_rate": 2.0,
+                "warmup_steps": 100,
+                "total_steps": 20,
+                "step_offset": 1000,
+            },
+            {1010: 0.2, 1020: 0.4},
+        ),
         (
             {"factors": "constant * rsqrt_decay", "base_learning_rate": 1.0, "warmup_steps": 4, "step_offset": 100},
             {50: 0.5, 116: 0.25},
@@ -63,6 +83,11 @@ def test_factors(settings, expected):
         ({"warmup_steps": 0}, "warmup_steps is 0; with factors 'constant .* it is a number of at least 1"),
         ({"factors": "constant * linear_warmup", "warmup_steps": -5}, "warmup_steps is -5"),
         ({"factors": "constant * cosine_decay", "steps_per_cycle": 0}, "steps_per_cycle is 0"),
+        ({"factors": "constant * cosine_decay", "total_steps": 0}, "total_steps is 0"),
+        (
+            {"factors": "constant * cosine_decay", "total_steps": 50, "steps_per_cycle": 20},
+            "total_steps is 50 and steps_per_cycle 20; cosine_decay has one length. Leave steps_per_cycle out",
+        ),
         ({"factors": "constant * decay_every", "steps_per_decay": 0}, "steps_per_decay is 0"),
         ({"factors": "constant", "base_learning_rate": -1.0}, "base_learning_rate is -1.0"),
         ({"factors": "constant", "base_learning_rate": float("nan")}, "base_learning_rate is nan"),

@@ -1,9 +1,11 @@
 """The lines at the end of a training."""
 
 import json
+import types
 
 import pytest
 
+from limba.optimizers import schedules
 from limba.training import run_report
 
 
@@ -38,4 +40,32 @@ def test_figures_of_text_stand_beside_those_of_ngrams(tmp_path, capsys):
         "the model                                   5.000          1.250      12.5%       25.0%",
         "the model, told that text follows           4.500          1.125      15.0%       30.0%",
         "bigram of the token before                  4.750          1.188      20.0%       40.0%",
+    ]
+
+
+def _run(tmp_path, lowers_rates=False, **schedule):
+    factors = "constant * linear_warmup * cosine_decay"
+    trainer = types.SimpleNamespace(
+        learning_rate_fn=schedules.create_learning_rate_scheduler(factors, 0.06, 20, **schedule)
+    )
+    actions = types.SimpleNamespace(scale_rate=lowers_rates)
+    return types.SimpleNamespace(trainer=trainer, actions=actions, model_dir=tmp_path)
+
+
+def test_a_run_that_resumes_under_another_schedule_is_warned(tmp_path, caplog):
+    old = _run(tmp_path, steps_per_cycle=2400)
+    lines = [
+        {"step": step, "dataset": "train", "learning_rate/current": float(old.trainer.learning_rate_fn(step - 1))}
+        for step in (10, 600, 1200)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run_report.warn_of_another_schedule(old, 600)  # as RUN/config.gin still has it
+    run_report.warn_of_another_schedule(_run(tmp_path, total_steps=2400), 10)  # the warm-up is the same
+    run_report.warn_of_another_schedule(_run(tmp_path, total_steps=2400, lowers_rates=True), 600)
+    assert not caplog.messages
+    run_report.warn_of_another_schedule(_run(tmp_path, total_steps=2400), 700)
+    assert caplog.messages == [
+        "The learning rate of step 600 was 0.0517882; this start's schedule has 0.0516565 there, and the run uses it. "
+        "The gin files or TRAIN_STEPS have changed since. The bindings of before are in "
+        f"{tmp_path}/checkpoint_700/run/config.gin."
     ]
