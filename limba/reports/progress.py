@@ -10,6 +10,7 @@ from typing import Protocol
 
 from tqdm import tqdm
 
+from limba.reports.time_left import PausesDue, TimeLeft
 from limba.workers import launchers
 
 logger = logging.getLogger(__name__)
@@ -39,14 +40,16 @@ class Progress(Protocol):
         The first one, which compiled, has no step before; it starts the clock.
         """
 
-    def paused(self) -> contextlib.AbstractContextManager[None]:
-        """A context whose time does not count for rates."""
+    def paused(self, kind: str | None = None) -> contextlib.AbstractContextManager[None]:
+        """A context whose time does not count for rates. The time left has what others of its kind will take."""
 
     def message(self, text: str) -> None:
         """Shows a line."""
 
 
-def show(total_steps: int, first_step: int, tokens_per_step: int, log_every: int | None) -> Progress:
+def show(
+    total_steps: int, first_step: int, tokens_per_step: int, log_every: int | None, pauses_due: PausesDue
+) -> Progress:
     """What fits standard error.
 
     Args:
@@ -54,19 +57,38 @@ def show(total_steps: int, first_step: int, tokens_per_step: int, log_every: int
       first_step: the step from which it starts or resumes.
       tokens_per_step: input and target positions of the global batch.
       log_every: steps between lines; None is a bar in a terminal, and lines about 15 s apart in a log.
+      pauses_due: how many of each kind come after a step, for the time left.
     """
+    time_left = TimeLeft(total_steps, pauses_due)
     if log_every is None and sys.stderr.isatty() and not launchers.is_beside_another(os.environ):
-        return ProgressBar(total_steps, first_step, tokens_per_step)
-    return StepLines(total_steps, first_step, tokens_per_step, log_every)
+        return ProgressBar(total_steps, first_step, tokens_per_step, time_left)
+    return StepLines(total_steps, first_step, tokens_per_step, log_every, time_left)
+
+
+class _Bar(tqdm):
+    """tqdm's bar, whose own time left is that of a few seconds, with a text for it."""
+
+    left = "?"
+
+    @property
+    def format_dict(self) -> dict:
+        return super().format_dict | {"left": self.left}
 
 
 class ProgressBar:
     """Loss, steps/s, tokens/s and the time left, in one line of a terminal."""
 
-    def __init__(self, total_steps: int, first_step: int, tokens_per_step: int):
-        self._bar = tqdm(
-            total=total_steps, initial=first_step, unit="step", mininterval=0.2, dynamic_ncols=True, smoothing=0.05
+    def __init__(self, total_steps: int, first_step: int, tokens_per_step: int, time_left: TimeLeft):
+        self._bar = _Bar(
+            total=total_steps,
+            initial=first_step,
+            unit="step",
+            mininterval=0.2,
+            smoothing=0.05,
+            dynamic_ncols=True,
+            bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{left}, {rate_fmt}{postfix}]",
         )
+        self._time_left = time_left
         self.tokens_per_step = tokens_per_step
         self._loss_due = 0.0
         self._began = 0.0
@@ -86,19 +108,23 @@ class ProgressBar:
             self._bar.unpause()
             self._bar.initial += 1
             self._bar.n += 1
+            self._time_left.step_done(self._bar.n)
             self._bar.refresh()
             return
+        self._time_left.step_done(self._bar.n + 1)
         self._tokens += self.tokens_per_step
         if now >= self._loss_due:  # Reading it from the device takes some time.
             self._loss_due = now + 0.5
             tokens_per_second = self._tokens / max(now - self._began, 1e-9)
+            self._bar.left = self._time_left.shown(self._bar.n + 1)
             self._bar.set_postfix_str(f"loss {before()['loss']:.3f}, {tokens_per_second:,.0f} tokens/s", refresh=False)
         self._bar.update(1)
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self, kind: str | None = None) -> Iterator[None]:
         entered = time.monotonic()
-        yield
+        with self._time_left.pause(kind):
+            yield
         self._bar.unpause()
         self._began += time.monotonic() - entered
 
@@ -109,11 +135,14 @@ class ProgressBar:
 class StepLines:
     """`step 20/40: loss 6.665, learning rate 0.0039, 8.72 s/step, 555 tokens/s, 2:54 left`, every N steps.
 
-    The first step, which has no rates yet, and the last have a line too. Rates are those since the line before.
+    The first step, which has no rates yet, and the last have a line too. Rates are those since the line before; the
+    time left is that of `TimeLeft`.
     """
 
-    def __init__(self, total_steps: int, first_step: int, tokens_per_step: int, log_every: int | None):
-        self._total, self._step, self._every = total_steps, first_step, log_every
+    def __init__(
+        self, total_steps: int, first_step: int, tokens_per_step: int, log_every: int | None, time_left: TimeLeft
+    ):
+        self._total, self._step, self._every, self._time_left = total_steps, first_step, log_every, time_left
         self.tokens_per_step = tokens_per_step
         self._tokens = 0  # since the last line
         self._shown = first_step
@@ -128,6 +157,7 @@ class StepLines:
 
     def step(self, this: Callable[[], Figures], before: Callable[[], Figures] | None) -> None:
         self._step += 1
+        self._time_left.step_done(self._step)
         self._tokens += self.tokens_per_step
         if before is not None and self._step < self._total and self._step % self._period():
             return
@@ -139,7 +169,7 @@ class StepLines:
             figures += [
                 f"{1 / seconds:.3g} steps/s" if seconds < 1 else f"{seconds:.3g} s/step",
                 f"{self._tokens / since:,.0f} tokens/s",
-                f"{tqdm.format_interval(seconds * (self._total - self._step))} left",
+                f"{self._time_left.shown(self._step)} left",
             ]
         logger.info("step %d/%d: %s", self._step, self._total, ", ".join(figures))
         self._shown, self._since, self._tokens = self._step, now, 0
@@ -155,9 +185,10 @@ class StepLines:
         return period
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self, kind: str | None = None) -> Iterator[None]:
         entered = time.monotonic()
-        yield
+        with self._time_left.pause(kind):
+            yield
         self._since += time.monotonic() - entered
 
     def message(self, text: str) -> None:

@@ -33,6 +33,9 @@ from limba.workers.preemption import PREEMPTED_EXIT_CODE
 
 logger = logging.getLogger(__name__)
 
+# Pauses between steps that come again.
+_EVALUATION, _CHECKPOINT = "evaluation", "checkpoint"
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -120,9 +123,10 @@ class _Loop:
     def train(self) -> bool:
         """Makes the steps; whether a request to stop came, in which case the last step is saved too."""
         run, last_step = self.run, self.run.periods.total_steps
+        pauses_due = {_EVALUATION: run.periods.evaluations_after, _CHECKPOINT: run.periods.saves_after}
         with (
             self._rescue,
-            progress.show(last_step, self.step, run.tokens_per_step, run.log_every) as self._bar,
+            progress.show(last_step, self.step, run.tokens_per_step, run.log_every, pauses_due) as self._bar,
             _garbage_collection(run.periods.garbage_collection) as collect,
             self._stopping_before_going_back(),
         ):
@@ -269,16 +273,16 @@ class _Loop:
         return NanLossError(f"{what} {good} Nothing was saved after it. {where}")
 
     @contextlib.contextmanager
-    def _paused(self) -> Iterator[None]:
+    def _paused(self, kind: str | None = None) -> Iterator[None]:
         """A context whose time is not that of a step, for the rates, the bar and the watchdog."""
-        with self._statistics.paused(), self._bar.paused(), self._rescue.paused():
+        with self._statistics.paused(), self._bar.paused(kind), self._rescue.paused():
             yield
 
     # ----------------------------------------------------- evaluation ------------------------------------------------
 
     def _evaluate_if_due(self) -> None:
         if self.run.periods.evaluates(self.step) and not self._rescue.stop_is_due():
-            with self._paused():
+            with self._paused(_EVALUATION):
                 self.ended_early |= evaluate(
                     self.run, self.state, self.step, self._bar.message, self._rescue.check_evaluation
                 )
@@ -287,7 +291,7 @@ class _Loop:
 
     def _save_if_due(self) -> None:
         if self.run.periods.saves(self.step) or self.ended_early:
-            with self._paused():
+            with self._paused(_CHECKPOINT):
                 self.save()
 
     def save(self) -> None:

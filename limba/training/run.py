@@ -43,6 +43,21 @@ class Periods:
         is_due = step % self.evaluation == 0 and step >= self.evaluation_delay
         return is_due or step == self.total_steps
 
+    def evaluations_after(self, step: int) -> int:
+        """How many evaluations come after a step."""
+        before_last = max(self.total_steps - 1, 0) // self.evaluation
+        due = max(before_last - max(step, self.evaluation_delay - 1) // self.evaluation, 0)
+        return due + (step < self.total_steps)
+
+    def saves_after(self, step: int) -> int:
+        """How many checkpoints come after a step."""
+        if self.save is None or step >= self.total_steps:
+            return 0
+        period, last = self.save.period, self.total_steps - 1
+        regular = last // period - step // period if period else 0
+        others = {x for x in self.save.checkpoint_steps or () if step < x <= last and not (period and x % period == 0)}
+        return regular + len(others) + 1
+
     def summarizes(self, step: int) -> bool:
         return step % (self.statistics or self._shortest) == 0 or step == self.total_steps
 
