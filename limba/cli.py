@@ -206,9 +206,11 @@ def main() -> None:
     # takes a tenth and more of the time to the first step or answer.
     gc.set_threshold(20_000, 10, 10)
     with _ended_by_interrupt():
+        from limba import closed_pipes
         from limba.devices import accelerators, native_logs
 
-        command = _find_command()
+        with closed_pipes.ending_silently():
+            command = _find_command()
         accelerators.forget_absent_tpu(os.environ)
         sys.path.insert(0, str(Path.cwd()))  # Task modules of the user's own, as `python -m` finds them.
         with native_logs.filtered(), _without_garbage():

@@ -12,11 +12,11 @@ import difflib
 import gc
 import logging
 import os
-import select
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from limba import closed_pipes
 from limba.devices import compiling, library_patches, out_of_memory
 from limba.files import named_flags, os_errors, redaction, storage, temporary_files
 from limba.gin_config import import_errors, macros, messages
@@ -203,7 +203,7 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
     atexit.register(gc.freeze)
     sys.excepthook = _show_error
     interrupts.catch()
-    with redaction.redacted_stderr(), heartbeats.membership():
+    with redaction.redacted_stderr(), heartbeats.membership(), closed_pipes.ending_silently():
         _set_up_logging()
         if launchers.is_beside_another(os.environ):  # C++ libraries print there too.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -211,9 +211,8 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
             code = main(launchers.without_local_rank(sys.argv[1:] if argv is None else argv))
             sys.stdout.flush()
         except (ValueError, OSError, RuntimeError, ImportError, TypeError) as error:
-            if isinstance(error, BrokenPipeError) and _has_no_reader():
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest at its end.
-                sys.exit(141)  # As a program that SIGPIPE ends.
+            if isinstance(error, BrokenPipeError) and closed_pipes.has_no_reader():
+                raise
             if os.environ.get("LIMBA_TRACEBACK") or (isinstance(error, TypeError) and not _is_unbound(error)):
                 raise
             message = without_gin_trailer(error)
@@ -233,13 +232,6 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
         if code != 0 and compiling.is_running():  # Nobody waits for a program that will not run.
             heartbeats.leave_at_once(code)
         sys.exit(code)
-
-
-def _has_no_reader() -> bool:
-    """Whether standard output is a pipe whose reader has ended, such as `| head`."""
-    poll = select.poll()
-    poll.register(sys.stdout, 0)
-    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _show_error(*error: Any) -> None:

@@ -62,6 +62,22 @@ def test_a_pipe_without_a_reader_ends_silently():
     assert (done.returncode, done.stdout, done.stderr) == (141, "x\n", "")
 
 
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["vocab", "--help"], ["--version"], ["runs", "--help"], ["runs", "."]]
+)
+def test_limba_ends_silently_in_a_pipe_without_a_reader(arguments, buffered, tmp_path):
+    reads, writes = os.pipe()
+    os.close(reads)
+    environment = {name: x for name, x in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    environment |= {} if buffered else {"PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "limba.cli", *arguments]
+    done = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path)
+    os.close(writes)
+    passed_over = arguments == ["runs", "--help"] and not buffered  # argparse's own, which it then counts as printed
+    assert (done.returncode, done.stderr) == (0 if passed_over else 141, "")
+
+
 @pytest.mark.parametrize(
     ("command", "arguments", "work"),
     [
