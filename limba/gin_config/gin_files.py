@@ -4,7 +4,6 @@ The commands' flags for gin files are in `limba/command_line.py`.
 """
 
 import copy
-import inspect
 import io
 import logging
 import os
@@ -37,6 +36,7 @@ from limba.gin_config import (
     other_files,
     t5x_files,
     t5x_names,
+    value_types,
 )
 from limba.gin_config.messages import GinError
 
@@ -248,18 +248,15 @@ def registered_name(function: Callable[..., Any]) -> str:
 
 
 def check_names(bindings: Sequence[str], beside: Sequence[str] = (), is_part: bool = False) -> None:
-    """`macros.check_names` of the files that were parsed; no name is of a class of PyTorch's, no text a truth value.
+    """`macros.check_names` and `value_types.check` of the files that were parsed; no name is of a class of PyTorch's.
 
     Raises:
-      GinError: as `macros.check_names`, for a class that no run can train, or for 'False' in quotes, which is true.
+      GinError: as these two, or for a class that no run can train.
     """
     macros.check_names(_GinText.texts, bindings, beside, is_part)
+    value_types.check(_GinText.texts, bindings)
     for (scope, selector), values in gin_config._CONFIG.items():
         for parameter, value in values.items():
-            macro, meant = macros.resolved(value)
-            if isinstance(meant, str) and _is_switch(selector, parameter, meant):
-                where = f"{selector.rpartition('.')[2]}.{parameter}" + (f" ({macro})" if macro else "")
-                raise GinError(f"{where} is the text {meant!r}; write True or False, without quotes.")
             for reference in macros.references(value):
                 made = reference.configurable.wrapped
                 if isinstance(made, type) and any(base.__module__.startswith("torch.nn.") for base in made.__mro__):
@@ -268,20 +265,6 @@ def check_names(bindings: Sequence[str], beside: Sequence[str] = (), is_part: bo
                         f"{name} is {made.__module__}.{made.__qualname__}, a class of PyTorch; networks and models are "
                         "written for Flax here (docs/networks.md), and `limba convert from-hf` takes over weights."
                     )
-
-
-def _is_switch(selector: str, parameter: str, text: str) -> bool:
-    """Whether a parameter is True or False by its annotation; without one by its default, where `text` is such a word.
-
-    A user's function may have `path=False` and take texts.
-    """
-    try:
-        found = inspect.signature(gin_config._REGISTRY[selector].wrapped).parameters[parameter]
-    except (KeyError, TypeError, ValueError):  # gin.macro; a builtin without a signature
-        return False
-    if found.annotation is not inspect.Parameter.empty:
-        return found.annotation in (bool, "bool")
-    return isinstance(found.default, bool) and text.lower() in ("true", "false")
 
 
 def binds_a_run() -> bool:

@@ -180,13 +180,13 @@ def check_cycles(where: str) -> None:
                 path.append(following)
 
 
-def resolved(value: Any) -> tuple[str | None, Any]:
-    """The macro that a bound value stands for, if it is one, and what is bound to that in the end."""
-    first = None
-    while isinstance(value, gin_config.ConfigurableReference) and (names := list(_macros_of(value))):
-        first = first or names[0]
-        value = gin_config._CONFIG.get((names[0], "gin.macro"), {}).get("value")
-    return first, value
+def resolved(value: Any) -> tuple[list[str], Any]:
+    """The macros that a bound value stands for, each read by the one before, and what the last of them is."""
+    names: list[str] = []
+    while isinstance(value, gin_config.ConfigurableReference) and (read := list(_macros_of(value))):
+        names.append(read[0])
+        value = gin_config._CONFIG.get((read[0], "gin.macro"), {}).get("value")
+    return names, value
 
 
 def references(value: Any) -> Iterator[Any]:

@@ -118,6 +118,33 @@ def test_what_any_line_reads_is_right(write, caplog, text, bindings):
     assert "does not read" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("TRAIN_STEPS = '300'", "TRAIN_STEPS is '300', and train.total_steps is a whole number: write 300."),
+        ("TRAIN_STEPS = 1e3", "TRAIN_STEPS is 1000.0, and train.total_steps is a whole number: write 1000."),
+        ("STEPS = 'many'\nTRAIN_STEPS = %STEPS", "STEPS is 'many', and train.total_steps is a whole number."),
+        ("BATCH_SIZE = '8'", "BATCH_SIZE is '8', and DatasetConfig.batch_size is a whole number: write 8."),
+        ("RANDOM_SEED = [1]", "RANDOM_SEED is a list of 1, and train.random_seed is a whole number or None."),
+        ("DROPOUT_RATE = '0.1'", "DROPOUT_RATE is '0.1', and T5Config.dropout_rate is a number: write 0.1."),
+        (
+            "MIXTURE_OR_TASK_MODULE = 3",
+            "MIXTURE_OR_TASK_MODULE is 3, and DatasetConfig.module is a text in quotes or None.",
+        ),
+    ],
+)
+def test_a_value_of_a_wrong_type_names_the_macro_and_its_line(write, line, says):
+    file = write(f"{RUN}{line}\n")
+    with pytest.raises(GinError) as error:
+        gin_files.parse_gin_flags([file], [] if "DROPOUT_RATE" in line else ["DROPOUT_RATE = 0.0"])
+    assert str(error.value) == f"{file}:3: {says}"
+
+
+def test_a_value_of_a_wrong_type_on_the_command_line_names_the_macro(write):
+    with pytest.raises(GinError, match=r"^EVAL_STEPS is 'all', and train\.eval_steps is a whole number or None\.$"):
+        gin_files.parse_gin_flags([write(RUN)], ["DROPOUT_RATE = 0.0", "EVAL_STEPS = 'all'"])
+
+
 def test_what_a_module_of_the_user_s_asks_for_is_read(write, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "asks_gin.py").write_text("import gin\n\n\ndef size():\n    return gin.query_parameter('%MY_SIZE')\n")
