@@ -17,6 +17,7 @@ import hashlib
 import logging
 import math
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,6 +119,14 @@ def _positive(text: str) -> float:
     return value
 
 
+def _price(text: str) -> tuple[float, str]:
+    """Number and currency: of 3.22, "3.22 EUR", 3.22EUR and $3.22."""
+    found = re.fullmatch(r"\s*([^\d\s.]*)\s*(\d+\.?\d*|\.\d+)\s*([^\d\s.]*)\s*", text)
+    if found is None or (found[1] and found[3]) or not float(found[2]) > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a price of a chip-hour, such as 3.22 or '3.22 EUR'")
+    return float(found[2]), found[1] or found[3]
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = command_line.argument_parser("plan", __doc__ or "")
     parser.add_argument(
@@ -133,7 +142,10 @@ def _parser() -> argparse.ArgumentParser:
         "--mfu", type=_positive, default=0.4, metavar="SHARE",
         help="model FLOPs over peak FLOPs that the run is assumed to reach (0.4)",
     )  # fmt: skip
-    parser.add_argument("--price", type=_positive, metavar="P", help="of a chip-hour, for the cost of the training")
+    parser.add_argument(
+        "--price", type=_price, default=(None, ""), metavar="P",
+        help="of a chip-hour, for the cost of the training; 3.22, or with its currency: '3.22 EUR'",
+    )  # fmt: skip
     parser.add_argument("--estimate_only", action="store_true", help="compile nothing: seconds, and no libtpu")
     parser.add_argument(
         "--record", type=Path, metavar="FILE", help="keep results of the compiler in FILE, and compile nothing twice"
@@ -197,8 +209,9 @@ def _planner(flags: argparse.Namespace) -> "Planner":
 
     with native_logs.filtered():
         training, given, steps = configured_training(flags)
+    price, currency = flags.price
     key = hashlib.sha256(gin.config_str().encode()).hexdigest()[:16]
-    return Planner(training, given, Prices(flags.mfu, flags.price, steps), flags.record, key)
+    return Planner(training, given, Prices(flags.mfu, price, steps, currency), flags.record, key)
 
 
 def configured_training(flags: argparse.Namespace) -> tuple["Training", "MeshLayout", int]:

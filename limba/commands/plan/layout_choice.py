@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from limba.commands.plan.compiled_step import Memory, StateSizes, Training
 from limba.commands.plan.memory_estimate import has_fused_kernels, temporary_bytes
 from limba.commands.plan.mesh_layouts import REMAT_POLICIES, MeshLayout, Work, candidates
-from limba.commands.plan.time_estimate import relative_seconds
+from limba.commands.plan.time_estimate import LEAST_SECONDS, relative_seconds
 from limba.commands.plan.topologies import Topology
 
 # Share of the memory that a plan fills. It keeps the rest free: plans are compiled with less effort than a run's step,
@@ -25,6 +25,7 @@ class LayoutCost:
     """Memory (`compiled`: the compiler's, else an estimate) and `relative_seconds` of a layout.
 
     Attributes:
+      seconds: at least `LEAST_SECONDS`.
       bound: seconds that no run of the compiled step is below; None where it is not known.
     """
 
@@ -56,14 +57,15 @@ def estimate(layout: MeshLayout, work: Work, state: StateSizes, topology: Topolo
     else:
         rest = temporary_bytes(work, layout, memory.parameters, fused=has_fused_kernels(work, topology))
     memory = dataclasses.replace(memory, peak=memory.parameters + memory.optimizer + rest)
-    return LayoutCost(layout, memory, relative_seconds(work, layout, topology, memory.parameters))
+    seconds = relative_seconds(work, layout, topology, memory.parameters)
+    return LayoutCost(layout, memory, max(seconds, LEAST_SECONDS))
 
 
 def rank(training: Training, work: Work, state: StateSizes, topology: Topology) -> list[LayoutCost]:
-    """All layouts, the fastest first; of equal ones the simplest."""
+    """All layouts, the fastest first; of equal ones the simplest, as of all whose steps only wait for their kernels."""
     policies: Sequence[str] = REMAT_POLICIES if training.config is not None else ("none",)
     estimates = [estimate(layout, work, state, topology) for layout in candidates(work, topology, policies)]
-    return sorted(estimates, key=lambda x: (x.seconds, x.layout.microbatches, x.layout.model, x.layout.fsdp))
+    return sorted(estimates, key=lambda x: (x.seconds, x.layout.model, x.layout.microbatches, x.layout.fsdp))
 
 
 def choose(
@@ -101,7 +103,7 @@ def choose(
                 break
         elif math.isfinite(cost.memory.needed):
             wrong_by = max(wrong_by, cost.memory.needed / guess.memory.needed)
-    return min(fitting, key=lambda x: x.bound or 0.0, default=None)
+    return min(fitting, key=lambda x: max(x.bound or 0.0, LEAST_SECONDS), default=None)
 
 
 def _without_microbatches(layout: MeshLayout) -> MeshLayout:

@@ -14,6 +14,7 @@ from limba.commands.plan.compiled_step import Memory, Training
 from limba.commands.plan.layout_choice import CompiledCost, LayoutCost
 from limba.commands.plan.memory_estimate import has_fused_kernels
 from limba.commands.plan.mesh_layouts import MeshLayout, Work
+from limba.commands.plan.time_estimate import LEAST_SECONDS
 from limba.commands.plan.topologies import GIB, Topology
 from limba.files import json_text
 from limba.gin_config import gin_names
@@ -25,8 +26,6 @@ _MFU_OF_OTHERS = {
     "tpu": (0.14, "a user's mT5 large with T5X on a v4-32"),
     "gpu": (0.31, "nanoT5's T5 1.1 base with PyTorch on an A100"),
 }
-# A step that would be shorter waits for its kernels to be launched: the peak of the chips says nothing about it.
-_LEAST_SECONDS = 0.005
 # Of the figures in a record: another one where the programs that we compile change.
 _RECORD = "with fused attention"
 
@@ -39,20 +38,37 @@ class Prices:
       mfu: assumed model FLOPs, as a share of the peak.
       price: of a chip-hour, in whatever currency; None where it is not known.
       steps: of the whole training.
+      currency: of the price, as it was given; may be empty.
     """
 
     mfu: float
     price: float | None
     steps: int
+    currency: str = ""
 
     def rows_per_second(self, work: Work, topology: Topology) -> float:
         return self.mfu * topology.chip.peak * topology.all_chips / (work.model_flops / work.batch_size)
 
+    def is_too_small(self, work: Work, topology: Topology) -> bool:
+        """Whether a step waits for its kernels, so that its time is known by its bound only."""
+        return work.batch_size / self.rows_per_second(work, topology) < LEAST_SECONDS
+
     def days(self, work: Work, topology: Topology) -> float:
-        return self.steps * work.batch_size / self.rows_per_second(work, topology) / _SECONDS_A_DAY
+        """Of the training; of too small steps the most, at `LEAST_SECONDS` a step."""
+        seconds = max(work.batch_size / self.rows_per_second(work, topology), LEAST_SECONDS)
+        return self.steps * seconds / _SECONDS_A_DAY
 
     def cost(self, work: Work, topology: Topology) -> float | None:
+        """In the price's currency; of too small steps the most."""
         return None if self.price is None else self.days(work, topology) * 24 * topology.all_chips * self.price
+
+    def paid(self, work: Work, topology: Topology) -> str:
+        """ ", 5,564 EUR at 3.22 EUR a chip-hour"; nothing without a price."""
+        cost = self.cost(work, topology)
+        if cost is None:
+            return ""
+        currency = f" {self.currency}" if self.currency else ""
+        return f", {_amount(cost)}{currency} at {self.price:g}{currency} a chip-hour"
 
 
 class Planner:
@@ -229,12 +245,15 @@ class Planner:
         layout, memory, prices = choice.layout, choice.memory, self.prices
         mesh = f"{layout.data} x {layout.model}{' FSDP' if layout.fsdp else ''}"
         used = [x / GIB for x in (memory.needed, memory.parameters, memory.optimizer, memory.temporary)]
+        most = prices.is_too_small(self.work, topology)
         cost = prices.cost(self.work, topology)
+        rows = "" if most else f"{prices.rows_per_second(self.work, topology):,.0f}"
+        paid = "" if cost is None else f", {_amount(cost)} {prices.currency}".rstrip()
         return (
             f"| {name} | {topology.all_chips} | {mesh} | {layout.remat} | {layout.microbatches} | "
             f"{used[0]:.1f} = {used[1]:.2f} + {used[2]:.2f} + {used[3]:.1f} of {topology.memory / GIB:.1f} | "
-            f"{_source(choice.compiled)} | {prices.rows_per_second(self.work, topology):,.0f} | "
-            f"{prices.days(self.work, topology):.3g}{f', {cost:,.0f}' if cost else ''} |"
+            f"{_source(choice.compiled)} | {rows} | "
+            f"{'at most ' if most else ''}{prices.days(self.work, topology):.3g}{paid} |"
         )
 
 
@@ -242,20 +261,23 @@ def _time(prices: Prices, work: Work, topology: Topology) -> list[str]:
     """Time and cost of the training at the assumed MFU, and at the one that others reached on such chips."""
     rows = prices.rows_per_second(work, topology)
     seconds = work.batch_size / rows
-    if seconds < _LEAST_SECONDS:
+    if prices.is_too_small(work, topology):
         chips = f"{topology.all_chips} chips" if topology.all_chips > 1 else "this chip"
         return [
             f"at {prices.mfu:.0%} MFU         {1000 * seconds:.2g} ms a step: too small for {chips}. Such a step waits "
-            f"for its kernels, so MFU says nothing; at {1000 * _LEAST_SECONDS:g} ms {prices.steps:,} steps take "
-            f"{_duration(prices.steps * _LEAST_SECONDS)}. Measure it."
+            f"for its kernels, so MFU says nothing; at {1000 * LEAST_SECONDS:g} ms {prices.steps:,} steps take "
+            f"{_duration(prices.steps * LEAST_SECONDS)}{prices.paid(work, topology)}, at most. Measure it."
         ]
     found = [f"at {prices.mfu:.0%} MFU         {rows:,.0f} sequences/s, {seconds:.3g} s a step"]
     mfu, who = _MFU_OF_OTHERS[topology.chip.platform]
     for assumed, whose in ((prices, ""), (dataclasses.replace(prices, mfu=mfu), f" at {mfu:.0%} MFU, as {who}")):
-        cost = assumed.cost(work, topology)
-        paid = f", {cost:,.0f} at {prices.price:g} a chip-hour" if cost else ""
-        found.append(f"{prices.steps:,} steps  {_duration(assumed.days(work, topology) * _SECONDS_A_DAY)}{paid}{whose}")
+        duration = _duration(assumed.days(work, topology) * _SECONDS_A_DAY)
+        found.append(f"{prices.steps:,} steps  {duration}{assumed.paid(work, topology)}{whose}")
     return found
+
+
+def _amount(cost: float) -> str:
+    return f"{cost:,.0f}" if cost >= 100 else f"{cost:.2f}"
 
 
 def _duration(seconds: float) -> str:

@@ -3,6 +3,9 @@
 from limba.commands.plan.mesh_layouts import MeshLayout, Work
 from limba.commands.plan.topologies import Topology
 
+# A step that would be shorter waits for its kernels to be launched: the peak of the chips says nothing about it.
+LEAST_SECONDS = 0.005
+
 
 def relative_seconds(work: Work, layout: MeshLayout, topology: Topology, parameter_bytes: float) -> float:
     """Seconds of a step at the full rate of chips and links: good for comparing layouts, too low for a run.

@@ -128,6 +128,13 @@ def test_model_flops_seconds_days_and_cost():
     assert prices.cost(BASE_WORK, V4_8) == pytest.approx(days * 24 * 4 * 3)
 
 
+@pytest.mark.parametrize(
+    ("text", "price"), [("3.22", (3.22, "")), ("3.22 EUR", (3.22, "EUR")), ("$3", (3.0, "$")), (".5USD", (0.5, "USD"))]
+)
+def test_a_price_may_have_a_currency(text, price):
+    assert command._parser().parse_args(["--price", text]).price == price
+
+
 def test_the_time_of_a_step_that_is_too_small_is_not_made_up():
     """BASE takes its time, at two rates; a batch of one row of it on 64 chips would take half a millisecond."""
     prices = plan_report.Prices(mfu=0.4, price=3.0, steps=1_000_000)
@@ -139,6 +146,13 @@ def test_the_time_of_a_step_that_is_too_small_is_not_made_up():
     few = dataclasses.replace(BASE_WORK, batch_size=1)
     (line,) = plan_report._time(prices, few, topologies.find("v4-128"))
     assert "0.061 ms a step: too small for 64 chips" in line and "at 5 ms 1,000,000 steps take 1.39 hours" in line
+    assert line.endswith("take 1.39 hours, 267 at 3 a chip-hour, at most. Measure it.")
+    in_euros = dataclasses.replace(prices, currency="EUR")
+    assert plan_report._time(in_euros, BASE_WORK, V4_8)[1].endswith("1.43 days, 413 EUR at 3 EUR a chip-hour")
+    without = dataclasses.replace(prices, price=None)
+    assert plan_report._time(without, few, topologies.find("v4-128"))[0].endswith(
+        "take 1.39 hours, at most. Measure it."
+    )
     assert [plan_report._duration(s) for s in (3.5, 90, 7200, 1e6)] == [
         "3.5 seconds",
         "1.5 minutes",
@@ -243,6 +257,21 @@ def test_what_fits_is_compared_by_its_bound():
     assert layout_choice.choose(slow, V4_8, compile_layout).layout == layouts[0]
 
 
+def test_a_small_model_is_not_split():
+    """Each of its steps waits for its kernels, in any layout: an estimate split it over 4 devices."""
+    sizes = {"emb_dim": 128, "num_heads": 4, "head_dim": 32, "mlp_dim": 384, "vocab_size": 4096}
+    sizes |= {"num_encoder_layers": 3, "num_decoder_layers": 3}
+    work = dataclasses.replace(BASE_WORK, sizes={**BASE_WORK.sizes, **sizes}, num_parameters=2_200_000, batch_size=16)
+    state = compiled_step.StateSizes(_training())
+    for name in ("v4-32", "v5e-16", "v6e-16", "h100-8"):
+        topology = topologies.find(name)
+        ranked = layout_choice.rank(_training(), work, state, topology)
+        best = layout_choice.choose(ranked, topology, None)
+        assert best.layout == MeshLayout(topology.num_devices, 1, False, "none", 1), name
+        bounds = lambda layout: CompiledCost(Memory(0, 0, GIB), 1e-4 / layout.model)  # noqa: E731
+        assert layout_choice.choose(ranked, topology, bounds).layout == best.layout, name
+
+
 def test_one_tenth_is_kept_free():
     assert layout_choice.fits(Memory(0, 0, 27.6 * GIB), V4_8)
     assert not layout_choice.fits(Memory(0, 0, 27.8 * GIB), V4_8)
@@ -278,8 +307,8 @@ def test_what_does_not_fit_says_what_would(capsys, monkeypatch):
     assert "best by estimate: " in log and "best by estimate" not in out
     assert "as configured: 4 x 1, remat none, 1 microbatch: does not fit" in out
     assert "recommended (estimated, not compiled): " in out
-    # Gradients of so small a model are most of its time, and a model axis halves them.
-    assert "partitioning.PjitPartitioner.num_partitions = 4" in out or "num_partitions = 2" in out
+    # Steps of so small a model only wait for their kernels: spreading its state is simpler than a model axis.
+    assert "recommended (estimated, not compiled): 4 x 1 FSDP, remat none, 1 microbatch\n" in out
     monkeypatch.setitem(topologies.CHIPS, "v4", dataclasses.replace(tiny, memory=0.004 * GIB))
     assert not made.report(V4_8, compiled=False)
     assert "No layout fits v4-8, by estimate." in capsys.readouterr().out
@@ -353,6 +382,7 @@ print(bound["num_partitions"], *map(gin.query_parameter, ("trainer.Trainer.num_m
         (["x.gin"], "give --topology, such as v4-32; there are v2-8 to 512, v3-8 to 2048, v4-8 to 2048, "),
         (["--topology", "v4-8"], "give a model and a run"),
         (["--topology", "v4-8", "--mfu", "40", "x.gin"], "--mfu is 40"),
+        (["--topology", "v4-8", "--price", "dear", "x.gin"], "'dear' is not a price of a chip-hour, such as 3.22 or"),
         (["--topology", "v4-9", "x.gin"], "is not known; the nearest are v4-8, v4-16"),
     ],
 )
