@@ -3,10 +3,11 @@
     limba scoreboard runs/small runs/base
     limba scoreboard runs/* --checkpoints all --out board.csv --picture board.png
 
-A line for each run: the last evaluation's figures of text (docs/evaluate.md), accuracy over minimal pairs where `limba
-eval RUN --pairs` has been there (a column for each file, with its number of pairs), hours, and seed. N-grams of the
-training split are below, once for each set of targets. Nats per character compare between vocabularies, other figures
-between runs of one vocabulary. Lines below the table say which rows do not compare. Nothing is evaluated.
+A line for each run, one more for the average that it keeps, and one for a folder of `limba average` or an export: the
+last evaluation's figures of text (docs/evaluate.md), accuracy over minimal pairs where `limba eval RUN --pairs` has
+been there (a column for each file, with its number of pairs), hours, and seed. N-grams of the training split are below,
+once for each set of targets. Nats per character compare between vocabularies, other figures between runs of one
+vocabulary. Lines below the table say which rows do not compare. Nothing is evaluated.
 """
 
 import argparse
@@ -15,8 +16,9 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from limba.files import json_text, named_flags, storage, written_files
-from limba.reports import results_table, scoreboard_rows, text_figures
+from limba.checkpoint_files import directories
+from limba.files import json_text, named_flags, output_folder, storage, written_files
+from limba.reports import results_table, scoreboard_rows, text_figures, writers
 
 _SHARES = ("likeliest", "among five")
 _FORMATS = (".csv", ".json", ".md", ".txt")
@@ -49,6 +51,32 @@ def _cell(column: str, value: float | None) -> str:
     return f"{value:.2f}" if column == "hours" else f"{value:.4f}"
 
 
+def rows_of(folder: Path, every_step: bool) -> list[scoreboard_rows.Row]:
+    """The rows of a run, or of an export: the losses that its model card has.
+
+    Raises:
+      FileNotFoundError: if the folder is neither, or has no figures.
+    """
+    run = Path(directories.run_directory(folder))  # of `limba run`, whose output folder is an export, too
+    report = output_folder.read_report(folder) if not (run / writers.METRICS_FILE).is_file() else {}
+    card = folder / "README.md"
+    if report.get("step") is None or not card.is_file():
+        return scoreboard_rows.rows_of_run(folder, every_step)
+    from convert.exports.cards import card_metadata, model_card
+
+    names = {title: name for name, title in model_card.LOSSES.items()}
+    rows = []
+    for result in card_metadata.results_in(card.read_text(encoding="utf-8")):
+        losses = {names[x["name"]]: x["value"] for x in result["metrics"] if x["name"] in names}
+        if losses:
+            figures = scoreboard_rows.figures_of({"step": report["step"], **losses})
+            name = f"{folder}, average" if report.get("average") else str(folder)
+            rows.append(scoreboard_rows.Row(name, result["dataset"]["name"], figures))
+    if not rows:
+        raise FileNotFoundError(f"{folder} is an export whose model card has no loss; name its run.")
+    return rows
+
+
 def _content(rows: Sequence[scoreboard_rows.Row], ending: str) -> str:
     cells = table(rows)
     if ending == ".json":
@@ -65,11 +93,11 @@ def _content(rows: Sequence[scoreboard_rows.Row], ending: str) -> str:
     return "\n".join([*results_table.aligned_behind_names(cells), *scoreboard_rows.remarks(rows)]) + "\n"
 
 
-def _picture(runs: Sequence[Path]) -> bytes | None:
+def _picture(runs: Sequence[Path]) -> bytes:
     """A PNG of nats per character over steps, and of the trigram beside them."""
     from convert.exports.cards import loss_picture
 
-    rows = [row for run in runs for row in scoreboard_rows.rows_of_run(run, every_step=True)]
+    rows = [row for run in runs for row in rows_of(run, every_step=True)]
     tasks = {row.task for row in rows}
     of_task = {task: f", {task}" if len(tasks) > 1 else "" for task in tasks}
     curves: dict[str, list[tuple[float, float]]] = {}
@@ -89,7 +117,10 @@ def _picture(runs: Sequence[Path]) -> bytes | None:
         raise ValueError(
             f"--picture draws at most {len(loss_picture.COLORS)} curves, not {len(curves)}: name fewer runs."
         )
-    return loss_picture.draw(list(curves.items()), "steps", "nats per character")
+    picture = loss_picture.draw(list(curves.items()), "steps", "nats per character")
+    if picture is None:
+        raise ValueError("--picture is drawn by matplotlib, which is not installed: pip install 'limba[pictures]'.")
+    return picture
 
 
 # ------------------------------------------------------- command -----------------------------------------------------
@@ -100,7 +131,13 @@ def main(argv: Sequence[str]) -> int:
     parser = named_flags.Parser(
         prog="limba scoreboard", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs")
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="folders of runs, means of `limba average` that `limba eval` has measured, or exports",
+    )
     parser.add_argument("--checkpoints", choices=("latest", "all"), default="latest", help="latest (default), or all")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the table: .csv, .json, .md or .txt")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw nats per character over steps, as a .png")
@@ -112,7 +149,7 @@ def main(argv: Sequence[str]) -> int:
     for flag, file in (("--out", flags.out), ("--picture", flags.picture)):
         if file is not None:
             written_files.require_folder(file, flag)
-    found = [row for run in flags.runs for row in scoreboard_rows.rows_of_run(run, flags.checkpoints == "all")]
+    found = [row for run in flags.runs for row in rows_of(run, flags.checkpoints == "all")]
     picture = _picture(flags.runs) if flags.picture is not None else None
     rows = scoreboard_rows.ngrams_once(found)
     print(_content(rows, ".txt"), end="")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from limba.checkpoint_files import directories, run_folder
-from limba.reports import goodput, pair_results, results_table, text_figures, writers
+from limba.reports import average_lines, goodput, pair_results, results_table, text_figures, writers
 
 FIGURES = {
     "nats_per_character": "nats/character",
@@ -17,6 +17,7 @@ FIGURES = {
 }
 PAIRS = "pairs of "  # before the file, in the name of a column
 _SIZES = {"num_text_tokens": "tokens of text", "num_target_tokens": "target tokens"}
+_PREFIX = "training_eval/"
 _MOST_NAMES = 2  # of files with pairs that were evaluated together
 
 
@@ -38,42 +39,64 @@ class Row:
 
 
 def rows_of_run(run: Path, every_step: bool) -> list[Row]:
-    """The lines of a run's evaluations, and of the n-grams that they stand beside.
+    """The lines of a run's evaluations, of its average too if it keeps one, and of the n-grams that they stand beside.
 
     Args:
-      run: its directory, or an output folder of `limba run`.
+      run: its directory, an output folder of `limba run`, or one of `limba average`, which `limba eval` has measured.
 
     Raises:
       FileNotFoundError: if the folder is no run, or has not been evaluated.
     """
     name, run = str(run), Path(directories.run_directory(run))
-    if not (run / writers.METRICS_FILE).is_file():
-        raise FileNotFoundError(
-            f"{run} has no {writers.METRICS_FILE}: name folders of runs (MODEL_DIR, or OUTPUT_DIR of `limba run`). An "
-            "export has no figures; its run has them."
-        )
-    prefix = "training_eval/"
-    evaluations = [line for line in writers.read_metrics(run, prefix) if "nats_per_target_token" in line]
+    trained = (run / writers.METRICS_FILE).is_file()
+    lines = writers.read_metrics(run, _PREFIX) if trained else _lines_of_eval(run)
+    evaluations = [line for line in lines if "nats_per_target_token" in line]
+    if not evaluations and (trained or (run / "mean.json").is_file()):
+        remedy = "wait for the first, or check EVAL_PERIOD" if trained else f"limba eval {name} makes one"
+        raise FileNotFoundError(f"{run} has no evaluation of a loss yet: {remedy}.")
     if not evaluations:
-        raise FileNotFoundError(f"{run} has no evaluation of a loss yet: wait for the first, or check EVAL_PERIOD.")
-    by_task: dict[str, list[dict[str, Any]]] = {}
-    for line in evaluations:
-        by_task.setdefault(line["dataset"].removeprefix(prefix), []).append(line)
-    pairs = _pairs_by_step(run)
+        raise FileNotFoundError(
+            f"{run} has no {writers.METRICS_FILE}: name folders of runs (MODEL_DIR, or OUTPUT_DIR of `limba run`), "
+            "means that `limba eval` has measured, or exports whose model card has a loss."
+        )
     made = []
+    by_task = _by_task(average_lines.of_parameters(evaluations))
+    targets = {task: (_sizes(lines[-1]), _named_ngrams(lines[-1])) for task, lines in by_task.items()}
+    of_average = _by_task(average_lines.of_average(evaluations))
+    costs, pairs = _costs(run), _pairs_by_step(run / "eval")
+    pairs_of_average = _pairs_by_step(run / "eval_average")
     for task, lines in by_task.items():
-        of_ngrams = tuple((ngram, *figures.items()) for ngram, figures in _ngrams(lines[-1]))
         for line in lines if every_step else lines[-1:]:
-            costs = _costs(run) if line is lines[-1] else {}
-            made.append(
-                Row(name, task, _figures(line) | pairs.get(line["step"], {}) | costs, (_sizes(line), of_ngrams))
-            )
-        targets = _sizes(lines[-1]), of_ngrams
-        made += [Row(ngram, task, figures, targets, name) for ngram, figures in _ngrams(lines[-1])]
+            of_run = costs if line is lines[-1] else {}
+            figures = figures_of(line) | pairs.get(line["step"], {}) | of_run
+            made.append(Row(name, task, figures, (_sizes(line), targets[task][1])))
+        averages = of_average.get(task, [])
+        for line in averages if every_step else averages[-1:]:
+            figures = figures_of(line) | pairs_of_average.get(line["step"], {})
+            made.append(Row(f"{name}, average", task, figures, targets[task]))
+        made += [Row(ngram, task, figures, targets[task], name) for ngram, figures in _ngrams(lines[-1])]
     return made
 
 
-def _figures(line: Mapping[str, Any]) -> dict[str, float]:
+def _lines_of_eval(run: Path) -> list[dict[str, Any]]:
+    """What `limba eval` has measured of a folder without a training, as lines of a training's evaluations."""
+    rows = results_table.read(run / "eval")
+    several = len({row["split"] for row in rows}) > 1
+    names = [f"{row['task']} {row['split']}" if several else row["task"] for row in rows]
+    return [
+        {"step": row["step"], "dataset": _PREFIX + name, **row["loss"]} for name, row in zip(names, rows, strict=True)
+    ]
+
+
+def _by_task(lines: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    by_task: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        by_task.setdefault(line["dataset"].removeprefix(_PREFIX), []).append(line)
+    return by_task
+
+
+def figures_of(line: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of an evaluation by column; of n-grams beside it none."""
     known = {"step": line["step"], **{column: line[name] for name, column in FIGURES.items() if name in line}}
     # Targets without text, such as labels, have a loss all the same.
     return known if "nats/token" in known else known | {"nats/token": line["nats_per_target_token"]}
@@ -81,6 +104,10 @@ def _figures(line: Mapping[str, Any]) -> dict[str, float]:
 
 def _sizes(line: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(f"{line[name]:,.0f} {what}" for name, what in _SIZES.items() if name in line)
+
+
+def _named_ngrams(line: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple((ngram, *figures.items()) for ngram, figures in _ngrams(line))
 
 
 def _ngrams(line: Mapping[str, Any]) -> list[tuple[str, dict[str, float]]]:
@@ -92,10 +119,10 @@ def _ngrams(line: Mapping[str, Any]) -> list[tuple[str, dict[str, float]]]:
     return found
 
 
-def _pairs_by_step(run: Path) -> dict[int, dict[str, float]]:
+def _pairs_by_step(folder: Path) -> dict[int, dict[str, float]]:
     """The accuracy over the pairs of each file as a share; over those of all together where there are several."""
     by_step: dict[int, list[results_table.Row]] = {}
-    for row in pair_results.read(run / "eval"):
+    for row in pair_results.read(folder):
         if row["metrics"].get("accuracy") is not None:
             by_step.setdefault(row["step"], []).append(row)
     return {step: _shares_of_pairs(rows) for step, rows in by_step.items()}

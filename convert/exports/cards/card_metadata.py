@@ -125,5 +125,15 @@ def result(task: str, dataset: str, metrics: Sequence[Mapping[str, Any]], pipeli
     return {"task": {"type": pipeline}, "dataset": {"name": task, "type": dataset}, "metrics": list(metrics)}
 
 
+def results_in(card: str) -> list[dict[str, Any]]:
+    """The entries of `model-index` in a card that `front_matter` began; [] if there are none.
+
+    Raises:
+      ValueError: if they are damaged.
+    """
+    found = re.search(r"^model-index:\n((?: .*\n)+)", card.partition("\n---")[0] + "\n", re.M)
+    return [result for model in json.loads(found[1]) for result in model["results"]] if found else []
+
+
 def _json(value: Any) -> str:
     return json_text.dumps(value, ensure_ascii=False)

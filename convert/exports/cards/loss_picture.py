@@ -1,7 +1,6 @@
 """Curves over steps or trials as a PNG, drawn by matplotlib where it is installed."""
 
 import io
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,13 +12,11 @@ COLORS = (
 )
 _DPI = 100
 
-logger = logging.getLogger(__name__)
-
 Curve = tuple[str, Sequence[tuple[float, float]]]
 
 
 def draw(curves: Sequence[Curve], x_label: str, y_label: str, dots: Sequence[str] = ()) -> bytes | None:
-    """A PNG of at most eight curves; None, and a line of the log, where matplotlib is missing.
+    """A PNG of at most eight curves; None where matplotlib, an extra that few ask for, is missing.
 
     Args:
       curves: each a label and its points (x, y) in the order of x, x in whole numbers.
@@ -31,7 +28,6 @@ def draw(curves: Sequence[Curve], x_label: str, y_label: str, dots: Sequence[str
         from matplotlib import figure, ticker
         from matplotlib.backends import backend_agg
     except ImportError:
-        logger.warning("There is no picture of the curves without matplotlib: pip install 'limba[pictures]'")
         return None
     picture = figure.Figure((WIDTH / _DPI, HEIGHT / _DPI), dpi=_DPI, layout="constrained")
     axes = picture.add_subplot(xlabel=x_label, ylabel=y_label)

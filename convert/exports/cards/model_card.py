@@ -28,6 +28,8 @@ PICTURE = "loss.png"
 _LOSS = "loss_per_nonpadding_target_token"
 _NATS, _UNIGRAM = "nats_per_target_token", "unigram_nats_per_target_token"
 _OF_TEXT = "nats_per_text_token"
+# The losses of an evaluation, and their titles in a card.
+LOSSES = {_NATS: "loss, nats per target token", _OF_TEXT: "loss, nats per text token"}
 
 _FROM_COUNTS = (
     "Training began from counts of pairs of tokens in its texts: the first embeddings, output matrix and part of the "
@@ -259,8 +261,7 @@ def _measures(dataset: str, line: Line, accuracy: str) -> Iterator[tuple[str, st
     """Of a line of an evaluation the metrics of the model: the name in it, a title, and the hub's type."""
     if dataset.startswith("training_eval/"):
         shown = [
-            (_NATS, "loss, nats per target token", "loss"),
-            (_OF_TEXT, "loss, nats per text token", "loss"),
+            *((name, title, "loss") for name, title in LOSSES.items()),
             ("accuracy", accuracy, "accuracy"),
         ]
     else:

@@ -2,9 +2,11 @@
 
 import csv
 import json
+import sys
 
 import pytest
 
+from convert.exports.cards import card_metadata
 from limba.commands import scoreboard
 from limba.reports import scoreboard_rows
 
@@ -70,6 +72,54 @@ def test_runs_stand_side_by_side_with_ngrams_once(tmp_path, capsys):
     }
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 4 and said[1].split() == list(filter(None, rows[0].values()))
+
+
+def test_averages_stand_beside_their_runs(tmp_path, capsys):
+    """Of a run that keeps one; of `limba average`, whose folder has what `limba eval` wrote; and exported ones."""
+    run = _run(tmp_path / "a")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    average = {
+        "step": 20,
+        "dataset": "training_eval/t_average",
+        "nats_per_target_token": 3.0,
+        "nats_per_text_token": 2.4,
+    }
+    (run / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in [*lines, average]))
+    mean = tmp_path / "a_mean_of_2"
+    mean.mkdir()
+    (mean / "mean.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match=r"no evaluation of a loss yet: limba eval .*a_mean_of_2 makes one"):
+        scoreboard.main([str(mean)])
+    (mean / "eval").mkdir()
+    loss = {"nats_per_target_token": 3.25, "nats_per_text_token": 2.45, **SHARES}
+    row = {"task": "t", "split": "validation", "step": 20, "checkpoint": "x", "loss": loss, "metrics": {}}
+    (mean / "eval" / "results.jsonl").write_text(json.dumps(row) + "\n")
+    export = tmp_path / "exported"
+    export.mkdir()
+    (export / "conversion_report.json").write_text(json.dumps({"step": 20, "average": True}))
+    metrics = [{"type": "loss", "value": 2.4, "name": "loss, nats per text token"}]
+    of_card = card_metadata.result("t", "t", metrics, "text2text-generation")
+    card = card_metadata.front_matter(card_metadata.NO_METADATA, ["t5"], [of_card], "exported", "text2text-generation")
+    (export / "README.md").write_text(f"{card}\n\n# exported\n")
+    rows = [row for folder in (run, mean, export) for row in scoreboard.rows_of(folder, every_step=False)]
+    assert [(row.name, row.task, row.figures.get("nats/token")) for row in rows if "step" in row.figures] == [
+        (str(run), "t", 2.5),
+        (f"{run}, average", "t", 2.4),
+        (str(mean), "t", 2.45),
+        (f"{export}, average", "t", 2.4),
+    ]
+    scoreboard.main([str(run)])
+    said = capsys.readouterr().out
+    assert "targets of" not in said and "compare" not in said and said.count("bigram of") == 1
+    (export / "README.md").write_text("# exported\n")
+    with pytest.raises(FileNotFoundError, match="exported is an export whose model card has no loss; name its run"):
+        scoreboard.main([str(export)])
+
+
+def test_a_picture_without_matplotlib_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ValueError, match=r"not installed: pip install 'limba\[pictures\]'"):
+        scoreboard.main([str(_run(tmp_path / "a")), "--picture", str(tmp_path / "board.png")])
 
 
 def _add_pairs(run, file, number):
