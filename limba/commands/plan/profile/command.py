@@ -118,13 +118,19 @@ def _profile(configured: Any, steps: int, folder: Path) -> str:
 def _table(
     parts: Sequence["Part"], trainer: "BaseTrainer", rows: int, steps: int, seconds: float, waited: float
 ) -> str:
-    """Milliseconds of a step, for the mean of the devices that this process has."""
+    """Milliseconds of a step, for the mean of the devices that this process has. The rows add up to the step.
+
+    Threads of a CPU, and streams of a device, work beside each other: where all of them together took longer than the
+    step, each part has its share of the step.
+    """
     devices = trainer.partitioner.mesh.local_devices
     kind, count = devices[0].device_kind, len(devices)
-    busy = sum(part.seconds for part in parts)
-    a_step = 1000 / steps / count
+    step = 1000 * seconds / steps
+    together = 1000 / steps / count * sum(part.seconds for part in parts)
+    a_step = 1000 / steps / count * min(1.0, step / together)
+    idle = step - min(step, together)
     lines = [
-        f"{1000 * seconds / steps:,.1f} ms a step of {rows} rows, the mean of {steps} steps on "
+        f"{step:,.1f} ms a step of {rows} rows, the mean of {steps} steps on "
         f"{count} x {kind}; the host took {1000 * waited / steps:,.1f} ms of it to read the batch",
         "",
         "| part of the step | ms | share | matrix products, ms |",
@@ -132,13 +138,16 @@ def _table(
     ]
     for part in parts:
         products = f"{a_step * part.products:,.2f}" if part.products else ""
-        lines.append(f"| {part.name} | {a_step * part.seconds:,.2f} | {part.seconds / busy:.0%} | {products} |")
-    if devices[0].platform == "cpu":
-        lines.append(f"\nThe parts are {a_step * busy:,.1f} ms, of all threads together.")
-    else:
-        idle = max(0.0, 1 - busy / count / seconds)
         lines.append(
-            f"\nThe devices were busy for {a_step * busy:,.1f} ms of a step, and idle for {idle:.0%} of the time."
+            f"| {part.name} | {a_step * part.seconds:,.2f} | {a_step * part.seconds / step:.0%} | {products} |"
+        )
+    if idle > 0:
+        lines.append(f"| idle | {idle:,.2f} | {idle / step:.0%} |  |")
+    lines.append(f"| **the step** | **{step:,.2f}** | 100% |  |")
+    if together > step:
+        what = "Threads" if devices[0].platform == "cpu" else "Streams of the devices"
+        lines.append(
+            f"\n{what} worked beside each other, {together:,.1f} ms a step in all; each part has its share of the step."
         )
     return "\n".join(lines)
 

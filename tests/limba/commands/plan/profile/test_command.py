@@ -2,6 +2,7 @@
 
 import json
 import re
+import types
 
 import gin
 import jax
@@ -58,8 +59,33 @@ def test_the_parts_of_a_step_and_their_time(recipe, tmp_path, capsys):
     assert not rows["norms"][2] and not rows["optimizer"][2]
     assert rows.get("other", (0, 0))[1] <= 10
     assert 95 <= sum(share for _, share, _ in rows.values()) <= 105
+    step = float(re.match(r"[\d.,]+", out)[0].replace(",", ""))
+    assert sum(spent for spent, _, _ in rows.values()) == pytest.approx(step, abs=0.2)
     assert re.search(r"^[\d.,]+ ms a step of 8 rows, the mean of 4 steps on \d x cpu", out)
     assert [*(tmp_path / "trace").glob("plugins/profile/*/*.xplane.pb")]
+
+
+@pytest.mark.parametrize(
+    ("platform", "seconds", "expected", "said"),
+    [  # Of 2 steps; in all the parts took 3.2 s a step on one device, 1.6 s for each of two.
+        ("cpu", 4.0, {"attention": "1,500.00", "other": "500.00", "**the step**": "**2,000.00**"}, "Threads worked"),
+        ("gpu", 8.0, {"attention": "2,400.00", "other": "800.00", "idle": "800.00"}, ""),
+        ("gpu", 2.0, {"attention": "750.00", "other": "250.00"}, "Streams of the devices worked"),
+    ],
+)
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_rows_add_up_to_the_step(devices, platform, seconds, expected, said):
+    parts = [step_parts.Part("attention", 4.8 * devices, 2.4 * devices), step_parts.Part("other", 1.6 * devices, 0.0)]
+    device = types.SimpleNamespace(device_kind="fast", platform=platform)
+    mesh = types.SimpleNamespace(local_devices=[device] * devices)
+    trainer = types.SimpleNamespace(partitioner=types.SimpleNamespace(mesh=mesh))
+    text = command._table(parts, trainer, 8, 2, seconds, 0.0)
+    rows = dict(line.strip("| ").split(" | ")[:2] for line in text.splitlines() if line.startswith("| "))
+    assert rows | expected == rows
+    assert ("idle" in rows) == ("idle" in expected) and (said in text if said else "beside each other" not in text)
+    step = float(rows.pop("**the step**").strip("*").replace(",", ""))
+    rows.pop("part of the step")
+    assert step == 1000 * seconds / 2 == sum(float(x.replace(",", "")) for x in rows.values())
 
 
 def test_what_cannot_be_profiled(recipe, tmp_path, capsys):
