@@ -89,9 +89,11 @@ class Charts:
     def figure(self, chart: Chart) -> Any:
         """The model of a chart."""
         columns = 2 if max(len(line.label) for line in chart.lines) <= _LONG_NAME else 1
-        legend_height = -(-len(chart.lines) // columns) * _LEGEND_LINE
+        # Of a wide page, and of one with a column of names.
+        heights = [max(_HEIGHT, _WITHOUT_LEGEND - (-len(chart.lines) // n) * _LEGEND_LINE) for n in (columns, 1)]
         figure = self._plotting.figure(
-            height=max(_HEIGHT, _WITHOUT_LEGEND + legend_height),
+            height=heights[0],
+            tags=heights,
             sizing_mode="stretch_width",
             x_range=self._x_range,
             y_axis_label=chart.y_label,
@@ -123,6 +125,7 @@ class Charts:
             label_text_font_size="9pt",
             border_line_color=None,
             ncols=columns,
+            tags=[columns],
             location="bottom_left",
         )
         figure.add_layout(legend, "below")

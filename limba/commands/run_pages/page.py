@@ -17,7 +17,8 @@ body { font: 15px/1.45 system-ui, sans-serif; color: #222; background: #fff; mar
 body { max-width: 1280px; padding: 0 20px 60px }
 header { position: sticky; top: 0; background: #fff; border-bottom: 1px solid #ddd; padding: 8px 0; z-index: 5 }
 header h1 { font-size: 19px; margin: 0 16px 4px 0; overflow-wrap: anywhere }
-header a { margin-right: 12px; color: #0060a0; text-decoration: none } header select { font: inherit }
+nav { display: flex; flex-wrap: wrap; gap: 0 12px; white-space: nowrap }
+header a { color: #0060a0; text-decoration: none } header select { font: inherit }
 h2 { margin: 34px 0 8px; font-size: 20px } h3 { margin: 0 0 2px; font-size: 15px }
 h4 { margin: 16px 0 4px; font-size: 14px }
 section { scroll-margin-top: 90px }
@@ -28,14 +29,30 @@ section { scroll-margin-top: 90px }
 th, td { padding: 3px 12px 3px 0; border-bottom: 1px solid #eee; vertical-align: top; text-align: left }
 th { font-weight: 600; color: #555 } .numbers td, .numbers th { text-align: right; font-variant-numeric: tabular-nums }
 .numbers :is(td, th):first-child, .words-last :is(td, th):last-child { text-align: left }
-td { overflow-wrap: anywhere; max-width: 640px }
+td { overflow-wrap: break-word; max-width: 640px } .numbers td { white-space: nowrap }
 .texts td { white-space: pre-wrap; unicode-bidi: plaintext; text-align: start }
 .facts td:first-child { white-space: nowrap }
 .texts td:first-child { white-space: nowrap; color: #555 }
 table.example { margin-bottom: 14px } pre { background: #f6f6f6; padding: 10px; overflow-x: auto; font-size: 13px }
 summary { cursor: pointer }
+@media (max-width: 640px) {
+  body { padding: 0 12px 40px } nav { flex-wrap: nowrap; overflow-x: auto }
+  header h1 { white-space: nowrap; overflow: hidden; text-overflow: ellipsis }
+}
 """
+# Below a width of 640 pixels, that of the style above, two names of curves do not fit beside each other.
 _SCRIPT = """
+const narrow = matchMedia("(max-width: 640px)")
+const fitLegends = () => {
+  for (const page of Bokeh.documents) {
+    for (const model of page.all_models) {
+      if (model.type === "Legend") model.ncols = narrow.matches ? 1 : model.tags[0]
+      if (model.type === "Figure") model.height = model.tags[narrow.matches ? 1 : 0]
+    }
+  }
+}
+addEventListener("load", () => setTimeout(fitLegends))
+narrow.addEventListener("change", fitLegends)
 const labels = JSON.parse(document.getElementById("axis-labels").textContent)
 document.getElementById("axis").addEventListener("change", event => {
   const axis = event.target.value
@@ -102,7 +119,7 @@ def _page(
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(names)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
         f"{bokeh_charts.program()}</head><body>"
-        f"<header><h1>{escape(names)}</h1>{links}"
+        f"<header><h1>{escape(names)}</h1><nav>{links}</nav>"
         f'<label>axis <select id="axis" autocomplete="off">{options}</select></label></header>'
         f'<p class="note">{escape(note)}</p>{body}'
         f'<script type="application/json" id="axis-labels">{json_text.dumps(labels)}</script>'

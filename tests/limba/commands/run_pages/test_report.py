@@ -64,6 +64,19 @@ def test_a_page_has_the_numbers_of_a_run(tmp_path):
     assert not {"Metrics", "Predictions", "Differences", "Other metrics of training"} & set(_titles(text))
 
 
+def test_a_narrow_page_breaks_no_number_and_its_links_can_be_reached(tmp_path):
+    """In a window of 360 pixels links stood in one word beyond its edge, and tables broke 2,40 0 of 2,40 0."""
+    text = _page(tmp_path, make_run(tmp_path / "run"))
+    links = re.search(r"<nav>(.*?)</nav>", text)[1]
+    assert re.findall(r'<a href="#s\d+">(.*?)</a>', links) == _titles(text)
+    style = re.search(r"<style>(.*?)</style>", text, re.S)[1]
+    for selector in re.findall(r"([^{}]*)\{[^{}]*overflow-wrap: anywhere[^{}]*\}", style):
+        assert selector.strip() == "header h1"  # anywhere else it makes cells as narrow as a letter
+    assert ".numbers td { white-space: nowrap }" in style and text.count("<table") == text.count('<div class="wide">')
+    narrow = style.partition("@media (max-width: 640px) {")[2]
+    assert "nav { flex-wrap: nowrap; overflow-x: auto }" in narrow
+
+
 def test_charts_have_the_values(tmp_path):
     runs = [run_record.load(make_run(tmp_path / "run"), "run")]
     charts = {chart.title: chart for chart in chart_choice.charts(runs)}
@@ -135,6 +148,8 @@ def test_runs_share_their_n_grams_and_a_long_legend_has_room(tmp_path):
     assert [line.label for line in chart.lines][2:] == ["bigram of the token before", "trigram of two tokens before"]
     figure = Charts(runs[:1], [chart], "steps", 1000).figure(chart)
     assert figure.legend[0].ncols == 2 and figure.height == 340
+    # On a telephone the script sets one column, and the height with which the curves keep theirs.
+    assert figure.legend[0].tags == [2] and figure.tags[0] == 340 <= figure.tags[1]
 
 
 def test_an_encoder_a_fine_tuning_and_averages(tmp_path):
