@@ -16,15 +16,12 @@ from typing import Any
 import jax
 
 from limba import command_line
-from limba.checkpoint_files import run_folder
-from limba.checkpoint_files.directories import checkpoint_path
 from limba.checkpoints import checkpointing, disk_space, run_description
 from limba.checkpoints.train_state import TrainState, TrainStateInitializer
 from limba.data import contract
-from limba.data.contract import BatchIterator, DatasetConfig, GetDatasetFn, GetEvalDatasetFn
+from limba.data.contract import DatasetConfig, GetDatasetFn, GetEvalDatasetFn
 from limba.devices import accelerators, native_logs
 from limba.files import storage
-from limba.files.storage import AnyPath
 from limba.gin_config import gin_files, model_file
 from limba.inference import tasks_door
 from limba.models import EncoderDecoderModel
@@ -33,15 +30,25 @@ from limba.reports import run_end, run_lock, writers
 from limba.reports.goodput import Goodput
 from limba.reports.run_directory import BucketWriter, RunDirectory
 from limba.training import actions as actions_lib
-from limba.training import configured_trainer, inputs, loop, rescue, run_report, start_checks, training_length
+from limba.training import (
+    configured_trainer,
+    inputs,
+    kept_values,
+    loop,
+    rescue,
+    run_report,
+    start_checks,
+    training_length,
+)
 from limba.training.baselines import NgramBaselines, RunBaselines
+from limba.training.beginning import Beginning, InitialValues, check_initial_values
 from limba.training.loop import NanLossError as NanLossError
-from limba.training.periodic_evaluation import TrainingEvaluation
+from limba.training.periodic_evaluation import TrainingEvaluation, measured_tasks
 from limba.training.run import Periods, Run
 from limba.training.spikes import going_back
 from limba.training.spikes.spike_rule import SpikeGuard
 from limba.training.trainer import BaseTrainer, StepAhead, Trainer
-from limba.workers import distributed, handshake, watchdog
+from limba.workers import handshake, watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +56,6 @@ _WATCHDOG = watchdog.WatchdogConfig()
 PyTree = Any
 ConfigSummary = Callable[[str, writers.SummaryWriter, int], None]
 MakeWriter = Callable[[Path, int], writers.MetricWriter]
-InitialValues = Callable[..., PyTree]
 
 
 # T5X's gin files bind these arguments by their names: they stay one flat list.
@@ -93,11 +99,14 @@ def train(
     baselines: NgramBaselines | None = None,
     initial_values_fn: InitialValues | None = None,
     spikes: SpikeGuard | None = None,
+    checks_only: bool = False,
 ) -> tuple[int, TrainState]:
-    """Trains until `total_steps`, or until an action ends it. T5X's arguments, but for `epochs` and the last seven.
+    """Trains until `total_steps`, or until an action ends it. T5X's arguments, but for `epochs` and the last eight.
 
     A `model_dir` with checkpoints is resumed from the newest whole one: same parameters, same optimizer state, same
     position in the data. Otherwise training starts from `checkpoint_cfg.restore`, or from scratch.
+
+    The chapters before "state" look for what would end the run before its first step, and write nothing.
 
     Args:
       train_eval_dataset_cfg: the batches of teacher-forced evaluation, or None.
@@ -141,30 +150,32 @@ def train(
       initial_values_fn: changes the random parameters of a run that begins without a checkpoint, such as
         `start_from_counts.StartFromCounts()`: called with whole arrays, the model and `train_dataset_cfg`.
       spikes: when the run goes back to a checkpoint by itself; None ends it at a loss that is not finite.
+      checks_only: returns before the chapter "state"; `limba.training.start_checks` says what is left to a run.
 
     Returns:
-      The last step and state.
+      The last step and state; with `checks_only`, the step to begin at, as far as it is known, and the state's shapes.
 
     Raises:
       ValueError: for a configuration that cannot work, before anything is compiled.
       NanLossError: when the loss is not finite.
     """
     # --------------------------------------------------- checks -------------------------------------------------------
-    began = time.monotonic()
+    began, scope = time.monotonic(), start_checks.Scope(checks_only)
     training_length.check_step_counts(
         total_steps, relative_steps, epochs, eval_steps, eval_period, stats_period, log_every
     )
     training_length.check_stages(epochs, train_dataset_cfg)
     contract.check_seed("train.random_seed (RANDOM_SEED)", random_seed)
-    directory = RunDirectory(model_dir)
-    configured_trainer.check_model(model, partitioner)
+    directory = RunDirectory(model_dir, fetches=not checks_only)
+    reads_vocabularies = scope.reaches("model: vocabularies", model.input_vocabulary, model.output_vocabulary)
+    configured_trainer.check_model(model, partitioner, reads_vocabularies)
     _check_batch_sizes(partitioner, train_dataset_cfg, train_eval_dataset_cfg, infer_eval_dataset_cfg)
     start_checks.check_rows(model, train_eval_dataset_cfg)
     for writer in metric_writers:
         getattr(writer, "check", lambda: None)()  # what it needs is missing now as it would be after the data are open
 
     # ----------------------------------------------- seeds and trainer ------------------------------------------------
-    record = run_description.recorded(directory.home)
+    record = run_description.recorded(directory.home) if scope.reaches("model_dir", directory.home) else {}
     seeds = run_description.choose_seeds(record, random_seed, train_dataset_cfg.seed)
     train_dataset_cfg = dataclasses.replace(train_dataset_cfg, seed=seeds["dataset"])
     data_facts = functools.partial(tasks_door.facts_of, get_dataset_fn, train_dataset_cfg)
@@ -173,8 +184,7 @@ def train(
     initializer = train_state_initializer_cls(
         optimizer_def=model.optimizer_def, init_fn=model.initial_variables, partitioner=partitioner
     )
-    if initial_values_fn is not None:
-        _check_initial_values(initial_values_fn, model, get_dataset_fn, initializer)
+    check_initial_values(initial_values_fn, model, get_dataset_fn, initializer)
     trainer = configured_trainer.make_trainer(
         trainer_cls, model, partitioner, initializer, dropout_rng, str(directory.local)
     )
@@ -184,45 +194,78 @@ def train(
 
     # ---------------------------------------------------- data --------------------------------------------------------
     with native_logs.filtered():
-        if verify_matching_vocabs_fn is not None and hasattr(model, "input_vocabulary"):
-            configs = (*train_dataset_cfg.by_stage(), train_eval_dataset_cfg, infer_eval_dataset_cfg)
-            _verify(verify_matching_vocabs_fn, model, *configs)
+        start_checks.check_vocabularies(
+            *(scope, verify_matching_vocabs_fn, model),
+            train_dataset_cfg=train_dataset_cfg,
+            train_eval_dataset_cfg=train_eval_dataset_cfg,
+            infer_eval_dataset_cfg=infer_eval_dataset_cfg,
+        )
         batches = inputs.open_stream(
-            model, train_dataset_cfg, get_dataset_fn, prepare_train_iter_fn, partitioner, checkpoint_cfg
+            scope, model, train_dataset_cfg, get_dataset_fn, prepare_train_iter_fn, partitioner, checkpoint_cfg
         )
         eval_batches = inputs.open_eval_batches(
-            model, train_eval_dataset_cfg, train_eval_get_dataset_fn, eval_steps, partitioner
+            scope, model, train_eval_dataset_cfg, train_eval_get_dataset_fn, eval_steps, partitioner
         )
-        evaluator = inputs.open_evaluator(
-            model, infer_eval_dataset_cfg, inference_evaluator_cls, partitioner, directory.local
+        evaluator, predicted = inputs.open_evaluator(
+            scope, model, infer_eval_dataset_cfg, inference_evaluator_cls, partitioner, directory.local
         )
-        has_blanks = tasks_door.has_blanks(get_dataset_fn, train_dataset_cfg, batches)
+
+    # ------------------------------------------------- beginning ------------------------------------------------------
+    save, is_first_process = checkpoint_cfg.save, jax.process_index() == 0
+    checkpointer = (save or checkpointing.SaveCheckpointConfig()).make_checkpointer(directory.home, use_orbax)
+    beginning = Beginning(checkpointer, checkpoint_cfg.restore, initializer, init_rng, trainer, batches)
+    place = beginning.check(scope)
+    find_length = functools.partial(
+        *(training_length.find_length, total_steps, relative_steps, epochs),
+        record=record,
+        batch_size=train_dataset_cfg.batch_size,
+        count=functools.partial(
+            training_length.count_rows, train_dataset_cfg, train_eval_get_dataset_fn, model.FEATURE_CONVERTER_CLS
+        ),
+    )
+    if place.resumes:
+        going_back.check(spikes, place.checkpoint)
+    length = None
+    if place.is_known and training_length.is_known(epochs, record):
+        length = find_length(first_step=place.step, resumed=place.resumes)
+    averages = training_eval_average_metrics or {}, infer_eval_average_metrics or {}
+    if scope.knows("train_eval_dataset_cfg", "infer_eval_dataset_cfg"):
+        measured = measured_tasks(trainer, list(eval_batches), predicted, *averages)
+        prepared_actions = actions_lib.Actions(actions, measured)
+    run_lock.check_free(directory.home)
+    if checks_only:
+        scope.tell()
+        return place.step, trainer.sharded_state_shapes()
 
     # ---------------------------------------------------- state -------------------------------------------------------
+    assert batches is not None  # only checks leave it out
+    will_train = length is None or place.step < length.total_steps
     with contextlib.ExitStack() as opened:  # the lock is released last
         lock = opened.enter_context(run_lock.held(directory.home))
-        opened.enter_context(run_end.recorded(directory.home, writes=jax.process_index() == 0))
-        save = checkpoint_cfg.save
-        checkpointer = (save or checkpointing.SaveCheckpointConfig()).make_checkpointer(directory.home, use_orbax)
+        opened.enter_context(run_end.recorded(directory.home, writes=is_first_process))
+        opened.enter_context(rescue.stopping_before_steps(directory.home))
+        checkpointer.begin()
         opened.enter_context(rescue.explaining_full_disks(checkpointer))
         opened.enter_context(rescue.closing(checkpointer))
+        goodput = Goodput(directory.local, place.step, began, writes=is_first_process and will_train)
+        goodput.write()  # a start counts, also if it ends before the first step
+        if is_first_process and not place.resumes:
+            run_description.keep_seeds(directory.home, seeds)
         first_batch = inputs.FirstBatch(batches)
         step_ahead = StepAhead(
             trainer, functools.partial(configured_trainer.next_shapes, trainer, batches, train_dataset_cfg)
         )
         prepare = functools.partial(_begin, first_batch, step_ahead)
-        change = initial_values_fn and functools.partial(initial_values_fn, model=model, dataset=train_dataset_cfg)
-        state, resumed = _restore_or_initialize(
-            checkpointer, checkpoint_cfg.restore, initializer, init_rng, trainer, batches, prepare, change
-        )
+        change = None
+        if initial_values_fn is not None:
+            facts = {"data": data_facts(), "seeds": seeds}
+            change = kept_values.change(initial_values_fn, model, train_dataset_cfg, facts, save and directory.home)
+        state, resumed = beginning.make(prepare, change)
         first_step = int(state.step)
         watched = going_back.begin(spikes, directory.local, checkpointer, save, trainer, batches, first_step, resumed)
-        count_rows = functools.partial(
-            training_length.count_rows, train_dataset_cfg, train_eval_get_dataset_fn, model.FEATURE_CONVERTER_CLS
-        )
-        length = training_length.find_length(
-            total_steps, relative_steps, epochs, first_step, resumed, record, train_dataset_cfg.batch_size, count_rows
-        )
+        if length is None or first_step != place.step:
+            length = find_length(first_step=first_step, resumed=resumed)
+            goodput.begin_at(first_step)
         trains = first_step < length.total_steps
         if trains:
             _warn_of_full_disk(directory, save, state, first_step, length.total_steps)
@@ -231,15 +274,13 @@ def train(
         # -------------------------------------------------- loop -----------------------------------------------------
         opened_writers = _open_writers(opened, directory, first_step, resumed, metric_writers)
         evaluation = TrainingEvaluation(
-            *(trainer, eval_batches, eval_steps, evaluator),
-            *(training_eval_average_metrics or {}, infer_eval_average_metrics or {}, opened_writers),
+            *(trainer, eval_batches, eval_steps, evaluator, *averages, measured, opened_writers),
             RunBaselines(
                 *(baselines, model, directory.local, train_dataset_cfg, train_eval_dataset_cfg, eval_steps),
                 (get_dataset_fn, train_eval_get_dataset_fn),
             ),
         )
         opened.enter_context(rescue.closing(evaluation))
-        prepared_actions = actions_lib.Actions(actions, evaluation.measured_tasks)
         if resumed:
             prepared_actions.resume(directory.local, first_step)
         run = Run(
@@ -256,12 +297,12 @@ def train(
             run_files=run_description.run_files(
                 *(model, train_dataset_cfg, seeds, save),
                 **dataclasses.asdict(length),
-                has_blanks=has_blanks,
+                has_blanks=tasks_door.has_blanks(get_dataset_fn, train_dataset_cfg, batches),
                 machines=run_report.record(trainer),
             ),
             model_dir=directory.home,
             periods=Periods(length.total_steps, eval_period, stats_period, save, gc_period, eval_delay),
-            goodput=Goodput(directory.local, first_step, began, resumed, writes=trains and jax.process_index() == 0),
+            goodput=goodput,
             log_every=log_every,
             watchdog=watchdog_cfg,
             spikes=watched,
@@ -283,28 +324,6 @@ def _check_batch_sizes(partitioner: PjitPartitioner, *configs: DatasetConfig | N
             partitioner.check_batch_size(config.batch_size, name)
 
 
-def _verify(
-    verify_fn: Callable[[DatasetConfig, Any], None], model: EncoderDecoderModel, *configs: DatasetConfig | None
-) -> None:
-    for config in filter(None, configs):
-        verify_fn(config, model)
-
-
-def _check_initial_values(
-    initial_values_fn: InitialValues,
-    model: EncoderDecoderModel,
-    get_dataset_fn: GetDatasetFn | None,
-    initializer: TrainStateInitializer,
-) -> None:
-    if not hasattr(initializer, "changed"):
-        raise ValueError(
-            f"train.initial_values_fn needs a method `changed` of train_state_initializer_cls, and {type(initializer)} "
-            "has none: derive it from limba.checkpoints.train_state.TrainStateInitializer."
-        )
-    if hasattr(initial_values_fn, "check"):
-        initial_values_fn.check(model, tasks_door.is_own(get_dataset_fn))
-
-
 def _begin(*ahead: inputs.FirstBatch | StepAhead) -> None:
     for work in ahead:
         work.begin()
@@ -317,59 +336,6 @@ def _random_keys(seed: int, use_hardware_rng: bool) -> tuple[jax.Array, jax.Arra
         dropout_rng = jax.random.split(jax.random.key(seed, impl="unsafe_rbg"))[1]
         logger.info("Dropout comes from XLA's RngBitGenerator: repeatable on this mesh and version only.")
     return init_rng, dropout_rng
-
-
-def _restore_or_initialize(
-    checkpointer: checkpointing.Checkpointer,
-    restore: checkpointing.RestoreCheckpointConfig | None,
-    initializer: TrainStateInitializer,
-    init_rng: jax.Array,
-    trainer: BaseTrainer,
-    batches: BatchIterator,
-    prepare: Callable[[], None],
-    change: Callable[[PyTree], PyTree] | None,
-) -> tuple[TrainState, bool]:
-    """The state to begin with, and whether it is from a checkpoint of this run.
-
-    Args:
-      batches: are set to the position of the checkpoint.
-      prepare: the first step; called before a state is made from scratch, and the batches stay at their beginning.
-      change: of the parameters that are made from scratch.
-    """
-    shapes = trainer.sharded_state_shapes()
-    if (own := checkpointer.restore_latest(shapes, restore)) is not None:
-        state, dataset_state = own
-        _restore_position(batches, dataset_state, checkpoint_path(checkpointer.model_dir, int(state.step)))
-        instead = f"; {restore.path} (INITIAL_CHECKPOINT_PATH) is for a new run" if restore and restore.path else ""
-        logger.info("Resuming from step %d in %s%s.", int(state.step), checkpointer.model_dir, instead)
-        return state, True
-    path = distributed.from_first("initial checkpoint", lambda: restore.checkpoint) if restore is not None else None
-    if restore is None or path is None:
-        prepare()
-        state = initializer.from_scratch(init_rng)
-        return (state if change is None else initializer.changed(state, change)), False
-    if restore.dtype not in (None, "float32"):
-        raise ValueError(f"RestoreCheckpointConfig.dtype is {restore.dtype!r}; training is in float32.")
-    state = checkpointing.load_state(path, shapes, restore, functools.partial(initializer.new_state, init_rng))
-    if restore.restore_dataset:
-        _restore_position(batches, checkpointing.load_dataset_state(path), path)
-    logger.info("Starting from %s at step %d.", path, int(state.step))
-    return state, False
-
-
-def _restore_position(batches: BatchIterator, dataset_state: Mapping[str, bytes], checkpoint: str | AnyPath) -> None:
-    if dataset_state:
-        try:
-            batches.restore_state(dataset_state)
-        except contract.ChangedVocabularyError as error:
-            kept = run_folder.find_vocabulary(storage.as_path(checkpoint))
-            remedy = f"The run's own is kept in {kept}: copy it to {error.file}" if kept else "Restore the old file"
-            raise ValueError(f"{error} {remedy}, or start a new run in another directory.") from error
-    else:
-        logger.warning(
-            "The checkpoint does not say where Limba's data stood: they start from the beginning. "
-            "SaveCheckpointConfig.save_dataset = True keeps the position."
-        )
 
 
 def _warn_of_full_disk(
@@ -434,8 +400,7 @@ def main(argv: Sequence[str]) -> int:
         configured, flags.gin_file, "give a recipe before it, such as gin/recipes/pretrain_laptop.gin"
     )
     if flags.dry_run:
-        with native_logs.filtered():
-            start_checks.check(configured)
+        configured(checks_only=True)
     if command_line.goes_on(flags):
         configured()
     return 0

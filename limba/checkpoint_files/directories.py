@@ -17,6 +17,8 @@ _STATE_OF_LIMBA_RUN = "trainer_state.json"
 # As Limba and T5X write it: no leading zeros, digits of ASCII only, not more of them than a step can have.
 _NAME = re.compile(rf"{PREFIX}_(0|[1-9][0-9]{{0,17}})")
 # Orbax's last file. It marks a finished checkpoint in a bucket, where files cannot be renamed.
+# Beside the checkpoints of a run that has none yet (limba/training/kept_values.py).
+START_VALUES = "start_values.npz"
 _COMMITTED = "commit_success.txt"
 
 

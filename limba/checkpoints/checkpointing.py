@@ -14,14 +14,21 @@ import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import multihost_utils
 
 from limba.checkpoint_files import assignment_maps, classic_format, run_folder
-from limba.checkpoint_files.directories import PINNED, PREFIX, checkpoint_path, checkpoint_steps, find_checkpoint
+from limba.checkpoint_files.directories import (
+    PINNED,
+    PREFIX,
+    START_VALUES,
+    checkpoint_path,
+    checkpoint_steps,
+    find_checkpoint,
+)
 from limba.checkpoint_files.run_folder import load_run_info
 from limba.checkpoint_files.small_files import forget_files, load_files, write_files
 from limba.checkpoints import state_checksums
@@ -30,6 +37,7 @@ from limba.checkpoints.restore import (
     CheckpointMismatchError,
     RestoreCheckpointConfig,
     check_dtype,
+    check_state,
     load_params,
     load_sharded_params,
     load_state,
@@ -62,6 +70,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 PyTree = Any
+_T = TypeVar("_T")
 
 # `fn(state_dict, parameter_infos) -> (state_dict, parameter_infos)`; the infos have the same tree.
 SaveStateTransformationFn = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
@@ -86,8 +95,10 @@ class SaveError(OSError):
 class Checkpointer:
     """Saves and restores the checkpoints of one run. Keeps all checkpoints, or the newest `config.keep`.
 
+    It writes nothing before `begin` or `save` is called.
+
     Args:
-      model_dir: the run's directory; created if needed. A relative path starts at the working directory.
+      model_dir: the run's directory. A relative path starts at the working directory.
       config: dtype, number of checkpoints, and transformations of the state.
       use_orbax: False writes T5X's classic format, and not in the background. For a bucket this is always so, because
         Orbax would need a cloud library.
@@ -101,14 +112,25 @@ class Checkpointer:
             use_orbax = False
         self._config = config
         self._saving: AnyPath | None = None  # written in the background
-        self._orbax: OrbaxSaver | None = None
-        if use_orbax:
-            from limba.checkpoints import orbax_saving  # 0.25 s, which commands that only read do not wait for
+        self._use_orbax = use_orbax
 
-            self._orbax = orbax_saving.OrbaxSaver()
+    @functools.cached_property
+    def _orbax(self) -> "OrbaxSaver | None":
+        if not self._use_orbax:
+            return None
+        from limba.checkpoints import orbax_saving  # 0.25 s, which commands that only read do not wait for
+
+        return orbax_saving.OrbaxSaver()
+
+    def begin(self) -> None:
+        """Makes the directory, and removes checkpoints that an earlier start has left unfinished.
+
+        Every worker must call it.
+        """
         if jax.process_index() == 0 and not self._remote:
             self.model_dir.mkdir(parents=True, exist_ok=True)
             self._remove_unfinished()
+        _ = self._orbax  # now, and not while the run waits for its first checkpoint
         multihost_utils.sync_global_devices(f"checkpointer:{self.model_dir}")
 
     def save(self, state: TrainState, dataset_state: Mapping[str, bytes] | None, run_files: Mapping[str, bytes]) -> int:
@@ -202,7 +224,7 @@ class Checkpointer:
 
     def check(self) -> None:
         """Raises SaveError if the checkpoint that is written in the background cannot be."""
-        if self._orbax is not None and self._saving is not None:
+        if self._saving is not None and self._orbax is not None:
             with self._explaining_failures():
                 self._orbax.check()
 
@@ -212,7 +234,7 @@ class Checkpointer:
         Raises:
           SaveError: if it cannot be written.
         """
-        if self._orbax is not None and self._saving is not None:
+        if self._saving is not None and self._orbax is not None:
             with self._explaining_failures():
                 self._orbax.wait()
         self._saving = None
@@ -226,7 +248,7 @@ class Checkpointer:
         Raises:
           SaveError: if it cannot be written.
         """
-        if self._orbax is not None:
+        if "_orbax" in vars(self) and self._orbax is not None:
             with self._explaining_failures():
                 self._orbax.close()
         if jax.process_index() == 0:
@@ -237,6 +259,8 @@ class Checkpointer:
         return steps[:-keep]
 
     def _remove_old(self) -> None:
+        if storage.is_file(self.model_dir / START_VALUES) and checkpoint_steps(self.model_dir):
+            storage.remove_file(self.model_dir / START_VALUES)
         if self._config.keep is not None:
             for step in self._superfluous(checkpoint_steps(self.model_dir), self._config.keep):
                 path = checkpoint_path(self.model_dir, step)
@@ -264,18 +288,38 @@ class Checkpointer:
           ValueError: if a readable checkpoint has another network or optimizer.
           RuntimeError: if there are checkpoints and none can be read.
         """
-        transformations = restore.transformations() if restore else ()
-        config = RestoreCheckpointConfig(
-            state_transformation_fns=[functools.partial(f, is_resuming=True) for f in transformations]
-        )
+        config = _for_resuming(restore)
+        found = self._newest_readable(lambda path: (load_state(path, shapes, config), load_dataset_state(path)))
+        if found is None:
+            return None
+        step, newest, restored = found
+        if step != newest:
+            path = checkpoint_path(self.model_dir, step)
+            logger.warning("Resuming from %s, the newest readable checkpoint.", path)
+            self._forget_after(step)
+        return restored
+
+    def check_latest(
+        self, shapes: TrainState, restore: RestoreCheckpointConfig | None = None
+    ) -> tuple[AnyPath, int, dict[str, bytes]] | None:
+        """The checkpoint that `restore_latest` would restore, its step and dataset state; reads no tensors.
+
+        Raises:
+          ValueError, RuntimeError: as `restore_latest`.
+        """
+        config = _for_resuming(restore)
+        found = self._newest_readable(lambda path: (check_state(path, shapes, config), load_dataset_state(path)))
+        return None if found is None else (checkpoint_path(self.model_dir, found[0]), *found[2])
+
+    def _newest_readable(self, read: Callable[[AnyPath], _T]) -> tuple[int, int, _T] | None:
+        """The newest checkpoint that can be read, the newest one, and what `read` returns; None if the run has none."""
         # Worker 0 lists the checkpoints, and all workers must be able to read their parts of the chosen one.
         steps = distributed.from_first("list of checkpoints", lambda: checkpoint_steps(self.model_dir))
         for step in reversed(steps):
             path = checkpoint_path(self.model_dir, step)
             problem = None
             try:
-                state = load_state(path, shapes, config)
-                dataset_state = load_dataset_state(path)
+                found = read(path)
             except CheckpointMismatchError:
                 raise
             # A damaged file makes TensorStore or the JSON parser raise many kinds of errors, with one remedy.
@@ -286,10 +330,7 @@ class Checkpointer:
                 who = f" by {distributed.worker_name(first[0])}" if distributed.process_count() > 1 else ""
                 logger.warning("Checkpoint %s cannot be read%s (%s); trying the one before.", path, who, first[1])
                 continue
-            if step != steps[-1]:
-                logger.warning("Resuming from %s, the newest readable checkpoint.", path)
-                self._forget_after(step)
-            return state, dataset_state
+            return step, steps[-1], found
         if steps:
             raise RuntimeError(
                 f"None of the checkpoints {steps} in {self.model_dir} can be read. Restore one from a backup, or move "
@@ -309,6 +350,13 @@ class Checkpointer:
                     storage.remove_tree(unreadable)  # of an earlier restart
                     path.rename(unreadable)
         multihost_utils.sync_global_devices(f"checkpointer:{self.model_dir}:renamed")
+
+
+def _for_resuming(restore: RestoreCheckpointConfig | None) -> RestoreCheckpointConfig:
+    transformations = restore.transformations() if restore else ()
+    return RestoreCheckpointConfig(
+        state_transformation_fns=[functools.partial(f, is_resuming=True) for f in transformations]
+    )
 
 
 def load_dataset_state(path: str | AnyPath) -> dict[str, bytes]:

@@ -113,15 +113,19 @@ class RestoreCheckpointConfig:
             raise ValueError(f"RestoreCheckpointConfig.reset is {self.reset!r}; give a list of some of {_RESETS}.")
 
     @property
+    def paths(self) -> list[str | Path]:
+        """The paths that are given; none for a start from scratch."""
+        return [x for x in ([self.path] if isinstance(self.path, (str, Path)) else self.path) if x]
+
+    @property
     def checkpoints(self) -> list[AnyPath]:
         """The checkpoints to restore, none for a start from scratch.
 
         Raises:
           FileNotFoundError: if there is no checkpoint; or if `mode` is "specific" and the path contains several.
         """
-        paths = [self.path] if isinstance(self.path, (str, Path)) else list(self.path)
         found: list[AnyPath] = []
-        for path in filter(None, paths):
+        for path in self.paths:
             if self.mode == "all" and not is_checkpoint(storage.as_path(path)):
                 found += all_checkpoints(path)
                 continue
@@ -184,9 +188,7 @@ def load_state(
     """
     template = shapes.state_dict()
     wanted = assignment_maps.flatten_state_dict(template)
-    tensors, checksums = _open(path, template, config)
-    tensors, begun = _with_average(path, tensors, wanted, "optimizer" in config.reset)
-    missing = _missing(path, tensors, wanted, config)
+    tensors, checksums, begun, missing = _matched(path, template, wanted, config)
     new = _initialize(path, missing, wanted, init_fn)
     restored = saved_tensors.read_tensors(tensors, {n: want for n, want in wanted.items() if n not in new})
     changed = {*begun, *(["state/step"] if "step" in config.reset else [])}
@@ -194,6 +196,28 @@ def load_state(
     flat = assignment_maps.flatten_state_dict(template, keep_empty_nodes=True)
     empty = {name: leaf for name, leaf in flat.items() if leaf is traverse_util.empty_node}
     return shapes.restore_state(assignment_maps.unflatten_state_dict(restored | new | empty))
+
+
+def check_state(
+    path: str | AnyPath, shapes: TrainState, config: RestoreCheckpointConfig = _EXACT, may_initialize: bool = False
+) -> int:
+    """Compares the names and shapes of a checkpoint's tensors with a state, as `load_state` does before it reads them.
+
+    Args:
+      may_initialize: whether `load_state` gets an `init_fn`.
+
+    Returns:
+      The step of the state.
+
+    Raises:
+      CheckpointMismatchError: as `load_state`.
+    """
+    template = shapes.state_dict()
+    wanted = assignment_maps.flatten_state_dict(template)
+    tensors, _, _, missing = _matched(path, template, wanted, config)
+    if missing and not may_initialize:
+        raise _mismatch(path, [f"{name}: missing" for name in missing])
+    return int(np.asarray(tensors["state/step"])) if "state/step" in tensors else 0
 
 
 def load_sharded_params(path: str | AnyPath, shapes: PyTree, config: RestoreCheckpointConfig = _EXACT) -> PyTree:
@@ -223,6 +247,19 @@ def load_params(path: str | AnyPath) -> dict[str, PyTree]:
     tensors = {name: tensor for name, tensor in opened.items() if name.startswith("target/")}
     wanted = {name: jax.ShapeDtypeStruct(tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
     return assignment_maps.unflatten_state_dict(saved_tensors.read_tensors(tensors, wanted))["target"]
+
+
+def _matched(
+    path: str | AnyPath, template: PyTree, wanted: Mapping[str, jax.ShapeDtypeStruct], config: RestoreCheckpointConfig
+) -> tuple[dict[str, SavedTensor], state_checksums.SavedChecksums, list[str], list[str]]:
+    """A checkpoint's tensors for a state, their checksums, the names that begin with the average, and the missing ones.
+
+    Raises:
+      CheckpointMismatchError: as `load_state`.
+    """
+    opened, checksums = _open(path, template, config)
+    tensors, begun = _with_average(path, opened, wanted, "optimizer" in config.reset)
+    return tensors, checksums, begun, _missing(path, tensors, wanted, config)
 
 
 def _open(

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import operator
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing
 from limba.data.contract import DatasetConfig
+from limba.files import json_text, storage, untrusted_json
 from limba.files.local_paths import local_path
 from limba.files.storage import AnyPath
 from limba.files.version import VERSION
@@ -25,8 +27,15 @@ from limba.workers import code_versions, distributed
 logger = logging.getLogger(__name__)
 
 
+# What a run has drawn, from its first start on: one that is killed before its first checkpoint begins again with it.
+START = "run_start.json"
+
+
 def recorded(model_dir: AnyPath) -> dict[str, Any]:
-    """`run.json` of the newest checkpoint that has a readable one, as worker 0 reads it; empty for a new run."""
+    """`run.json` of the newest checkpoint that has a readable one, as worker 0 reads it.
+
+    Without one, what `keep_seeds` has written; empty for a new run.
+    """
 
     def read() -> dict[str, Any]:
         for step in reversed(checkpointing.checkpoint_steps(model_dir)):
@@ -35,9 +44,30 @@ def recorded(model_dir: AnyPath) -> dict[str, Any]:
                 return run_folder.load_run_info(path)
             except (FileNotFoundError, KeyError, ValueError) as error:
                 logger.warning("%s has no readable run.json with its seeds (%s).", path, error)
-        return {}
+        return _kept_seeds(model_dir)
 
     return distributed.from_first("record of the run", read)
+
+
+def _kept_seeds(model_dir: AnyPath) -> dict[str, Any]:
+    if not storage.is_file(model_dir / START):
+        return {}
+    try:
+        seeds = untrusted_json.parse_object(storage.read_bytes(model_dir / START), START)["seeds"]
+        return {"seeds": {name: operator.index(seeds[name]) for name in ("random", "dataset")}}
+    except (KeyError, TypeError, ValueError) as error:
+        logger.warning("%s is damaged (%s): seeds are drawn again.", model_dir / START, error)
+        return {}
+
+
+def keep_seeds(model_dir: AnyPath, seeds: Mapping[str, int]) -> None:
+    """Writes the seeds of a run that has no checkpoint yet, and says so where an earlier start had them."""
+    if storage.is_file(model_dir / START):
+        logger.info(
+            "An earlier start in %s ended before its first checkpoint: the run begins again, with the seeds %s (%s).",
+            *(model_dir, dict(seeds), START),
+        )
+    storage.write_bytes(model_dir / START, json_text.dumps({"seeds": dict(seeds)}).encode())
 
 
 def choose_seeds(before: Mapping[str, Any], random_seed: int | None, dataset_seed: int | None) -> dict[str, int]:

@@ -256,6 +256,7 @@ class BatchIterator(Protocol):
 
     It may also have a method `stop_waiting()`, which any thread may call: a `__next__` that waits then raises
     `ReadingStoppedError`, and the position stays where it was. A batch that is there already is still returned.
+    A method `check_state(state)` may raise what `restore_state` would, without reading; a run calls it at its start.
     A method `documents()` may say in which documents the rows of the last batch begin, and an attribute `config` which
     stage's configuration the last batch has; before the first one is read, the next batch.
     """

@@ -94,14 +94,18 @@ def facts_of(get_dataset_fn: contract.GetDatasetFn | None, cfg: contract.Dataset
     return facts(cfg) if is_own(get_dataset_fn) else {}
 
 
-def check_files(cfg: contract.DatasetConfig, feature_converter_cls: Any, is_measured: bool) -> None:
-    """What the start of a run checks of a task and its files: `start_files.check_batches`, `check_measured` there."""
+def check_batches(cfg: contract.DatasetConfig, feature_converter_cls: Any) -> bool:
+    """`tasks.pipeline.start_files.check_batches`: whether opening the batches takes neither network nor reading."""
     from tasks.pipeline import start_files
 
-    if is_measured:
-        start_files.check_measured(cfg)
-    else:
-        start_files.check_batches(cfg, feature_converter_cls)
+    return start_files.check_batches(cfg, feature_converter_cls)
+
+
+def check_measured(cfg: contract.DatasetConfig) -> list[str] | None:
+    """`tasks.pipeline.start_files.check_measured`: the tasks that predictions are measured of; None if not known."""
+    from tasks.pipeline import start_files
+
+    return start_files.check_measured(cfg)
 
 
 def has_far_vocabulary(cfg: contract.DatasetConfig) -> bool:

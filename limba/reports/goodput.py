@@ -90,7 +90,7 @@ def summarize(attempts: list[Attempt], first_steps: list[int]) -> dict[str, floa
             total[kind] += seconds
     for i, (before, after) in enumerate(itertools.pairwise(attempts)):
         total["restart"] += max(after.began - before.ended, 0.0)
-        lost = max(before.step_seconds_after(first_steps[i + 1]), 0.0)
+        lost = max(before.step_seconds_after(min(first_steps[i + 1 :])), 0.0)  # a later one may go back further
         total["lost"] += lost
         total["step"] -= lost
     return total
@@ -105,7 +105,6 @@ class Goodput:
       model_dir: of the run, on this machine.
       first_step: the first step of this start.
       began: `time.monotonic()` at this start.
-      resumed: whether the run had a checkpoint; a new run removes the file.
       writes: whether this process writes the lines; one of them does.
 
     Attributes:
@@ -113,13 +112,11 @@ class Goodput:
       step: the last finished step.
     """
 
-    def __init__(self, model_dir: Path, first_step: int, began: float, resumed: bool, writes: bool = True):
+    def __init__(self, model_dir: Path, first_step: int, began: float, writes: bool = True):
         self._path = model_dir / FILE_NAME
         self._writes = writes
-        if writes and not resumed:
-            self._path.unlink(missing_ok=True)
         read = json_lines.read_and_repair if writes else json_lines.read
-        self._earlier = attempts_of(read(self._path, is_record)) if resumed else []
+        self._earlier = attempts_of(read(self._path, is_record))
         self._first_steps = [min(a.step_seconds, default=0) for a in self._earlier] + [first_step]
         self.kind = "start"
         self._since = began
@@ -134,6 +131,10 @@ class Goodput:
         now = time.monotonic()
         self._seconds[self.kind] = self._seconds.get(self.kind, 0.0) + now - self._since
         self.kind, self._since = kind, now
+
+    def begin_at(self, step: int) -> None:
+        """Says at which step this start really begins, where a checkpoint could not be read."""
+        self.step = self._first_steps[-1] = step
 
     def begin_steps(self) -> None:
         """Marks the start of the training loop."""

@@ -25,11 +25,14 @@ class RunDirectory:
       home: MODEL_DIR, absolute; checkpoints are written there.
       local: the folder of metrics, events and configuration; the same as `home` unless that is in a bucket.
 
+    Args:
+      fetches: of a bucket, the files of an earlier start; who only checks needs none.
+
     Raises:
       ValueError: if `home` cannot be written to, or the bucket cannot be read.
     """
 
-    def __init__(self, model_dir: str):
+    def __init__(self, model_dir: str, fetches: bool = True):
         self.home: AnyPath = storage.as_path(model_dir)
         self._copied: dict[str, tuple[int, int]] = {}
         if not storage.is_remote(self.home):
@@ -39,7 +42,7 @@ class RunDirectory:
         self._temporary = tempfile.TemporaryDirectory(prefix="limba-run-")
         self.local = Path(self._temporary.name)
         # A resumed run continues the files of the earlier start.
-        for name in storage.list_files(self.home):
+        for name in storage.list_files(self.home) if fetches else ():
             if not name.startswith("checkpoint") and name != run_lock.FILE_NAME:
                 storage.write_bytes(self.local / name, storage.read_bytes(self.home / name))
         self._copied = {name: self._state(name) for name in self._names()}

@@ -42,10 +42,15 @@ def recorded(model_dir: AnyPath, writes: bool = True) -> Iterator[None]:
     except BaseException as error:
         if not {*storage.list_names(model_dir)} - {run_lock.FILE_NAME}:
             raise  # It failed before it wrote anything, and leaves no folder.
-        record = {"kind": _kind(error), "reason": _reason(error)}
-        with contextlib.suppress(OSError, ValueError):  # A full disk: the error of the run says more.
-            storage.write_bytes(file, json_text.dumps(record, ensure_ascii=False).encode())
+        write(model_dir, error)
         raise
+
+
+def write(model_dir: AnyPath, error: BaseException) -> None:
+    """Writes the record of what has ended a run."""
+    record = {"kind": _kind(error), "reason": _reason(error)}
+    with contextlib.suppress(OSError, ValueError):  # A full disk: the error of the run says more.
+        storage.write_bytes(model_dir / FILE_NAME, json_text.dumps(record, ensure_ascii=False).encode())
 
 
 def read(model_dir: AnyPath) -> dict[str, Any] | None:

@@ -71,6 +71,21 @@ def held(model_dir: AnyPath) -> Iterator[RunLock]:
         yield lock
 
 
+def check_free(model_dir: AnyPath) -> None:
+    """Raises RunLockedError if another run works in a folder of this machine; takes and writes nothing.
+
+    Who takes the lock of a bucket watches it first (`held`).
+    """
+
+    def refusal() -> str:
+        if isinstance(model_dir, Path) and is_held(model_dir):
+            return str(_refusal(model_dir, _parse(storage.read_bytes(model_dir / FILE_NAME))))
+        return ""
+
+    if said := distributed.from_first("look at the lock of the run", refusal):
+        raise RunLockedError(said)
+
+
 @contextlib.contextmanager
 def _of_process(model_dir: AnyPath) -> Iterator[RunLock]:
     if isinstance(model_dir, Path):

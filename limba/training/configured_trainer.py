@@ -56,10 +56,14 @@ def make_trainer(
     )
 
 
-def check_model(model: BaseTransformerModel, partitioner: PjitPartitioner) -> None:
-    """Checks the vocabularies, as `check_vocabulary`; raises ValueError if the mesh does not divide the heads."""
+def check_model(model: BaseTransformerModel, partitioner: PjitPartitioner, reads: bool = True) -> None:
+    """Checks the vocabularies, as `check_vocabulary`; raises ValueError if the mesh does not divide the heads.
+
+    Args:
+      reads: whether the vocabularies may be read.
+    """
     network = getattr(model.module, "config", None)
-    for vocabulary in (model.input_vocabulary, model.output_vocabulary):
+    for vocabulary in (model.input_vocabulary, model.output_vocabulary) if reads else ():
         check_vocabulary(vocabulary, network)
     if network is not None:
         partitioner.check_heads(network.num_heads)

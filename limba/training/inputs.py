@@ -15,19 +15,23 @@ from limba.inference import evaluation, kept_batches, tasks_door
 from limba.inference.kept_batches import KeptBatches
 from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
+from limba.training.start_checks import Scope
 
 logger = logging.getLogger(__name__)
 
 
 def open_stream(
+    scope: Scope,
     model: BaseTransformerModel,
     config: DatasetConfig,
     get_dataset_fn: GetDatasetFn | None,
     prepare_train_iter_fn: Callable[..., Any] | None,
     partitioner: PjitPartitioner,
     checkpoint_cfg: CheckpointConfig,
-) -> BatchIterator:
+) -> BatchIterator | None:
     """The training stream at its beginning; a `tf.data.Dataset` of a user's function is made resumable.
+
+    None where a start that only checks leaves it to the run.
 
     Raises:
       ValueError: for whatever is wrong with the data, and for stages of a function that does not make them.
@@ -37,6 +41,8 @@ def open_stream(
             "DatasetConfig.stages are made by Limba's own get_dataset: train.get_dataset_fn is another function. Leave "
             "one of the two out."
         )
+    if not scope.opens("train_dataset_cfg", config, get_dataset_fn, tasks_door.get_dataset, model):
+        return None
     layout = partitioner.get_data_layout(config.batch_size)
     shard = (layout.shard_id, layout.num_shards)
     batches = (get_dataset_fn or tasks_door.get_dataset)(config, *shard, model.FEATURE_CONVERTER_CLS)
@@ -102,16 +108,18 @@ class FirstBatch:
 
 
 def open_eval_batches(
+    scope: Scope,
     model: BaseTransformerModel,
     config: DatasetConfig | None,
     get_dataset_fn: GetEvalDatasetFn | None,
     eval_steps: int | None,
     partitioner: PjitPartitioner,
 ) -> Mapping[str, KeptBatches]:
-    """The batches of teacher-forced evaluation by task; none without a configuration."""
-    if config is None:
+    """The batches of teacher-forced evaluation by task; none without a configuration, or where the run opens them."""
+    ours = tasks_door.get_training_eval_datasets
+    if config is None or not scope.opens("train_eval_dataset_cfg", config, get_dataset_fn, ours, model):
         return {}
-    open_fn = get_dataset_fn or tasks_door.get_training_eval_datasets
+    open_fn = get_dataset_fn or ours
     layout = partitioner.get_data_layout(config.batch_size)
     opened = open_fn(config, layout.shard_id, layout.num_shards, eval_steps, model.FEATURE_CONVERTER_CLS)
     batches = {task: contract.NumpyBatches(x) if hasattr(x, "as_numpy_iterator") else x for task, x in opened.items()}
@@ -119,19 +127,25 @@ def open_eval_batches(
 
 
 def open_evaluator(
+    scope: Scope,
     model: BaseTransformerModel,
     config: DatasetConfig | None,
     evaluator_cls: Callable[..., Any] | None,
     partitioner: PjitPartitioner,
     directory: Path,
-) -> evaluation.InferenceEvaluator | None:
-    """The evaluator of predictions; None, with a warning, where no task has metrics of its own."""
+) -> tuple[evaluation.InferenceEvaluator | None, list[str]]:
+    """The evaluator of predictions and its tasks; None, with a warning, where no task has metrics of its own.
+
+    A start that only checks knows the tasks, and opens no evaluator.
+    """
     if config is None:
-        return None
+        return None, []
+    if scope.checks_only:
+        return None, scope.measured("infer_eval_dataset_cfg", config)
     evaluator = evaluation.InferenceEvaluator(
         config, evaluator_cls, model, partitioner, directory, verify_matching_vocabs_fn=None
     )
     if evaluator.eval_tasks:
-        return evaluator
+        return evaluator, [getattr(task, "name", task) for task in evaluator.eval_tasks]
     logger.warning("No inference evaluation: no task of %s has metric_fns and a split %r.", config.name, config.split)
-    return None
+    return None, []

@@ -25,11 +25,53 @@ from limba.training.trainer import BaseTrainer
 
 Averages = Mapping[str, Sequence[str]]
 Results = dict[str, dict[str, float]]
+MeasuredTasks = Mapping[ActionMode, Sequence[str]]
 # Metrics in a line of text, and those of which a task with labels has three for each.
 _MOST_SHOWN = 6
 _OF_LABELS = ("_precision", "_recall", "_f1", "_number")
 _OF_ENTITIES = "overall_f1"
 _OF_ALL_LABELS = ("macro_f1", _OF_ENTITIES)
+
+
+def measured_tasks(
+    trainer: BaseTrainer,
+    evaluated: Sequence[str],
+    predicted: Sequence[str],
+    training_eval_averages: Averages,
+    infer_eval_averages: Averages,
+) -> MeasuredTasks:
+    """By mode, the tasks that have metrics for actions; a mode that this run never measures is missing.
+
+    Args:
+      evaluated: the tasks of teacher-forced evaluation.
+      predicted: those of the evaluation by prediction.
+
+    Raises:
+      ValueError: for an average of tasks that are not measured, or whose name is taken.
+    """
+    found = {ActionMode.TRAIN: [TRAIN_METRIC_KEY]}
+    for mode, known, averages in (
+        (ActionMode.TRAIN_EVAL, evaluated, training_eval_averages),
+        (ActionMode.INFER_EVAL, predicted, infer_eval_averages),
+    ):
+        for name, tasks in averages.items():
+            if set(tasks) - set(known) or not tasks or "/" not in name:
+                raise ValueError(
+                    f"train's average {name!r} of {list(tasks)}: write {{'task_average/accuracy': ['a', 'b']}}; "
+                    f"the tasks are {sorted(known)}."
+                )
+        if known:
+            found[mode] = [*known, *(name.partition("/")[0] for name in averages)]
+    if ActionMode.TRAIN_EVAL in found and _keeps_average(trainer):
+        tasks = found[ActionMode.TRAIN_EVAL]
+        of_average = [average_lines.name_of(task) for task in dict.fromkeys(tasks)]
+        if both := sorted(set(tasks) & set(of_average)):
+            raise ValueError(
+                f"train.training_eval_average_metrics names {both[0]!r}, where the metrics of the average of the "
+                "parameters go (averaging.AveragedOptimizer); give it another name."
+            )
+        found[ActionMode.TRAIN_EVAL] = [*tasks, *of_average]
+    return found
 
 
 @dataclasses.dataclass
@@ -43,6 +85,7 @@ class TrainingEvaluation:
       training_eval_averages: `{"task_average/accuracy": ["task_a", "task_b"]}` adds the task `task_average`, whose
         accuracy is the mean of theirs.
       infer_eval_averages: likewise, of the tasks' own metrics.
+      measured_tasks: `measured_tasks(…)` of these.
       metric_writers: where training_eval goes.
       baselines: of n-grams, which each evaluation repeats beside its own metrics; None has none.
     """
@@ -53,35 +96,12 @@ class TrainingEvaluation:
     inference_evaluator: evaluation.InferenceEvaluator | None
     training_eval_averages: Averages
     infer_eval_averages: Averages
+    measured_tasks: MeasuredTasks
     metric_writers: Sequence[writers.MetricWriter]
     baselines: RunBaselines | None = None
 
     def __post_init__(self):
         self._is_first = True
-        predicted = self.inference_evaluator.eval_tasks if self.inference_evaluator is not None else ()
-        # By mode, the tasks that have metrics for actions; a mode that this run never measures is missing.
-        self.measured_tasks = {ActionMode.TRAIN: [TRAIN_METRIC_KEY]}
-        for mode, known, averages in (
-            (ActionMode.TRAIN_EVAL, list(self.batches), self.training_eval_averages),
-            (ActionMode.INFER_EVAL, [getattr(task, "name", task) for task in predicted], self.infer_eval_averages),
-        ):
-            for name, tasks in averages.items():
-                if set(tasks) - set(known) or not tasks or "/" not in name:
-                    raise ValueError(
-                        f"train's average {name!r} of {list(tasks)}: write {{'task_average/accuracy': ['a', 'b']}}; "
-                        f"the tasks are {sorted(known)}."
-                    )
-            if known:
-                self.measured_tasks[mode] = [*known, *(name.partition("/")[0] for name in averages)]
-        if ActionMode.TRAIN_EVAL in self.measured_tasks and _keeps_average(self.trainer):
-            tasks = self.measured_tasks[ActionMode.TRAIN_EVAL]
-            of_average = [average_lines.name_of(task) for task in dict.fromkeys(tasks)]
-            if both := sorted(set(tasks) & set(of_average)):
-                raise ValueError(
-                    f"train.training_eval_average_metrics names {both[0]!r}, where the metrics of the average of the "
-                    "parameters go (averaging.AveragedOptimizer); give it another name."
-                )
-            self.measured_tasks[ActionMode.TRAIN_EVAL] = [*tasks, *of_average]
 
     @property
     def last_folder(self) -> str | None:

@@ -17,10 +17,12 @@ import jax
 from limba.checkpoints import checkpointing
 from limba.data.contract import ReadingStoppedError
 from limba.files import awaited, disk
+from limba.files.storage import AnyPath
 from limba.models import metrics as metrics_lib
+from limba.reports import run_end
 from limba.training.run import Run
 from limba.workers import heartbeats, watchdog
-from limba.workers.preemption import PREEMPTED_EXIT_CODE, StopRequest
+from limba.workers.preemption import PREEMPTED_EXIT_CODE, StopBeforeSteps, StopRequest
 
 logger = logging.getLogger(__name__)
 
@@ -172,6 +174,18 @@ class Rescue:
             loop.save()
             run.checkpointer.wait()
             logger.error("No batch came for step %d; step %d is saved.", step + 1, step)
+
+
+def stopping_before_steps(model_dir: AnyPath) -> StopBeforeSteps:
+    """A context around what a run does outside its steps: SIGTERM ends it, and it counts as stopped."""
+
+    def leave() -> None:
+        stop = SystemExit(PREEMPTED_EXIT_CODE)
+        if jax.process_index() == 0:
+            run_end.write(model_dir, stop)
+        heartbeats.leave_at_once(PREEMPTED_EXIT_CODE)
+
+    return StopBeforeSteps(leave)
 
 
 # ----------------------------------------------------- closing -------------------------------------------------------

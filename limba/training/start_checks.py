@@ -1,89 +1,109 @@
-"""What a dry run of a training looks for: vocabularies, tasks, splits, metrics, rows, and the initial checkpoint."""
+"""What ends a run before its first step, found before anything is read, written or compiled.
 
-import copy
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+`train()` makes these checks in its first chapters. With `checks_only` it returns behind them: that is `limba train
+--dry_run`, the first part of `limba lint`, and what else looks at a training before it starts. Left to the run are what
+needs the network, data that a function of the user's own opens, reading all of the data, and compiling.
+"""
+
+import dataclasses
+import logging
+import os
+from collections.abc import Callable
 from typing import Any
 
-import gin
-
-from limba.checkpoints import checkpointing
 from limba.data import contract
+from limba.data.contract import DatasetConfig
 from limba.files import storage
 from limba.inference import tasks_door
-from limba.training import configured_trainer
+from limba.models import BaseTransformerModel
 
-# The arguments of `train()` with data, what opens them, and whether they are predicted and measured.
-_DATA: Mapping[str, tuple[str, Callable[..., Any] | None, bool]] = {
-    "train_dataset_cfg": ("get_dataset_fn", tasks_door.get_dataset, False),
-    "train_eval_dataset_cfg": ("train_eval_get_dataset_fn", tasks_door.get_training_eval_datasets, False),
-    "infer_eval_dataset_cfg": ("", None, True),
-}
-_OURS = tasks_door.verify_matching_vocabs
+logger = logging.getLogger(__name__)
 
 
-def check(configured: Callable[..., Any]) -> None:
-    """Checks what gin has bound to `train()`, as a run does before it reads; what needs the network is left to the run.
+@dataclasses.dataclass
+class Scope:
+    """What a start looks at: a run at everything; one that only checks, at what is on this machine.
 
-    Data that a function of the user's own opens are not looked for.
-
-    Raises:
-      ValueError, FileNotFoundError: for what the run refuses.
+    Attributes:
+      left_out: the arguments of `train()` that were not looked at, or not wholly, and why.
     """
-    bound = gin.get_bindings(configured, resolve_references=False)
-    model = _built(bound, "model")
-    configs = {name: config for name in _DATA if (config := _built(bound, name)) is not None}
-    if hasattr(model, "input_vocabulary"):
-        _check_vocabularies(model, list(configs.values()), _built(bound, "verify_matching_vocabs_fn", _OURS))
-    for stage in configs["train_dataset_cfg"].by_stage() if "train_dataset_cfg" in configs else ():
-        check_rows(model, stage, _microbatches(bound.get("trainer_cls")))
-    check_rows(model, configs.get("train_eval_dataset_cfg"))
-    for name, config in configs.items():
-        opener, ours, is_measured = _DATA[name]
-        opened_by = _built(bound, opener)
-        if opened_by is None or inspect.unwrap(opened_by) is ours:
-            converter = getattr(model, "FEATURE_CONVERTER_CLS", "EncDecFeatureConverter")
-            tasks_door.check_files(config, converter, is_measured)
-    restore = getattr(_built(bound, "checkpoint_cfg"), "restore", None)
-    if restore is not None and not _may_resume(_built(bound, "model_dir")):
-        paths = [restore.path] if isinstance(restore.path, str) else list(restore.path)
-        if not any(storage.is_remote(storage.as_path(path)) for path in paths if path):
-            _ = restore.checkpoint
+
+    checks_only: bool
+    left_out: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def reaches(self, name: str, *places: Any) -> bool:
+        """Whether paths and vocabularies may be read; `name` is an argument of `train()`, or a part of one."""
+        if self.checks_only and any(map(_is_far, places)):
+            self.left_out[name] = "takes the network"
+            return False
+        return True
+
+    def knows(self, *names: str) -> bool:
+        """Whether all of these arguments of `train()` were looked at."""
+        return not self.left_out.keys() & set(names)
+
+    def tell(self) -> None:
+        """Logs what the run will look at and these checks have not."""
+        if self.left_out:
+            named = "; ".join(f"{name} ({why})" for name, why in self.left_out.items())
+            logger.warning("Not checked, or not wholly: %s.", named)
+
+    def opens(
+        self,
+        name: str,
+        config: DatasetConfig,
+        opened_by: Callable[..., Any] | None,
+        ours: Callable[..., Any],
+        model: Any,
+    ) -> bool:
+        """Whether the data of an argument of `train()` are opened; if not, their tasks and files are checked here.
+
+        Args:
+          opened_by: the function that opens them; `ours` is Limba's own.
+          model: has the feature converter.
+        """
+        if not self.checks_only:
+            return True
+        if not tasks_door.is_own(opened_by, ours):
+            self.left_out[name] = "a function of your own opens it"
+            return False
+        for stage in config.by_stage():
+            if not tasks_door.check_batches(stage, model.FEATURE_CONVERTER_CLS):
+                self.left_out[name] = "takes the network, or reading"
+        return self.knows(name)
+
+    def measured(self, name: str, config: DatasetConfig) -> list[str]:
+        """The tasks whose predictions are measured, where no evaluator is opened: it reads all examples."""
+        found = tasks_door.check_measured(config)
+        if found is None:
+            self.left_out[name] = "takes the network"
+        return found or []
 
 
-def _microbatches(trainer: Any) -> int:
-    """Those of a reference to a trainer; 1 where gin binds none."""
-    if not hasattr(trainer, "config_key"):
-        return 1
-    return gin.get_bindings("/".join(filter(None, trainer.config_key))).get("num_microbatches") or 1
+def _is_far(place: Any) -> bool:
+    if isinstance(place, DatasetConfig):
+        return any(map(tasks_door.has_far_vocabulary, place.by_stage()))
+    if isinstance(place, str | os.PathLike):
+        return storage.is_remote(storage.as_path(place))
+    return contract.is_far(place)
 
 
-def check_rows(model: Any, config: contract.DatasetConfig | None, num_microbatches: int = 1) -> None:
+def check_rows(model: Any, config: DatasetConfig | None, num_microbatches: int = 1) -> None:
     """Raises ValueError if the loss of the model needs more rows in a forward pass than a data set gives it."""
     if config is not None and hasattr(model, "check_rows"):
         model.check_rows(config.batch_size // num_microbatches)
 
 
-def _check_vocabularies(
-    model: Any, configs: Sequence[contract.DatasetConfig], verify_fn: Callable[..., Any] | None
+def check_vocabularies(
+    scope: Scope,
+    verify_fn: Callable[[DatasetConfig, Any], None] | None,
+    model: BaseTransformerModel,
+    **configs: DatasetConfig | None,
 ) -> None:
-    """Whether the model's vocabularies fit its network and are those of the tasks; those in buckets are left out."""
-    if contract.is_far(model.input_vocabulary) or contract.is_far(model.output_vocabulary):
+    """Calls `verify_fn` with each data set; the arguments have the names of `train()`."""
+    if verify_fn is None or not hasattr(model, "input_vocabulary"):
         return
-    for vocabulary in (model.input_vocabulary, model.output_vocabulary):
-        configured_trainer.check_vocabulary(vocabulary, getattr(model.module, "config", None))
-    if verify_fn is not None and inspect.unwrap(verify_fn) is _OURS:
-        for config in configs:
-            if not tasks_door.has_far_vocabulary(config):
-                tasks_door.verify_matching_vocabs(config, model)
-
-
-def _built(bound: Mapping[str, Any], name: str, default: Any = None) -> Any:
-    """A value that gin has bound; gin builds a reference when it is copied."""
-    return copy.deepcopy(bound.get(name, default))
-
-
-def _may_resume(model_dir: str) -> bool:
-    """Whether a run has checkpoints of its own, or is in a bucket, where it may have some."""
-    home = storage.as_path(model_dir)
-    return storage.is_remote(home) or bool(checkpointing.checkpoint_steps(home))
+    for name, config in configs.items():
+        for stage in config.by_stage() if config is not None else ():
+            if scope.reaches(f"{name}: vocabularies", stage, model.input_vocabulary, model.output_vocabulary):
+                verify_fn(stage, model)

@@ -87,6 +87,19 @@ def check_stages(epochs: float | None, config: DatasetConfig) -> None:
         )
 
 
+def ends_before(total_steps: int, first_step: int) -> str:
+    """Why a new run whose initial checkpoint is at `first_step` cannot end at `total_steps`."""
+    return (
+        f"train.total_steps (TRAIN_STEPS) is {total_steps}, and the initial checkpoint is at step {first_step}: "
+        "it counts. Give a later step, or the steps to add as relative_steps (TRAIN_STEPS_RELATIVE)."
+    )
+
+
+def is_known(epochs: float | None, record: Mapping[str, Any]) -> bool:
+    """Whether `find_length` would count no rows."""
+    return epochs is None or bool(record.get("rows_per_epoch"))
+
+
 def find_length(
     total_steps: int,
     relative_steps: int | None,
@@ -115,10 +128,7 @@ def find_length(
     if relative_steps is not None:
         total_steps = initial_step + relative_steps
     elif first_step > total_steps and not resumed:
-        raise ValueError(
-            f"train.total_steps (TRAIN_STEPS) is {total_steps}, and the initial checkpoint is at step {first_step}: "
-            "it counts. Give a later step, or the steps to add as relative_steps (TRAIN_STEPS_RELATIVE)."
-        )
+        raise ValueError(ends_before(total_steps, first_step))
     return TrainingLength(initial_step, total_steps, rows)
 
 

@@ -1,6 +1,7 @@
 """Requests to stop a run: SIGTERM from a cluster, or Ctrl-C from a user."""
 
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -12,6 +13,8 @@ from typing import Protocol
 PREEMPTED_EXIT_CODE = 75
 # Seconds that a loop has to notice a signal before it is taken for blocked. Spot machines give 30 s in all.
 _GRACE_SECONDS = 5.0
+logger = logging.getLogger(__name__)
+
 # The byte that ends the listening thread; no signal has this number.
 _END = b"\0"
 
@@ -36,6 +39,8 @@ class StopRequest:
       rescue: called by the thread after `grace_seconds`, and then each second, while the context is open. If the loop
         is blocked it saves what it can and ends the process.
     """
+
+    _SIGNALS: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
 
     def __init__(
         self,
@@ -93,7 +98,7 @@ class StopRequest:
     def __enter__(self) -> "StopRequest":
         self._pipe = os.pipe()
         os.set_blocking(self._pipe[1], False)
-        for signum in (signal.SIGTERM, signal.SIGINT):
+        for signum in self._SIGNALS:
             self._previous[signum] = signal.signal(signum, self._handle)
         self._previous_fd = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         self._thread.start()
@@ -109,3 +114,22 @@ class StopRequest:
         self._thread.join()
         for descriptor in self._pipe:
             os.close(descriptor)
+
+
+class StopBeforeSteps(StopRequest):
+    """A context in which SIGTERM ends the process by `SystemExit(75)`: before the first step there is nothing to save.
+
+    Args:
+      leave: called by the thread if the main thread is still in a library after `grace_seconds`; it ends the process.
+    """
+
+    _SIGNALS = (signal.SIGTERM,)
+
+    def __init__(self, leave: Callable[[], None], grace_seconds: float = _GRACE_SECONDS) -> None:
+        super().__init__(rescue=leave, grace_seconds=grace_seconds)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if not self._handled:
+            self._handled = True
+            logger.warning("Stopped on request outside the steps; the same command resumes the run.")
+            raise SystemExit(PREEMPTED_EXIT_CODE)

@@ -336,7 +336,8 @@ class TrainBatches:
     def save_state(self) -> Mapping[str, bytes]:
         return {reader.state_name: reader.save() for reader in self._readers}
 
-    def restore_state(self, state: Mapping[str, bytes]) -> None:
+    def check_state(self, state: Mapping[str, bytes]) -> None:
+        """Raises ValueError if `restore_state` would: if a position is missing, damaged or of other data."""
         for reader in self._readers:
             if reader.state_name not in state:
                 for name in sorted(name for name in state if name.startswith("reader-") and name.endswith(".json")):
@@ -347,8 +348,10 @@ class TrainBatches:
                     f"The saved data position has no {reader.state_name!r}, only {sorted(state)}; keep the number of "
                     "readers that the run began with (DatasetConfig.num_readers)."
                 )
-        # All are compared before one is moved.
         for reader in self._readers:
             reader.check(state[reader.state_name])
+
+    def restore_state(self, state: Mapping[str, bytes]) -> None:
+        self.check_state(state)  # All are compared before one is moved.
         for reader in self._readers:
             reader.restore(state[reader.state_name])

@@ -91,6 +91,10 @@ class StagedBatches:
     def save_state(self) -> Mapping[str, bytes]:
         return self._batches.save_state() if self._position is None else self._position
 
+    def check_state(self, state: Mapping[str, bytes]) -> None:
+        """Raises ValueError if `restore_state` would; goes there, which reads nothing."""
+        self.restore_state(state)
+
     def restore_state(self, state: Mapping[str, bytes]) -> None:
         name, content = next(((x, y) for x, y in state.items() if x.startswith("reader-")), ("", b""))
         count = load_state(content, f"The saved data position {name}")["batches"] if name else 0

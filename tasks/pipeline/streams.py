@@ -14,7 +14,7 @@ import functools
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -56,6 +56,9 @@ class Stream:
     `tasks.pipeline.seqio.seqio_streams` has the others.
     """
 
+    # Whether a position is a few counters, since all sources can begin anywhere.
+    is_counted: ClassVar[bool] = True
+
     config: contract.DatasetConfig
     provider: Any
     tasks: list[Any]
@@ -95,11 +98,6 @@ class Stream:
             converters.check_features(self.feature_converter, task.name, list(task.output_features))
         task.source.check(self.config.split)
         row_preprocessor.check_task(task, self.config.split, self.config.task_feature_lengths)
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether a position is a few counters: all sources can begin anywhere."""
-        return True
 
     def reads_chunks(self, task: Any) -> bool:
         """Whether the documents of a task are read by their numbers."""

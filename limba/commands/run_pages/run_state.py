@@ -74,11 +74,13 @@ def state_of(run: AnyPath, step: int | None, total: int | None) -> tuple[str, st
     """The state, and the reason of a failure."""
     if run_lock.is_held(run):
         return RUNNING, ""
-    if (end := run_end.read(run)) is not None and end["kind"] == run_end.FAILED:
+    end = run_end.read(run)
+    if end is not None and end["kind"] == run_end.FAILED:
         return FAILED, end["reason"]
     if step is not None and total is not None and step >= total:
         return FINISHED, ""
-    return (KILLED if storage.is_file(run / run_lock.FILE_NAME) else STOPPED), ""
+    # One that was asked to stop while a library had its thread leaves its lock, too.
+    return (KILLED if end is None and storage.is_file(run / run_lock.FILE_NAME) else STOPPED), ""
 
 
 def recipe_of(run: AnyPath) -> Recipe:

@@ -210,6 +210,12 @@ def figures_of(metrics: metrics_lib.Metrics) -> Figures:
     return Figures(float(loss.compute()), None if norm is None else float(norm.compute()))
 
 
+def check(guard: SpikeGuard | None, checkpoint: AnyPath) -> None:
+    """Raises ValueError if the file of a run's checkpoint with the figures of its last steps is damaged."""
+    if guard is not None:
+        _read_state(checkpoint)
+
+
 def begin(
     guard: SpikeGuard | None,
     directory: Path,

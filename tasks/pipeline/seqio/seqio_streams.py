@@ -128,6 +128,8 @@ class DocumentStream(Stream):
 class ForeignStream(Stream):
     """A stream whose position only TensorFlow can save: of a source that is not ours, or SeqIO's offline cache."""
 
+    is_counted = False
+
     def _check_task(self, task: Any) -> None:
         if reads_cache(task, self.config):
             check_cached(task)
@@ -136,10 +138,6 @@ class ForeignStream(Stream):
         if reads_documents(task, self.config):
             task.source.check(self.config.split)
             row_preprocessor.check_task(task, self.config.split, self.config.task_feature_lengths)
-
-    @property
-    def is_counted(self) -> bool:
-        return False
 
     def reads_chunks(self, task: Any) -> bool:
         return reads_documents(task, self.config)

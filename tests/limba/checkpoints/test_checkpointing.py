@@ -146,6 +146,7 @@ def test_a_half_written_checkpoint_does_not_count(tmp_path, trainer, caplog):
     shutil.copytree(tmp_path / "checkpoint_1", tmp_path / "checkpoint_2.orbax-checkpoint-tmp")
     assert checkpointing.checkpoint_steps(tmp_path) == [1]
     checkpointer = Checkpointer(tmp_path, SaveCheckpointConfig())
+    checkpointer.begin()
     assert "checkpoint_2 was not written to its end" in caplog.text and "one is checkpoint_1" in caplog.text
     restored, _ = checkpointer.restore_latest(trainer.sharded_state_shapes())
     assert int(restored.step) == 1
@@ -153,7 +154,9 @@ def test_a_half_written_checkpoint_does_not_count(tmp_path, trainer, caplog):
 
 def test_a_kill_during_the_first_checkpoint_is_told(tmp_path, caplog):
     (tmp_path / "checkpoint_1.limba-tmp").mkdir()
-    Checkpointer(tmp_path, SaveCheckpointConfig())
+    checkpointer = Checkpointer(tmp_path, SaveCheckpointConfig())
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint_1.limba-tmp"], "one that only looks"
+    checkpointer.begin()
     assert "checkpoint_1 was not written to its end" in caplog.text and "there is no other" in caplog.text
     assert list(tmp_path.iterdir()) == []
 

@@ -31,20 +31,20 @@ def test_the_clock_may_be_set_back(tmp_path, monkeypatch):
         monkeypatch.setattr(goodput, "time", clock)
         folder = tmp_path / str(jump)
         folder.mkdir()
-        first = Goodput(folder, 0, clock.monotonic(), resumed=False)
+        first = Goodput(folder, 0, clock.monotonic())
         first.begin_steps()
         for step in range(1, 5):
             clock.now += 70.0
             first.step_done(step)
         clock.wall += jump
-        second = Goodput(folder, 2, clock.monotonic(), resumed=True)
+        second = Goodput(folder, 2, clock.monotonic())
         clock.now += 5.0
         second.begin_steps()
         clock.wall += jump
         clock.now += 140.0
         second.step_done(4)
         second.write()
-        third = Goodput(folder, 4, clock.monotonic(), resumed=True)
+        third = Goodput(folder, 4, clock.monotonic())
         seconds.append(third.seconds())
     assert seconds[0] == seconds[1] and seconds[0]["lost"] == 140.0 and seconds[0]["step"] == 280.0
 
@@ -102,7 +102,7 @@ def clock(monkeypatch):
 
 
 def test_kinds_are_exclusive_and_sum_to_the_wall_clock(tmp_path, clock):
-    kept = Goodput(tmp_path, 0, clock.now - 3.0, resumed=False)
+    kept = Goodput(tmp_path, 0, clock.now - 3.0)
     kept.begin_steps()
     with kept.spending("input"):
         clock.now += 2.0
@@ -119,7 +119,7 @@ def test_kinds_are_exclusive_and_sum_to_the_wall_clock(tmp_path, clock):
 
 
 def test_lines_tell_the_next_start(tmp_path, clock):
-    first = Goodput(tmp_path, 0, clock.now, resumed=False)
+    first = Goodput(tmp_path, 0, clock.now)
     first.begin_steps()
     for step in range(1, 101):
         clock.now += 1.0
@@ -132,24 +132,28 @@ def test_lines_tell_the_next_start(tmp_path, clock):
     (tmp_path / goodput.FILE_NAME).open("a").write('{"began": 1')
     clock.now += 7.0
 
-    second = Goodput(tmp_path, 50, clock.now, resumed=True)
+    second = Goodput(tmp_path, 50, clock.now)
     second.begin_steps()
     clock.now += 20.0
     second.step_done(70)
     # 50 steps and their 50 seconds were after the last line: nobody knows more than that nothing was running.
     assert second.seconds() == dict.fromkeys(goodput.KINDS, 0.0) | {"step": 70.0, "restart": 57.0}
-    # A new run in the same place begins anew.
-    third = Goodput(tmp_path, 0, clock.now, resumed=False)
-    assert sum(third.seconds().values()) == 0.0
+    # A start that was killed before its first step counts too, and one from step 0 loses all steps before it.
+    second.write()
+    third = Goodput(tmp_path, 0, clock.now)
+    third.write()
+    assert third.seconds() == dict.fromkeys(goodput.KINDS, 0.0) | {"restart": 57.0, "lost": 70.0}
+    assert third.table().splitlines()[0].endswith("3 starts:")
+    assert len(goodput.read_attempts(tmp_path)) == 3
 
 
 def test_only_one_process_writes(tmp_path):
-    Goodput(tmp_path, 0, time.monotonic(), resumed=False, writes=False).begin_steps()
+    Goodput(tmp_path, 0, time.monotonic(), writes=False).begin_steps()
     assert not (tmp_path / goodput.FILE_NAME).exists()
 
 
 def test_asking_writes_no_lines(tmp_path, clock):
-    kept = Goodput(tmp_path, 0, clock.now, resumed=False)
+    kept = Goodput(tmp_path, 0, clock.now)
     kept.begin_steps()
     for step in range(1, 11):
         clock.now += 1.0

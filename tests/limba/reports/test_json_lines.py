@@ -66,7 +66,7 @@ def test_a_damaged_line_of_goodput_is_set_aside(tmp_path, change):
     bad = json.dumps({key: value for key, value in (LINE | change).items() if value is not None})
     file.write_text(f"{json.dumps(LINE)}\n{bad}\n")
     assert len(goodput.read_attempts(tmp_path)) == 1
-    kept = goodput.Goodput(tmp_path, 5, 0.0, resumed=True)
+    kept = goodput.Goodput(tmp_path, 5, 0.0)
     assert kept.seconds()["step"] == 8.0
     assert json.loads(file.read_text()) == LINE
     assert (tmp_path / "goodput.jsonl.damaged").read_text() == f"{bad}\n"

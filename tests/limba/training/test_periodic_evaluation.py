@@ -28,7 +28,7 @@ def test_all_writers_but_tensorboard_get_the_metrics_of_predictions():
     )
     own, tensorboard = _Writer(), _TensorBoard()
     averages = {"mean/f1": ("a", "b")}
-    evaluation = TrainingEvaluation(None, {}, None, evaluator, {}, averages, [own, tensorboard])
+    evaluation = TrainingEvaluation(None, {}, None, evaluator, {}, averages, {}, [own, tensorboard])
     results = evaluation.run(types.SimpleNamespace(params=None), 7, lambda line: None, lambda: None)
     assert results[ActionMode.INFER_EVAL]["a"] == {"f1": 50.0, "num_examples": 3}  # actions may look at counts too
     assert own.written == [
@@ -43,7 +43,7 @@ def test_all_writers_but_tensorboard_get_the_metrics_of_predictions():
 def _said(metrics):
     evaluator = types.SimpleNamespace(eval_tasks=("a",), counts={}, evaluate=lambda *_: {"a": metrics})
     lines = []
-    evaluation = TrainingEvaluation(None, {}, None, evaluator, {}, {}, [])
+    evaluation = TrainingEvaluation(None, {}, None, evaluator, {}, {}, {}, [])
     evaluation.run(types.SimpleNamespace(params=None), 7, lines.append, lambda: None)
     return lines
 

@@ -53,9 +53,6 @@ def dry_run(tmp_path, monkeypatch, capsys):
     (tmp_path / "dry_tasks.py").write_text(MODULE)
     for split in ("train", "validation"):
         (tmp_path / f"{split}.csv").write_text("text,mood\nsun,glad\n", encoding="utf-8")
-    checkpoint = tmp_path / "initial" / "checkpoint_3"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "checkpoint").write_bytes(b"x")  # T5X's classic format has this file
 
     def run(model="t5_1_1/tiny", **changed):
         gin.clear_config()

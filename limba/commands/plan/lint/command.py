@@ -38,6 +38,7 @@ from limba.network.t5 import T5Config
 from limba.partitioning.meshes import PjitPartitioner
 from limba.reports.run_directory import RunDirectory
 from limba.train import train
+from limba.training import start_checks
 from limba.training.configured_trainer import check_vocabulary, make_trainer
 from limba.training.training_length import check_step_counts
 
@@ -123,10 +124,20 @@ def lint(arguments: Mapping[str, Any], model_axis: int, num_devices: int | None)
         yield from lint_training.check_mesh(partitioner, model_axis, initializer, getattr(config, "num_heads", None))
         microbatches = trainer.num_microbatches if trainer is not None else 1
         if train_cfg is not None:
-            yield from lint_training.check_batch(partitioner, train_cfg, "BATCH_SIZE", microbatches, num_devices)
+            yield from lint_training.check_batch(partitioner, train_cfg, microbatches, num_devices)
     # Too few rows are one finding, of the model's vocabulary.
     rows = None if any(x.name == "embedding_rows" for x in unusable) else getattr(config, "vocab_size", None)
     yield from _check_data(arguments, None if unusable else model, config, rows, steps)
+
+
+def start(arguments: Mapping[str, Any], found: Sequence[Finding]) -> Iterator[Finding]:
+    """What ends the run before its first step, in its own words, unless a finding has them already."""
+    try:
+        train(**{**arguments, "checks_only": True})
+    except (ValueError, OSError, RuntimeError, ImportError) as error:
+        refusal = refused("start", command_line.without_gin_trailer(error))
+        if not any(refusal.what in finding.what for finding in found if finding.severity == "error"):
+            yield refusal
 
 
 def _check_model_vocabularies(model: Any, network: Any) -> Iterator[Finding]:
@@ -262,11 +273,14 @@ def main(argv: Sequence[str]) -> int:
     _pretend(flags.num_devices or fewest)
     for ours in ("limba", "tasks"):
         logging.getLogger(ours).setLevel(logging.ERROR)  # Their warnings are findings here.
+    start_checks.logger.setLevel(logging.WARNING)  # which says what was not looked at
     findings = list(float16())
     with native_logs.filtered():
         arguments, not_built = build_arguments(configured)
         findings += not_built
         findings += lint(arguments, model_axis, flags.num_devices)
+        if not not_built:
+            findings += start(arguments, findings)
     sys.stdout.flush()
     return report(list(dict.fromkeys(findings)))
 

@@ -20,6 +20,7 @@ from limba.data.contract import DatasetConfig
 from limba.data.lint_findings import Finding, refused
 from limba.files import storage
 from limba.partitioning.meshes import PjitPartitioner
+from limba.training import training_length
 
 # A rate at which float32 parameters hardly change in any number of steps, and one that no T5 survives.
 _NO_RATE, _HUGE_RATE = 1e-6, 0.1
@@ -108,7 +109,9 @@ def _step_in_name(path: str) -> int | None:
 
 
 def check_steps(first_step: int, total_steps: int, relative_steps: int | None) -> Iterator[Finding]:
-    if relative_steps is None and first_step >= total_steps:
+    if relative_steps is None and first_step > total_steps:
+        yield refused("ends_at_once", training_length.ends_before(total_steps, first_step))
+    elif relative_steps is None and first_step == total_steps:
         yield Finding(
             "ends_at_once",
             "error",
@@ -362,11 +365,11 @@ def check_mesh(
 
 
 def check_batch(
-    partitioner: PjitPartitioner, config: DatasetConfig, where: str, num_microbatches: int, num_devices: int | None
+    partitioner: PjitPartitioner, config: DatasetConfig, num_microbatches: int, num_devices: int | None
 ) -> Iterator[Finding]:
     """Whether the batch divides over the mesh; without `num_devices`, over the usual numbers of devices."""
     try:
-        partitioner.check_batch_size(config.batch_size, where, num_microbatches)
+        partitioner.check_batch_size(config.batch_size, "batch_size", num_microbatches)
     except ValueError as error:
         yield refused("batch_size", str(error))
         return
@@ -375,7 +378,7 @@ def check_batch(
         yield Finding(
             "batch_size",
             "warning",
-            f"{where} is {config.batch_size}"
+            f"batch_size is {config.batch_size}"
             + (f" in {num_microbatches} microbatches" if num_microbatches > 1 else "")
             + f", which divides by {math.gcd(rows, _USUAL_SHARDS)} data shards and not by {_USUAL_SHARDS}.",
             "it runs on fewer devices than it could, and with fewer readers",

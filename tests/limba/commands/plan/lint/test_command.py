@@ -218,7 +218,7 @@ def test_continuing_from_a_checkpoint(answers):
     }
     assert "TRAIN_STEPS (train.total_steps) is 1,000,000, and the run begins at step 1,000,000" in found["ends_at_once"]
     assert found["float16"].startswith("T5Config.dtype is float16")
-    assert "BATCH_SIZE is 128, which does not divide by 3 data shards" in found["batch_size"]
+    assert "batch_size is 128, which does not divide by 3 data shards" in found["batch_size"]
 
 
 def test_rates_of_another_optimizer_and_a_period_longer_than_the_run(answers):

@@ -270,7 +270,7 @@ def test_batches_against_the_mesh():
     mesh = meshes.PjitPartitioner(num_partitions=2)  # 8 devices: 4 data shards
 
     def check(batch_size, microbatches=1, num_devices=None):
-        found = lint_training.check_batch(mesh, _config(batch_size), "BATCH_SIZE", microbatches, num_devices)
+        found = lint_training.check_batch(mesh, _config(batch_size), microbatches, num_devices)
         return [(finding.name, finding.severity) for finding in found]
 
     assert check(32) == check(64, 8) == check(12, num_devices=8) == []

@@ -1,0 +1,85 @@
+"""Initial values that an earlier start of a run has made: `MODEL_DIR/start_values.npz`, until there is a checkpoint.
+
+`initial_values_fn` may count texts for minutes. A run that is killed before its first checkpoint begins again, with the
+same seeds, and so with the same values.
+"""
+
+import functools
+import io
+import logging
+import zipfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax import traverse_util
+
+from limba.checkpoint_files.directories import START_VALUES
+from limba.data.contract import DatasetConfig
+from limba.files import json_text, storage
+from limba.files.storage import AnyPath
+from limba.workers import distributed
+
+logger = logging.getLogger(__name__)
+
+PyTree = Any
+# The entry with what the values were made of; no parameter has a name without its module.
+_FACTS = "facts"
+
+
+def change(
+    initial_values_fn: Callable[..., PyTree],
+    model: Any,
+    dataset: DatasetConfig,
+    facts: Mapping[str, Any],
+    model_dir: AnyPath | None,
+) -> Callable[[PyTree], PyTree]:
+    """The function of the parameters alone, as whole arrays, which calls `initial_values_fn` once in a run.
+
+    Args:
+      facts: of what the result depends on beside the function and the network; values of other facts are made again.
+      model_dir: where they are kept; None keeps nothing.
+    """
+    make = functools.partial(initial_values_fn, model=model, dataset=dataset)
+    if model_dir is None:
+        return make
+    made_of = {"function": repr(initial_values_fn), "network": repr(getattr(model.module, "config", None)), **facts}
+    text = json_text.dumps(made_of, sort_keys=True, ensure_ascii=False)
+    file = model_dir / START_VALUES
+
+    def kept_or_made(params: PyTree) -> PyTree:
+        # Worker 0 decides, so that all do the same.
+        if distributed.from_first("initial values of an earlier start", lambda: _read(file, text) is not None):
+            logger.info("The initial values are those that an earlier start has made (%s).", file)
+            kept = _read(file, text)
+            if kept is None:
+                raise ValueError(f"{file} cannot be read here, and worker 0 has read it: remove it.")
+            return kept
+        made = make(params)
+        if jax.process_index() == 0:
+            _write(file, text, made)
+        return made
+
+    return kept_or_made
+
+
+def _read(file: AnyPath, text: str) -> PyTree | None:
+    """The values that were made of the same; None where there are none, or damaged ones."""
+    if not storage.is_file(file):
+        return None
+    try:
+        with np.load(io.BytesIO(storage.read_bytes(file)), allow_pickle=False) as found:
+            if str(found[_FACTS]) != text:
+                return None
+            return traverse_util.unflatten_dict({x: found[x] for x in found.files if x != _FACTS}, sep="/")
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        logger.warning("%s is damaged (%s): the initial values are made again.", file, error)
+        return None
+
+
+def _write(file: AnyPath, text: str, params: PyTree) -> None:
+    flat = traverse_util.flatten_dict(params, sep="/")
+    content = io.BytesIO()
+    np.savez(content, **{_FACTS: np.array(text)}, **{name: np.asarray(x, np.float32) for name, x in flat.items()})
+    storage.write_bytes(file, content.getvalue())
