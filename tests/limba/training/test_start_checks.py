@@ -58,7 +58,7 @@ def dry_run(tmp_path, monkeypatch, capsys):
         gin.clear_config()
         values = {
             "MODEL_DIR": str(tmp_path / "run"),
-            "INITIAL_CHECKPOINT_PATH": str(tmp_path / "initial"),
+            "INITIAL_CHECKPOINT_PATH": (),
             "MIXTURE_OR_TASK_NAME": "dry_moods",
             "MIXTURE_OR_TASK_MODULE": "dry_tasks",
             "TASK_FEATURE_LENGTHS": {"inputs": 8, "targets": 8},
@@ -79,7 +79,7 @@ def dry_run(tmp_path, monkeypatch, capsys):
             registry.remove(name)
 
 
-def test_what_the_run_refuses(dry_run, tmp_path):
+def test_what_the_run_refuses(dry_run, tmp_path, caplog):
     assert "dry_moods" in dry_run()
     with pytest.raises(ValueError, match="There is no task or mixture 'dry_mood'"):
         dry_run(MIXTURE_OR_TASK_NAME="dry_mood")
@@ -87,12 +87,12 @@ def test_what_the_run_refuses(dry_run, tmp_path):
         dry_run(INITIAL_CHECKPOINT_PATH=str(tmp_path / "nowhere"))
     with pytest.raises(ValueError, match="'dry_moods' has no split 'test'; it has 'train', 'validation'"):
         dry_run(**{"train_eval/data.DatasetConfig.split": "test"})
-    # A run that is in the folder already is resumed, and needs no initial checkpoint; what is far away, nobody asks.
-    own = tmp_path / "resumed" / "checkpoint_5"
-    own.mkdir(parents=True)
-    (own / "checkpoint").write_bytes(b"x")
-    assert dry_run(MODEL_DIR=str(own.parent), INITIAL_CHECKPOINT_PATH=str(tmp_path / "nowhere"))
-    assert dry_run(INITIAL_CHECKPOINT_PATH="gs://bucket/base/checkpoint_1", MIXTURE_OR_TASK_NAME="far_moods")
+    # What is far away, nobody asks; and the checks say so.
+    far = {"INITIAL_CHECKPOINT_PATH": "gs://bucket/base/checkpoint_1", "MIXTURE_OR_TASK_NAME": "far_moods"}
+    assert dry_run(**far, MODEL_DIR="gs://bucket/run")
+    for name in ("model: vocabularies", "model_dir", "train_dataset_cfg", "infer_eval_dataset_cfg"):
+        assert f"{name} (takes the network" in caplog.messages[-1]
+    assert dry_run(**far) and "checkpoint_cfg.restore (takes the network)" in caplog.messages[-1]
     assert storage.is_remote(storage.as_path("gs://bucket/base"))
 
 
@@ -144,11 +144,9 @@ def test_a_pair_alone_has_no_negatives(tmp_path, capsys, monkeypatch, request):
     request.addfinalizer(lambda: TaskRegistry.remove("pairs"))  # which the recipe registers
     conftest.write_tokenizer(tmp_path / "tokenizer.json", conftest.SPECIAL_TOKENS)
     (tmp_path / "pairs.csv").write_text("anchor,positive\nsun,sunny\nrain,rainy\n")
-    (tmp_path / "initial" / "checkpoint_3").mkdir(parents=True)
-    (tmp_path / "initial" / "checkpoint_3" / "checkpoint").write_bytes(b"x")
     values = {
         "VOCABULARY_FILE": str(tmp_path / "tokenizer.json"),
-        "INITIAL_CHECKPOINT_PATH": str(tmp_path / "initial"),
+        "INITIAL_CHECKPOINT_PATH": (),
         "MODEL_DIR": str(tmp_path / "run"),
         "PAIRS": dict.fromkeys(("train", "validation"), str(tmp_path / "pairs.csv")),
         "TRAIN_STEPS_RELATIVE": 1,
@@ -160,6 +158,7 @@ def test_a_pair_alone_has_no_negatives(tmp_path, capsys, monkeypatch, request):
         bindings = [f"--gin.{name}={value!r}" for name, value in (values | changed).items()]
         train.main(["gin/models/bert/tiny.gin", "gin/runs/contrastive.gin", *bindings, *flags])
 
+    monkeypatch.setattr(meshes.PjitPartitioner, "check_batch_size", lambda *_: None)  # as on one device
     evaluation = {"train_eval/data.DatasetConfig.batch_size": 1}
     for changed in ({"BATCH_SIZE": 1}, {"BATCH_SIZE": 8, "trainer.Trainer.num_microbatches": 8}, evaluation):
         with pytest.raises(ValueError, match="A batch of 1 pair has no negatives: set BATCH_SIZE"):
@@ -167,7 +166,6 @@ def test_a_pair_alone_has_no_negatives(tmp_path, capsys, monkeypatch, request):
     run("--dry_run")
     run("--dry_run", **{"trainer.Trainer.num_microbatches": 8})
     assert "BATCH_SIZE = 16" in capsys.readouterr().out
-    monkeypatch.setattr(meshes.PjitPartitioner, "check_batch_size", lambda *_: None)  # as on one device
     for changed in ({"BATCH_SIZE": 1}, {"BATCH_SIZE": 8, "trainer.Trainer.num_microbatches": 8}, evaluation):
         with pytest.raises(ValueError, match="A batch of 1 pair has no negatives"):
             run(**changed)

@@ -110,8 +110,11 @@ def lint(arguments: Mapping[str, Any], model_axis: int, num_devices: int | None)
             yield from lint_training.check_unused_rows(config, largest)
         # On one device: what does not divide by the mesh is a finding, and shapes are the same.
         alone = PjitPartitioner(num_partitions=1, devices=jax.devices()[:1])
-        initializer = TrainStateInitializer(model.optimizer_def, model.initial_variables, alone)
-        trainer = make_trainer(arguments["trainer_cls"], model, alone, initializer)
+        try:
+            initializer = TrainStateInitializer(model.optimizer_def, model.initial_variables, alone)
+            trainer = make_trainer(arguments["trainer_cls"], model, alone, initializer)
+        except ValueError as error:
+            yield refused("configuration", command_line.without_gin_trailer(error))
     steps = None
     if checkpoints := arguments.get("checkpoint_cfg"):
         relative = arguments["relative_steps"]
