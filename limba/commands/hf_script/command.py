@@ -24,7 +24,9 @@ OUTPUT_DIR at the end:
 """
 
 import argparse
+import contextlib
 import dataclasses
+import io
 import logging
 import os
 import shutil
@@ -209,7 +211,9 @@ def _prepare(
             text, counted = _compose(arguments, model, named, devices)
         else:
             return None
-    _check_gin(arguments, work, text.replace(str(named / "initial" / "model.gin"), _MODEL_GIN), model, overrides)
+    checks_start = flags.dry_run and not flags.write_gin  # a run looks itself, and another machine has other devices
+    text_of_check = text.replace(str(named / "initial" / "model.gin"), _MODEL_GIN)
+    _check_gin(arguments, work, text_of_check, model, overrides, checks_start)
     if not flags.write_gin:
         text += given_files.comment(arguments)
     _print_gin(text, named, model, flags)
@@ -282,8 +286,14 @@ def _names(arguments: RunArguments) -> tuple[str | None, str | None, str | None]
     return model, config, arguments.tokenizer_name
 
 
-def _check_gin(arguments: RunArguments, out: Path, text: str, model: Any, overrides: Sequence[str]) -> None:
-    """Reads a gin file, whose model is `_MODEL_GIN`, as the commands of the run will. Raises what they would."""
+def _check_gin(
+    arguments: RunArguments, out: Path, text: str, model: Any, overrides: Sequence[str], checks_start: bool
+) -> None:
+    """Reads a gin file, whose model is `_MODEL_GIN`, as the commands of the run will. Raises what they would.
+
+    Args:
+      checks_start: whether the start of the training is checked, too; its initial weights are not written yet.
+    """
     masks_spans = model.encoder is None and not arguments.is_finetuning
     commands: list[tuple[str | None, dict[str, Any]]] = [(None, {})] if arguments.do_train else []
     if arguments.do_eval and not arguments.do_train:
@@ -300,7 +310,21 @@ def _check_gin(arguments: RunArguments, out: Path, text: str, model: Any, overri
             gin_files.parse_gin_flags([f"{folder}/run.gin", *([more] if more else [])], bindings, folder)
             if masks_spans:
                 script_data.check_vocabulary(gin.query_parameter("masked_text.task.vocabulary"))
+            if checks_start and more is None:
+                _check_start(folder, overrides)
     gin.clear_config()
+
+
+def _check_start(folder: str, overrides: Sequence[str]) -> None:
+    """The checks of `limba train --dry_run`, of a gin file whose vocabulary may be written by the run only."""
+    file = gin_files.value_of("%VOCABULARY_FILE")
+    if isinstance(file, str) and "://" not in file and not Path(file).is_file():
+        logger.warning("Not checked: the start of the training, whose vocabulary %s the run writes.", file)
+        return
+    gin.clear_config()
+    flags = [f"--gin_file={folder}/run.gin", f"--gin_search_paths={folder}", *overrides]
+    with contextlib.redirect_stdout(io.StringIO()):  # the configuration
+        train.main([*flags, "--gin.INITIAL_CHECKPOINT_PATH=()", "--dry_run"])
 
 
 def _evaluation(out: Path, arguments: RunArguments) -> tuple[str, dict[str, Any]]:

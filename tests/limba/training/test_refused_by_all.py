@@ -2,9 +2,7 @@
 
 import json
 import logging
-import os
 import re
-from pathlib import Path
 
 import gin
 import jax
@@ -21,7 +19,7 @@ MODULE = """
 from tasks import pretraining, vocabularies
 from tasks.registry import TaskRegistry
 
-for _name, _files in {"start_text": "text-*.jsonl", "start_other": "text-*.jsonl", "start_gone": "gone-*.jsonl"}.items():
+for _name, _files in (("start_text", "text-*.jsonl"), ("start_other", "text-*.jsonl"), ("start_gone", "gone-*.jsonl")):
     if _name not in TaskRegistry.names():
         pretraining.register_pretraining_task(
             _name,
@@ -216,4 +214,3 @@ def test_what_is_not_refused(folder, capsys, monkeypatch):
     assert "TRAIN_STEPS = 4" in capsys.readouterr().out
     assert _lint(capsys, monkeypatch, TRAIN_STEPS=4)[0] == 0
     assert _files(folder) == before and checkpointing.checkpoint_steps(folder / "run") == [2]
-    assert os.path.samefile(Path.cwd(), folder)
