@@ -20,11 +20,12 @@ import pytest
 
 from limba.checkpoint_files import classic_format, saved_tensors
 from limba.checkpoints import checkpointing
+from limba.commands.run_pages import run_state
 from limba.data.contract import ChangedVocabularyError, DatasetConfig, ReadingStoppedError
 from limba.files import disk
 from limba.files.local_paths import local_path
 from limba.optimizers.schedules import create_learning_rate_scheduler
-from limba.reports import run_end, run_lock, wandb_writer, writers
+from limba.reports import goodput, run_end, run_lock, wandb_writer, writers
 from limba.train import NanLossError, train
 from limba.training import rescue, trainer
 from limba.training.from_counts.start_from_counts import StartFromCounts
@@ -406,6 +407,71 @@ def test_sigterm_does_not_wait_for_the_end_of_an_evaluation(tmp_path):
     # The resumed run makes the evaluation that is missing.
     _train(tmp_path, 4)
     assert [x["step"] for x in writers.read_metrics(tmp_path, "training_eval/")] == [3, 4]
+
+
+def test_a_run_that_is_killed_before_its_first_checkpoint_begins_again_as_it_began(tmp_path, caplog):
+    """With the seeds that it drew and the initial values that it made; and each start counts."""
+    caplog.set_level(logging.INFO)
+    made = []
+
+    class HalfOfAll:
+        def __repr__(self):
+            return "HalfOfAll()"
+
+        def __call__(self, params, model, dataset):
+            made.append(1)
+            return jax.tree.map(lambda x: x / 2, params)
+
+    def begin(model_dir, kill_at):
+        def kill():
+            raise RuntimeError("killed")
+
+        return _train(
+            tmp_path / model_dir,
+            4,
+            random_seed=None,
+            train_dataset_cfg=DatasetConfig("counter", LENGTHS, "train", 8, seed=None),
+            checkpoint_cfg=checkpointing.CheckpointConfig(save=checkpointing.SaveCheckpointConfig(period=4)),
+            train_eval_get_dataset_fn=lambda *_: {"counter": _Evaluation(kill_at, kill)},
+            initial_values_fn=HalfOfAll(),
+        )
+
+    for kill_at in (1, 2):  # before the first step, and after step 3
+        with pytest.raises(RuntimeError, match="killed"):
+            begin("run", kill_at)
+    seeds = json.loads((tmp_path / "run" / "run_start.json").read_text())["seeds"]
+    assert checkpointing.checkpoint_steps(tmp_path / "run") == [] and made == [1]
+    killed = _train_losses(tmp_path / "run")
+    caplog.clear()
+    begin("run", 0)
+    assert made == [1] and not (tmp_path / "run" / "start_values.npz").exists()
+    assert f"ended before its first checkpoint: the run begins again, with the seeds {seeds}" in caplog.text
+    assert "The initial values are those that an earlier start has made" in caplog.text
+    assert checkpointing.load_run_info(tmp_path / "run")["seeds"] == seeds
+    assert len(killed) == 3 and _train_losses(tmp_path / "run")[:3] == killed
+    assert "3 starts:" in caplog.text and len(goodput.read_attempts(tmp_path / "run")) == 3
+    # Other facts, other values.
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "start_values.npz").write_bytes(b"torn")
+    begin("other", 0)
+    assert made == [1, 1] and "start_values.npz is damaged" in caplog.text
+    other = checkpointing.load_run_info(tmp_path / "other")["seeds"]
+    assert other != seeds and _train_losses(tmp_path / "other") != _train_losses(tmp_path / "run")
+
+
+def test_sigterm_before_the_first_step_is_a_request_to_stop(tmp_path):
+    """While initial values are made, as while a library has the main thread: `limba runs` calls the run stopped."""
+
+    def asks(params, **_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    with pytest.raises(SystemExit) as error:
+        _train(tmp_path / "run", 6, initial_values_fn=asks)
+    assert error.value.code == PREEMPTED_EXIT_CODE
+    assert run_end.read(tmp_path / "run") == {"kind": "stopped", "reason": "on request"}
+    assert run_state.look(tmp_path / "run", "run").state == "stopped"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_an_evaluation_that_a_kill_prevented_is_made_up(tmp_path):

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from limba.workers.preemption import StopRequest
+from limba.workers.preemption import StopBeforeSteps, StopRequest
 
 
 def _in_c_for(seconds: float) -> None:
@@ -38,6 +38,20 @@ def test_a_signal_is_heard_while_the_main_thread_is_elsewhere():
         assert stop.is_due(0)
     assert [kind for kind, _ in heard] == ["interrupt", "rescue"]
     assert all(at < back for _, at in heard) and heard[1][1] - heard[0][1] >= 0.3
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_before_the_steps_a_signal_ends_the_process(caplog):
+    left = []
+    with pytest.raises(SystemExit) as stop, StopBeforeSteps(lambda: left.append(1), grace_seconds=0.2):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30)
+    assert stop.value.code == 75 and not left and "Stopped on request" in caplog.text
+    with pytest.raises(SystemExit), StopBeforeSteps(lambda: left.append(1), grace_seconds=0.2):
+        _send(signal.SIGTERM, 0.1)
+        _in_c_for(1.0)
+        time.sleep(30)
+    assert left, "it is in a library"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 

@@ -50,8 +50,11 @@ def test_the_state_is_that_of_lock_end_and_steps(tmp_path):
         assert run_end.read(run) is None
         raise SystemExit(75)
     assert run_state.look(run, "run").state == "stopped"
-    # A killed process leaves its lock, which nobody holds.
+    # One that is stopped while a library has its thread leaves its lock, too.
     (run / run_lock.FILE_NAME).write_text('{"process": 1}')
+    assert run_state.look(run, "run").state == "stopped"
+    # A killed process leaves its lock, which nobody holds, and no record.
+    (run / run_end.FILE_NAME).unlink()
     assert run_state.look(run, "run").state == "killed"
 
 
