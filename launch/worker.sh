@@ -8,7 +8,8 @@ LIMBA_LOGS=${LIMBA_LOGS:-$REPOSITORY/logs}
 help() {
   cat <<HELP
 usage: bash launch/worker.sh [--detach] RECIPE [limba train options]
-       bash launch/worker.sh --setup | --check [FOLDER] | --status | --logs [LINES] | --attach | --stop [SECONDS] | --kill
+       bash launch/worker.sh --check [FOLDER | RECIPE [limba train options]]
+       bash launch/worker.sh --setup | --status | --logs [LINES] | --attach | --stop [SECONDS] | --kill
 
 Installs what is missing and trains RECIPE, a gin file or the name of one in gin/recipes. Resumes from the newest checkpoint
 of its MODEL_DIR:
@@ -21,6 +22,7 @@ one interrupts. The exit code is that of limba train: 0 TRAIN_STEPS reached, 75 
   --detach           return when the run has started
   --setup            install only, also Python if the machine's is too old
   --check [FOLDER]   print the accelerator that JAX has here, and whether FOLDER (gs://… too) can be written
+  --check RECIPE …   the same without FOLDER, and what limba train would refuse at its start: \`limba train --dry_run\`
   --status           one line per worker of this machine: commit, process, last step, age of its last line
   --logs [LINES]     print the end of the log (100 lines)
   --attach           follow the log; Ctrl-C stops following, not the run
@@ -213,6 +215,15 @@ keep() {
 
 # ------------------------------------------------------- commands ------------------------------------------------------
 
+# find_recipe NAME: the gin file of a name; also found from outside the repository.
+find_recipe() {
+  if [[ ! -f $1 && -f $REPOSITORY/gin/recipes/$1.gin ]]; then
+    echo "gin/recipes/$1.gin"
+  else
+    echo "$1"
+  fi
+}
+
 detach=
 case ${1:-} in
   -h | --help)
@@ -231,7 +242,14 @@ case ${1:-} in
     [[ $LOCK == none ]] || provide_python
     setup_environment "$LOCK"
     export PYTHONPATH=$REPOSITORY${PYTHONPATH:+:$PYTHONPATH}
-    exec "$VENV/bin/python" "$REPOSITORY/launch/check_worker.py" "${@:2}"
+    recipe=$(find_recipe "${2:-}")
+    if [[ -d ${2:-} || $recipe != *.gin ]]; then
+      exec "$VENV/bin/python" "$REPOSITORY/launch/check_worker.py" "${@:2}"
+    fi
+    "$VENV/bin/python" "$REPOSITORY/launch/check_worker.py"
+    limba train --dry_run "--gin_file=$recipe" "${@:3}" >/dev/null # the configuration
+    echo "ok: limba train would start $recipe here"
+    exit 0
     ;;
   --status)
     find_workers
@@ -270,11 +288,9 @@ if [[ $# -lt 1 ]]; then
 fi
 [[ $1 != -* ]] || fail "$1 stands where the recipe belongs; options of limba train come after it. See --help."
 
-recipe=$1
+recipe=$(find_recipe "$1")
 shift
-if [[ ! -f $recipe && -f $REPOSITORY/gin/recipes/$recipe.gin ]]; then
-  recipe=gin/recipes/$recipe.gin # also found from outside the repository
-elif [[ ! -f $recipe && $recipe != *.gin ]]; then
+if [[ ! -f $recipe && $recipe != *.gin ]]; then
   fail "there is no recipe $recipe; gin/recipes has$(cd "$REPOSITORY/gin/recipes" && printf ' %s' *.gin | sed 's/\.gin//g')."
 fi
 

@@ -254,3 +254,22 @@ def test_t5x_is_told_by_its_flags(env, tmp_path):
     result = launching.call("worker.sh", "ro_t5_base", env=env | t5x | place)
     flags = "'--multiprocess_gpu', '--coordinator_address=10.0.0.1:8476', '--process_count=4', '--process_index=3'"
     assert result.returncode == 0 and f"{flags}, '--gin_file=gin/recipes/ro_t5_base.gin'" in result.stdout
+
+
+def test_a_check_of_a_recipe_is_a_dry_run(env, tmp_path):
+    """What limba train would refuse, --check refuses; a folder is a place to write to, as before."""
+    limba, python = tmp_path / "venv/bin/limba", tmp_path / "venv/bin/python"
+    python.unlink()
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')  # with its packages
+    python.chmod(0o755)
+    limba.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/asked\necho "$REFUSES" >&2\n[ -z "$REFUSES" ]\n')
+    well = launching.call("worker.sh", "--check", "quickstart", "--gin.BATCH_SIZE=8", env=env)
+    assert well.returncode == 0, well.stderr
+    asked = "train --dry_run --gin_file=gin/recipes/quickstart.gin --gin.BATCH_SIZE=8\n"
+    assert (tmp_path / "asked").read_text() == asked
+    assert "accelerator=cpu" in well.stdout and "would start gin/recipes/quickstart.gin here" in well.stdout
+    refused = launching.call("worker.sh", "--check", "quickstart", env=env | {"REFUSES": "error: no such batch"})
+    assert refused.returncode == 1 and "error: no such batch" in refused.stderr and "would start" not in refused.stdout
+    (tmp_path / "asked").unlink()
+    folder = launching.call("worker.sh", "--check", str(tmp_path), env=env)
+    assert folder.returncode == 0 and "can be written" in folder.stdout and not (tmp_path / "asked").exists()
