@@ -1,4 +1,4 @@
-"""Checks trials of `program: train` before the first one starts: their gin bindings, and the task of the metric.
+"""Checks trials of `program: train` before the first one starts: as `limba train --dry_run`, and their metric.
 
 python -m limba.commands.sweep.trial_check METRIC FLAGS…   the flags of `limba train`
 
@@ -62,8 +62,44 @@ def check_metric(metric: str, names: Sequence[str]) -> None:
         )
 
 
+def check_name(metric: str, known: Sequence[str]) -> None:
+    """Raises ValueError for a metric of teacher-forced evaluation that is nearly one of the model's.
+
+    Evaluations have more than these, such as figures of the task's own and of n-grams.
+    """
+    if not metric.startswith("training_eval/"):
+        return
+    dataset, _, name = metric.rpartition("/")
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    if nearest and nearest[0] != name:
+        raise ValueError(
+            f"metric is {metric}, and the model's are {', '.join(sorted(known))}. Did you mean {dataset}/{nearest[0]}?"
+        )
+
+
+def _metrics_of_model() -> list[str]:
+    """Those of teacher-forced evaluation, without any numbers; none where only data tell the shapes of a batch."""
+    import jax
+
+    from limba.models import text_metrics
+    from limba.training import configured_trainer
+
+    model, config, partitioner, trainer_cls = (
+        gin_files.value_of(f"train.{name}")
+        for name in ("model", "train_eval_dataset_cfg", "partitioner", "trainer_cls")
+    )
+    try:
+        trainer = configured_trainer.make_trainer(trainer_cls, model, partitioner)
+        batch = configured_trainer.batch_to_compile(trainer, config)
+    except (AttributeError, ValueError):
+        return []
+    with partitioner.activate():
+        metrics = jax.eval_shape(lambda params, batch: model.eval_fn(params, batch)[1], trainer.param_shapes, batch)
+    return [*metrics, "num_target_tokens", "unigram_nats_per_target_token", text_metrics.PER_CHARACTER]
+
+
 def main(argv: Sequence[str]) -> int:
-    """Reads the gin files and bindings as `limba train` does, and checks the metric."""
+    """Makes the checks of `limba train --dry_run`, and checks the metric."""
     from limba import train
     from limba.inference import tasks_door
 
@@ -73,6 +109,7 @@ def main(argv: Sequence[str]) -> int:
     task, module = (gin_files.value_of(f"%{name}") for name in ("MIXTURE_OR_TASK_NAME", "MIXTURE_OR_TASK_MODULE"))
     if isinstance(task, str):
         check_metric(metric, tasks_door.evaluation_names(task, module))
+    check_name(metric, _metrics_of_model())
     return 0
 
 

@@ -230,6 +230,8 @@ def test_a_binding_or_a_task_that_cannot_be_is_found_before_the_first_trial(tmp_
     for name, values, metric, words in (
         ("BATCH_SIZ", [8], f"training_eval/{task}/loss", r"--gin\.BATCH_SIZ overrides .* Did you mean BATCH_SIZE\?"),
         ("BATCH_SIZE", [8], "training_eval/quickstrt/loss", rf"Did you mean training_eval/{task}/loss\?"),
+        ("BATCH_SIZE", [8], f"training_eval/{task}/acuracy", rf"Did you mean training_eval/{task}/accuracy\?"),
+        ("EVAL_PERIOD", [0], f"training_eval/{task}/loss", r"\(EVAL_PERIOD\) is 0"),
     ):
         content = given | {"parameters": {name: {"values": values}}, "metric": {"name": metric, "goal": "minimize"}}
         (tmp_path / "s.yaml").write_text(yaml.safe_dump(content))
