@@ -388,7 +388,10 @@ def main(argv: Sequence[str]) -> int:
         help="a plain line every N steps; else a bar in a terminal, and in a log file a line about every 15 seconds",
     )
     flags = command_line.parse_flags(parser, argv)
-    accelerators.prepare_gpu(os.environ)  # before JAX opens one
+    if flags.dry_run:
+        accelerators.take_no_memory(os.environ)  # perhaps a training has it
+    else:
+        accelerators.prepare_gpu(os.environ)  # before JAX opens one
     if not flags.gin_file:
         parser.error("give at least one gin file, for example gin/recipes/quickstart.gin")
     configured = gin_files.configurable(train, module="limba.train")

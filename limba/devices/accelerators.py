@@ -46,6 +46,11 @@ def prepare_gpu(environ: MutableMapping[str, str]) -> None:
         logger.info("XLA gets %s; the same flag in XLA_FLAGS, with another value, says otherwise.", GPU_FLAG)
 
 
+def take_no_memory(environ: MutableMapping[str, str]) -> None:
+    """Of a GPU, for a command that computes nothing; before JAX opens it."""
+    environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
 def name_kernels(environ: MutableMapping[str, str]) -> None:
     """For a profile on a GPU: each kernel has the name of its operation; before JAX opens the GPU."""
     if glob.glob(_NVIDIA):  # noqa: PTH207, as above

@@ -10,8 +10,8 @@ deep. The states:
 
     running     its process holds run.lock
     finished    it is at its last step
-    failed      an error ended it, which run_end.json has
-    stopped     it was asked to stop, or an action ended it; the same command resumes it
+    failed      an error ended it, which run_end.json has; a start that was refused leaves the state as it was
+    stopped     it was asked to stop (SIGTERM, Ctrl-C), or an action ended it; the same command resumes it
     killed      its process ended without a word: a kill, a crash, the loss of the machine; the same command resumes it
 """
 

@@ -10,7 +10,7 @@ from limba.checkpoints.checkpointing import RestoreCheckpointConfig, SaveCheckpo
 from limba.checkpoints.train_state import TrainState
 from limba.commands.plan.lint import command, lint_training
 from limba.data import contract
-from limba.data.lint_findings import Finding
+from limba.data.lint_findings import Finding, refused
 from limba.files import disk
 from limba.inference import tasks_door
 from limba.network import t5
@@ -303,3 +303,14 @@ def test_a_model_of_another_vocabulary_than_the_task_s(tmp_path, extra_ids, name
     arguments["verify_matching_vocabs_fn"] = tasks_door.verify_matching_vocabs
     model = types.SimpleNamespace(input_vocabulary=other, output_vocabulary=other)
     assert _names(command._check_data(arguments, model, None, None, None)) == names
+
+
+def test_what_the_start_refuses_is_said_once(monkeypatch):
+    def refuses(**arguments):
+        assert arguments == {"model_dir": "here", "checks_only": True}
+        raise ValueError("no such\ncheckpoint")
+
+    monkeypatch.setattr(command, "train", refuses)
+    (found,) = command.start({"model_dir": "here"}, [])
+    assert (found.name, found.severity, found.what) == ("start", "error", "no such checkpoint")
+    assert list(command.start({"model_dir": "here"}, [refused("source", "Task 'x': no such checkpoint")])) == []
