@@ -216,7 +216,8 @@ def train(
     beginning = Beginning(checkpointer, checkpoint_cfg.restore, initializer, init_rng, trainer, batches)
     place = beginning.check(scope)
     find_length = functools.partial(
-        *(training_length.find_length, total_steps, relative_steps, epochs),
+        training_length.find_length,
+        *(total_steps, relative_steps, epochs),
         record=record,
         batch_size=train_dataset_cfg.batch_size,
         count=functools.partial(

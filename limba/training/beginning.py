@@ -120,8 +120,9 @@ class Beginning:
         return path
 
     def _check_position(self, dataset_state: Mapping[str, bytes], checkpoint: str | AnyPath) -> None:
-        if dataset_state and hasattr(self.batches, "check_state"):
-            _explaining_vocabularies(self.batches.check_state, dataset_state, checkpoint)
+        check_it = getattr(self.batches, "check_state", None)  # a stream of a user's own need not have it
+        if dataset_state and check_it is not None:
+            _explaining_vocabularies(check_it, dataset_state, checkpoint)
 
     def _restore_position(self, dataset_state: Mapping[str, bytes], checkpoint: str | AnyPath) -> None:
         assert self.batches is not None

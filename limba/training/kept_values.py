@@ -80,6 +80,8 @@ def _read(file: AnyPath, text: str) -> PyTree | None:
 
 def _write(file: AnyPath, text: str, params: PyTree) -> None:
     flat = traverse_util.flatten_dict(params, sep="/")
+    arrays: dict[str, Any] = {_FACTS: np.array(text)}
+    arrays |= {name: np.asarray(x, np.float32) for name, x in flat.items()}
     content = io.BytesIO()
-    np.savez(content, **{_FACTS: np.array(text)}, **{name: np.asarray(x, np.float32) for name, x in flat.items()})
+    np.savez(content, **arrays)
     storage.write_bytes(file, content.getvalue())

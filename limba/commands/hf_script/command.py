@@ -211,9 +211,7 @@ def _prepare(
             text, counted = _compose(arguments, model, named, devices)
         else:
             return None
-    checks_start = flags.dry_run and not flags.write_gin  # a run looks itself, and another machine has other devices
-    text_of_check = text.replace(str(named / "initial" / "model.gin"), _MODEL_GIN)
-    _check_gin(arguments, work, text_of_check, model, overrides, checks_start)
+    _check_gin(arguments, work, named, text, model, overrides, flags)
     if not flags.write_gin:
         text += given_files.comment(arguments)
     _print_gin(text, named, model, flags)
@@ -287,13 +285,20 @@ def _names(arguments: RunArguments) -> tuple[str | None, str | None, str | None]
 
 
 def _check_gin(
-    arguments: RunArguments, out: Path, text: str, model: Any, overrides: Sequence[str], checks_start: bool
+    arguments: RunArguments,
+    out: Path,
+    named: Path,
+    text: str,
+    model: Any,
+    overrides: Sequence[str],
+    flags: argparse.Namespace,
 ) -> None:
-    """Reads a gin file, whose model is `_MODEL_GIN`, as the commands of the run will. Raises what they would.
+    """Reads a gin file as the commands of the run will, with the model as `_MODEL_GIN`. Raises what they would.
 
-    Args:
-      checks_start: whether the start of the training is checked, too; its initial weights are not written yet.
+    A dry run checks the start of the training, too: a run looks itself, and the file of `--write_gin` is for others'
+    devices.
     """
+    text = text.replace(str(named / "initial" / "model.gin"), _MODEL_GIN)
     masks_spans = model.encoder is None and not arguments.is_finetuning
     commands: list[tuple[str | None, dict[str, Any]]] = [(None, {})] if arguments.do_train else []
     if arguments.do_eval and not arguments.do_train:
@@ -310,7 +315,7 @@ def _check_gin(
             gin_files.parse_gin_flags([f"{folder}/run.gin", *([more] if more else [])], bindings, folder)
             if masks_spans:
                 script_data.check_vocabulary(gin.query_parameter("masked_text.task.vocabulary"))
-            if checks_start and more is None:
+            if more is None and flags.dry_run and not flags.write_gin:
                 _check_start(folder, overrides)
     gin.clear_config()
 

@@ -81,6 +81,7 @@ def _profile(configured: Any, steps: int, folder: Path) -> str:
     from limba.devices import native_logs
     from limba.inference import tasks_door
     from limba.training import configured_trainer, inputs
+    from limba.training.start_checks import Scope
 
     bound = gin.get_bindings(configured, resolve_references=False)
     # Gin builds a reference when it is copied.
@@ -93,7 +94,9 @@ def _profile(configured: Any, steps: int, folder: Path) -> str:
     trainer = configured_trainer.make_trainer(trainer_cls, model, partitioner, rng=jax.random.key(0))
     partitioner.check_batch_size(dataset.batch_size, "batch_size", trainer.num_microbatches)
     with native_logs.filtered():
-        batches = inputs.open_stream(model, dataset, get_dataset, None, partitioner, CheckpointConfig())
+        scope = Scope(checks_only=False)
+        batches = inputs.open_stream(scope, model, dataset, get_dataset, None, partitioner, CheckpointConfig())
+        assert batches is not None  # only checks leave it out
         batch = partitioner.shard_batch(next(batches))
     state = trainer.new_state(jax.random.key(0))
     compiled = trainer.train_step.lower(state, batch).compile()
