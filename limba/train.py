@@ -209,6 +209,7 @@ def train(
         evaluator, predicted = inputs.open_evaluator(
             scope, model, infer_eval_dataset_cfg, inference_evaluator_cls, partitioner, directory.local
         )
+        has_blanks = batches is not None and tasks_door.has_blanks(get_dataset_fn, train_dataset_cfg, batches)
 
     # ------------------------------------------------- beginning ------------------------------------------------------
     save, is_first_process = checkpoint_cfg.save, jax.process_index() == 0
@@ -261,7 +262,9 @@ def train(
         if initial_values_fn is not None:
             facts = {"data": data_facts(), "seeds": seeds}
             change = kept_values.change(initial_values_fn, model, train_dataset_cfg, facts, save and directory.home)
-        state, resumed = beginning.make(prepare, change)
+        if place.checkpoint is None and not checkpointing.checkpoint_steps(directory.home):
+            prepare()  # while the state is made: the batches stay at their beginning
+        state, resumed = beginning.make(change)
         first_step = int(state.step)
         watched = going_back.begin(spikes, directory.local, checkpointer, save, trainer, batches, first_step, resumed)
         if length is None or first_step != place.step:
@@ -298,7 +301,7 @@ def train(
             run_files=run_description.run_files(
                 *(model, train_dataset_cfg, seeds, save),
                 **dataclasses.asdict(length),
-                has_blanks=tasks_door.has_blanks(get_dataset_fn, train_dataset_cfg, batches),
+                has_blanks=has_blanks,
                 machines=run_report.record(trainer),
             ),
             model_dir=directory.home,

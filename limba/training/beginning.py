@@ -83,13 +83,8 @@ class Beginning:
             self._check_position(checkpointing.load_dataset_state(initial), initial)
         return Place(step, initial)
 
-    def make(self, prepare: Callable[[], None], change: Change | None) -> tuple[TrainState, bool]:
-        """The state to begin with, and whether it is from a checkpoint of this run.
-
-        Args:
-          prepare: the first step; called before a state is made from scratch, and the batches stay at their beginning.
-          change: of the parameters that are made from scratch.
-        """
+    def make(self, change: Change | None) -> tuple[TrainState, bool]:
+        """The state to begin with, and whether it is from a checkpoint of this run; `change` is of new parameters."""
         shapes, restore = self.trainer.sharded_state_shapes(), self.restore
         if (own := self.checkpointer.restore_latest(shapes, restore)) is not None:
             state, dataset_state = own
@@ -100,7 +95,6 @@ class Beginning:
             return state, True
         path = self._initial_checkpoint()
         if restore is None or path is None:
-            prepare()
             state = self.initializer.from_scratch(self.init_rng)
             return (state if change is None else self.initializer.changed(state, change)), False
         new_state = functools.partial(self.initializer.new_state, self.init_rng)

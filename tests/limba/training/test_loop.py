@@ -435,8 +435,14 @@ def test_a_start_that_fails_closes_the_writers(tmp_path):
             closed.append(self._file.name)
             super().close()
 
-    with pytest.raises(ValueError, match="INFER_EVAL"):
+    def fails(*_):
+        raise ValueError("no configuration")
+
+    with pytest.raises(ValueError, match="INFER_EVAL"):  # which is found before they are opened
         _train(tmp_path, metric_writers=[Writer], actions={"INFER_EVAL": [_StopAt(1)]})
+    assert closed == [] and list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="no configuration"):
+        _train(tmp_path, metric_writers=[Writer], summarize_config_fn=fails)
     assert closed == [str(tmp_path / "metrics.jsonl")]
 
 
