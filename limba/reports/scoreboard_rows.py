@@ -88,8 +88,8 @@ def _lines_of_eval(run: Path) -> list[dict[str, Any]]:
     ]
 
 
-def _by_task(lines: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    by_task: dict[str, list[dict[str, Any]]] = {}
+def _by_task(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    by_task: dict[str, list[Mapping[str, Any]]] = {}
     for line in lines:
         by_task.setdefault(line["dataset"].removeprefix(_PREFIX), []).append(line)
     return by_task
