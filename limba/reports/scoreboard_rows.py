@@ -49,8 +49,8 @@ def rows_of_run(run: Path, every_step: bool) -> list[Row]:
     """
     name, run = str(run), Path(directories.run_directory(run))
     trained = (run / writers.METRICS_FILE).is_file()
-    lines = writers.read_metrics(run, _PREFIX) if trained else _lines_of_eval(run)
-    evaluations = [line for line in lines if "nats_per_target_token" in line]
+    measured = writers.read_metrics(run, _PREFIX) if trained else _lines_of_eval(run)
+    evaluations: list[Mapping[str, Any]] = [line for line in measured if "nats_per_target_token" in line]
     if not evaluations and (trained or (run / "mean.json").is_file()):
         remedy = "wait for the first, or check EVAL_PERIOD" if trained else f"limba eval {name} makes one"
         raise FileNotFoundError(f"{run} has no evaluation of a loss yet: {remedy}.")
