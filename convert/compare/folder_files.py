@@ -42,7 +42,7 @@ def compare(label: str, model: Model, hints: ModelHints) -> Iterator[Comparison]
         if format_ != model.folder.format:
             yield _of_format(label, model, format_, hints)
     if others := [file for file in stray_weights.named(stray_weights.files_below(folder)) if file not in known]:
-        yield Comparison(f"files that are not read, {label}", None, 0, f"not compared: {shown_list(others)}")
+        yield Comparison(f"files not read, {label}", None, 0, f"not compared: {shown_list(others)}")
 
 
 def compare_generation(a: Model, b: Model) -> Iterator[Comparison]:
@@ -55,7 +55,7 @@ def compare_generation(a: Model, b: Model) -> Iterator[Comparison]:
     if differ:
         yield Comparison("settings of generate", None, 0, f"not compared: {', '.join(map(cut, differ))}")
     else:
-        yield Comparison("settings of generate that differ", 0, 0, f"of {len(of_a)}, in {_GENERATION}")
+        yield Comparison("settings of generate", 0, 0, f"of {len(of_a)}, in {_GENERATION}")
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _lost(label: str, folder: Path, names: list[str]) -> Iterator[Comparison]:
     if listed := read_report(folder).get("files"):
         missing = sorted({*map(str, listed)} - {*names} if isinstance(listed, list) else ["the list of files"])
         note = f"of {len(listed)} that {folder.name} had{': ' if missing else ''}{', '.join(map(cut, missing[:4]))}"
-        yield Comparison(f"files that are missing, {label}", len(missing), 0, note)
+        yield Comparison(f"files missing, {label}", len(missing), 0, note)
 
 
 def _damaged(label: str, folder: Path, names: list[str]) -> Iterator[Comparison]:
@@ -82,7 +82,7 @@ def _damaged(label: str, folder: Path, names: list[str]) -> Iterator[Comparison]
         except (OSError, ValueError) as error:
             problems.append(str(error))
     note = f"of {len(found)} of JSON{': ' if problems else ''}{'; '.join(problems[:2])}"
-    yield Comparison(f"files that are damaged, {label}", len(problems), 0, note)
+    yield Comparison(f"files damaged, {label}", len(problems), 0, note)
 
 
 def _of_format(label: str, model: Model, format_: str, hints: ModelHints) -> Comparison:

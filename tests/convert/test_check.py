@@ -306,5 +306,5 @@ def test_weights_of_further_formats_are_compared_and_others_are_named(
     assert __main__.main(["check", str(folder), str(more)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == (
         "A and B are the same model in what was compared. Not compared: settings of generate (max_length, num_beams); "
-        "files that are not read, B (['onnx/model.onnx', 'tf_model.h5'])."
+        "files not read, B (['onnx/model.onnx', 'tf_model.h5'])."
     )

@@ -45,11 +45,12 @@ def _read(folder: Path, learns_sentinels: bool) -> dict[str, Any]:
         return _read_bytes(folder, config, learns_sentinels)
     files = _Files(folder, config, read_json(folder / "tokenizer.json"))
     if not files.fast and config.get("add_prefix_space", True) is None and _is_t5s(classes):
-        raise ValueError(
-            f"{folder}/tokenizer_config.json: add_prefix_space is null, and there is no tokenizer.json: version 4 of "
-            "transformers puts no space before a text then, and the SentencePiece model does. If the model was trained "
-            "with the space, remove the key; else save the folder with transformers, which writes tokenizer.json: "
-            "AutoTokenizer.from_pretrained(IN).save_pretrained(OUT)."
+        print(
+            f"warning: {folder}/tokenizer_config.json: add_prefix_space is null, and there is no tokenizer.json: the "
+            "fast class of version 4 of transformers puts no space before a text then. The run does, as SentencePiece "
+            "does. If the model was trained without it, save the folder with transformers, which writes "
+            "tokenizer.json: AutoTokenizer.from_pretrained(IN).save_pretrained(OUT).",
+            file=sys.stderr,
         )
     # Version 4 makes the tokenizer of the pieces then, and passes tokenizer.json over.
     has_pieces = (folder / SPIECE).is_file()

@@ -264,7 +264,8 @@ def test_bad_input(plain, new_run, tmp_path, capsys, monkeypatch):
         "to-peft", plain.run, plain.home / "adapter", "--base", plain.home / "base"
     )
     assert "has no adapter_config.json: it is not an adapter" in error("from-peft", plain.home / "base", out)
-    assert "limba convert from-peft FOLDER OUT --base BASE" in error("from-hf", plain.home / "adapter", out)
+    adapter = plain.home / "adapter"
+    assert f"limba convert from-peft {adapter} OUT --base BASE" in error("from-hf", adapter, out)
     # Another adapter of the same shapes, in the same folder, is not taken for the one that is there.
     shutil.copytree(plain.home / "adapter", tmp_path / "adapter")
     given = ["from-peft", tmp_path / "adapter", tmp_path / "run", "--base", plain.home / "base", "--no-check"]

@@ -117,6 +117,7 @@ def new_folders(tmp_path_factory, checks_in_forks):
     assert done.returncode == 0, done.stderr[-3000:]
     for name in NEW:
         conftest.write_tokenizer(home / name / "tokenizer.json", conftest.SPECIAL_TOKENS)
+        (home / name / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     return home
 
 
