@@ -275,17 +275,20 @@ def _read(file: str) -> _Opened:
     import tokenizers  # Configurations name vocabularies that nobody opens.
 
     text = untrusted_files.decode(_read_bytes(file), file)
-    if Path(file).name == FILE and Path(file).is_file():
-        text = beside_tokenizer.applied(Path(file).parent, text)
-    content = untrusted_json.parse_object(text, file)
+    untrusted_json.parse_object(text, file)
     try:
+        if Path(file).name == FILE and Path(file).is_file():
+            text = beside_tokenizer.applied(Path(file).parent, text)
         tokenizer = tokenizers.Tokenizer.from_str(text)
+    except ValueError:
+        raise
     except Exception as error:  # The library raises nothing more exact.
         raise ValueError(
             f"{file} is not a tokenizer.json of the library tokenizers {tokenizers.__version__} "
             f"({untrusted_files.cut(str(error))}). Download it again, or build one with `limba vocab build --kind "
             "wordpiece`; a newer version of the library may know newer files."
         ) from error
+    content = untrusted_json.parse_object(text, file)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     _check_added_tokens(tokenizer, file)

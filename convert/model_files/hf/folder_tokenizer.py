@@ -104,6 +104,8 @@ def _odd_rows(files: _Files) -> str | None:
                 "take the key out, and the end of long texts is cut."
             )
         return None
+    if "model" not in files.fast:  # It is damaged, as its next reader says.
+        return None
     file = files.folder / "tokenizer.json"
     vocabulary = T5TokenizerVocabulary(str(file))
     ends = [] if vocabulary.eos_id is None else [vocabulary.eos_id]
