@@ -44,6 +44,13 @@ def is_checkpoint(path: AnyPath) -> bool:
     return storage.is_dir(path / "state") or classic_format.is_classic(path)
 
 
+def given_directory(path: str | AnyPath) -> AnyPath:
+    """The directory that a path means: the path, or the classic checkpoint whose index file is given, as T5X takes it."""
+    path = storage.as_path(path)
+    is_index = path.name == classic_format.INDEX and storage.is_file(path)
+    return path.parent if is_index else path
+
+
 def run_directory(path: str | AnyPath) -> AnyPath:
     """The directory with the checkpoints of the run at a path: the path itself, or its `run/`.
 
@@ -64,13 +71,14 @@ def has_checkpoint(path: str | AnyPath) -> bool:
 def find_checkpoint(path: str | AnyPath) -> AnyPath:
     """The checkpoint at a path: the path itself, or the newest one of a run's directory or output folder.
 
-    Of an output folder whose model is the best one, as `load_best_model_at_end` asks, it is that.
+    Of an output folder whose model is the best one, as `load_best_model_at_end` asks, it is that. The index file of a
+    classic checkpoint means that checkpoint.
 
     Raises:
       FileNotFoundError: if there is none.
       ValueError: if trainer_state.json of an output folder is damaged.
     """
-    path = storage.as_path(path)
+    path = given_directory(path)
     if is_checkpoint(path):
         return path
     best = _best_step(path) if run_directory(path) != path else None

@@ -21,7 +21,7 @@ from limba.checkpoint_files import (
     saved_tensors,
 )
 from limba.checkpoint_files.assignment_maps import AssignmentMap
-from limba.checkpoint_files.directories import all_checkpoints, find_checkpoint, is_checkpoint
+from limba.checkpoint_files.directories import all_checkpoints, find_checkpoint, given_directory, is_checkpoint
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.checkpoints import initial_values, state_checksums
 from limba.checkpoints.train_state import TrainState
@@ -126,13 +126,13 @@ class RestoreCheckpointConfig:
         """
         found: list[AnyPath] = []
         for path in self.paths:
-            if self.mode == "all" and not is_checkpoint(storage.as_path(path)):
+            is_run = not is_checkpoint(given_directory(path))
+            if self.mode == "all" and is_run:
                 found += all_checkpoints(path)
                 continue
             newest = find_checkpoint(path)
             # A converted model has one checkpoint; choosing one of several would be a guess.
-            is_guess = self.mode == "specific" and not is_checkpoint(storage.as_path(path))
-            if is_guess and len(several := all_checkpoints(path)) > 1:
+            if self.mode == "specific" and is_run and len(several := all_checkpoints(path)) > 1:
                 raise FileNotFoundError(
                     f"{path} is a run's directory with {len(several)} checkpoints; name one of them, such as {newest}, "
                     "or set RestoreCheckpointConfig.mode = 'latest'."

@@ -87,19 +87,33 @@ def explanation(error: BaseException) -> str:
         name = next(filter(None, unknown.groups())).strip("@()").rpartition("/")[2].rpartition(".")[2]
         known = _parameters_of(message) if unknown[2] else _known_names()
         message += "" if name in known else t5x_names.did_you_mean(name, known)
-        if unknown[3]:
+        if unknown[3] and _imports_without_registration(error, unknown[3]):
+            message += " Begin this file with `from __gin__ import dynamic_registration`: gin needs it in each file."
+        elif unknown[3]:
             message += " Import its module in this file, or read this file after one that imports it."
     elif isinstance(error, SyntaxError):
         message = f"cannot read `{cut((error.text or '').strip())}`. {_remedy_of_value(error.text or '')}"
     return message
 
 
-def _imports_t5x(error: BaseException) -> bool:
-    """Whether the file of an error has T5X's modules, which names of its other lines then mean."""
+def _text_of_file(error: BaseException) -> str:
+    """The text of the gin file of an error; "" if there is none."""
     for file, _ in places(error)[:1]:
         with contextlib.suppress(OSError, UnicodeDecodeError):
-            return re.search(r"^(?:from|import) t5x\b", Path(file).read_text(encoding="utf-8"), re.M) is not None
-    return False
+            return Path(file).read_text(encoding="utf-8")
+    return ""
+
+
+def _imports_t5x(error: BaseException) -> bool:
+    """Whether the file of an error has T5X's modules, which names of its other lines then mean."""
+    return re.search(r"^(?:from|import) t5x\b", _text_of_file(error), re.M) is not None
+
+
+def _imports_without_registration(error: BaseException, name: str) -> bool:
+    """Whether the file of an error imports the module of a name, but not gin's registration of what it imports."""
+    text, module = _text_of_file(error), name.strip("@()").rpartition("/")[2].partition(".")[0]
+    imported = re.search(rf"^(?:import|from) (?:.*\W)?{re.escape(module)}\s*(?:#|$)", text, re.M)
+    return imported is not None and not re.search(r"^from __gin__ import dynamic_registration", text, re.M)
 
 
 def as_value(text: str) -> str:

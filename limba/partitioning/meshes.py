@@ -131,6 +131,23 @@ def _multi_slice_mesh(
     )
 
 
+def _devices_of(backend: str | None) -> list[jax.Device]:
+    """The devices of a platform; of JAX's default platform for None.
+
+    Raises:
+      ValueError: if this machine has none of them.
+    """
+    try:
+        return jax.devices(backend)
+    except RuntimeError as error:
+        if backend is None:
+            raise
+        raise ValueError(
+            f"partitioning.PjitPartitioner.backend is {backend!r}, and this machine has no such devices: {error}. For "
+            "the devices of this machine give --gin.partitioning.PjitPartitioner.backend=None."
+        ) from error
+
+
 class PjitPartitioner:
     """A mesh of all devices with the axes `data` and `model`, and the rules of a run.
 
@@ -147,7 +164,8 @@ class PjitPartitioner:
 
     Raises:
       ValueError: if the number of accelerators does not divide by the model axis (for CPU devices it is reduced, with
-        a warning), or for arguments that contradict each other or are not supported.
+        a warning), if this machine has no devices of the backend, or for arguments that contradict each other or are
+        not supported.
     """
 
     def __init__(
@@ -165,7 +183,7 @@ class PjitPartitioner:
             raise ValueError(
                 "PjitPartitioner.params_on_devices = False is not supported; use FSDP rules to save memory."
             )
-        devices = list(devices if devices is not None else jax.devices(backend))
+        devices = list(devices if devices is not None else _devices_of(backend))
         rules = tuple(logical_axis_rules or standard_logical_axis_rules())
         if ici_mesh_shape is None and dcn_mesh_shape is None:
             model_axis = _model_axis(num_partitions, model_parallel_submesh, devices)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from limba.checkpoint_files import directories
+from limba.checkpoints.restore import RestoreCheckpointConfig
 
 
 def test_an_export_is_called_so(tmp_path):
@@ -31,6 +32,22 @@ def test_an_output_folder_of_limba_run_means_its_run(tmp_path):
     for path in (tmp_path / "run", tmp_path / "run/checkpoint_3"):
         assert directories.run_directory(path) == path
     assert not directories.has_checkpoint(tmp_path / "run/checkpoint_3/run")
+
+
+def test_the_index_file_of_a_classic_checkpoint_means_the_checkpoint(tmp_path):
+    """T5X takes both as CHECKPOINT_PATH."""
+    for step in (3, 12):
+        (tmp_path / f"checkpoint_{step}").mkdir()
+        (tmp_path / f"checkpoint_{step}/checkpoint").touch()
+    given = tmp_path / "checkpoint_3/checkpoint"
+    assert directories.find_checkpoint(given) == given.parent
+    for mode in ("specific", "latest", "all"):
+        assert RestoreCheckpointConfig(str(given), mode=mode).checkpoints == [given.parent]
+    with pytest.raises(FileNotFoundError, match="a run's directory with 2 checkpoints"):
+        _ = RestoreCheckpointConfig(str(tmp_path), mode="specific").checkpoints
+    (tmp_path / "other").touch()
+    with pytest.raises(FileNotFoundError, match="it is a file"):
+        directories.find_checkpoint(tmp_path / "other")
 
 
 def test_a_run_with_checkpoints_of_its_own_is_not_left_for_a_folder_in_it(tmp_path):

@@ -78,6 +78,13 @@ def test_what_cannot_be_is_refused(arguments, message):
         meshes.PjitPartitioner(**arguments, devices=jax.devices()[:8])
 
 
+def test_a_backend_that_this_machine_lacks():
+    """T5X's precompile.gin binds "tpu"."""
+    remedy = r"backend is 'tpu', and this machine has no such devices: .*cpu.*PjitPartitioner\.backend=None"
+    with pytest.raises(ValueError, match=remedy):
+        meshes.PjitPartitioner(1, backend="tpu")
+
+
 def test_the_batch_of_the_devices():
     partitioner = small.partitioner(4, 2)  # two data shards
     assert meshes.batch_size_of_devices(8, partitioner) == 16

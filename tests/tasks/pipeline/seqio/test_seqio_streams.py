@@ -199,7 +199,8 @@ def test_use_cached_is_for_tasks_that_can_be_cached(our_task, seqio_task):
         preprocessors=[seqio.CacheDatasetPlaceholder(), *our_task.preprocessors],
         output_features=seqio_task.output_features,
     )
-    with pytest.raises(ValueError, match=r"'test_cacheable' has no offline cache.*USE_CACHED_TASKS=False.*seqio_cache"):
+    remedy = r"'test_cacheable' has no offline cache.*USE_CACHED_TASKS=False.*seqio_cache_tasks.*'seqio\[cache-tasks\]'"
+    with pytest.raises(ValueError, match=remedy):
         task_batches.get_train_batches(dataclasses.replace(cached, mixture_or_task_name="test_cacheable"))
 
 

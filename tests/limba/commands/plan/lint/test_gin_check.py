@@ -97,6 +97,10 @@ HEAD = "from __gin__ import dynamic_registration\nfrom t5x import utils\n"
             "nowhere_imported.T5Config.emb_dim = 8\n",
             "{}:1: No configurable matching 'nowhere_imported.T5Config'. Import its module in this file, or read",
         ),
+        (
+            "import json\nX = @json.dumps\n",
+            "{}:2: No configurable matching reference '@json.dumps'. Begin this file with `from __gin__ import dyn",
+        ),
         ("X = four\n", "{}:1: cannot read `X = four`. Strings need quotes"),
         (
             "X = {inputs: 64}\n",
