@@ -45,7 +45,7 @@ def is_checkpoint(path: AnyPath) -> bool:
 
 
 def given_directory(path: str | AnyPath) -> AnyPath:
-    """The directory that a path means: the path, or the classic checkpoint whose index file is given, as T5X takes it."""
+    """The directory that a path means: the path, or the classic checkpoint whose index file it is, as in T5X."""
     path = storage.as_path(path)
     is_index = path.name == classic_format.INDEX and storage.is_file(path)
     return path.parent if is_index else path

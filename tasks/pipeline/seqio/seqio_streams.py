@@ -251,6 +251,6 @@ def check_cached(task: Any) -> None:
         places = ", ".join(seqio.get_global_cache_dirs()) or "no folder is named"
         raise ValueError(
             f"Task {task.name!r} has no offline cache ({places}), and DatasetConfig.use_cached asks for it. Make its "
-            "examples while training with --gin.USE_CACHED_TASKS=False; or cache it with seqio_cache_tasks, which needs "
-            "`pip install 'seqio[cache-tasks]'`, and name the folder, --seqio_additional_cache_dirs=FOLDER."
+            "examples while training with --gin.USE_CACHED_TASKS=False; or cache it with seqio_cache_tasks "
+            "(it needs `pip install 'seqio[cache-tasks]'`) and name the folder, --seqio_additional_cache_dirs=FOLDER."
         )
