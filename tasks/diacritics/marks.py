@@ -16,7 +16,7 @@ from collections.abc import Mapping
 # Combining marks that stand behind letters of Latin and Greek.
 _MARKS = "\u0300-\u034e\u0350-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20dc\u20e1\ufe20-\ufe2f"
 # Where a sentence ends: its marks, closing quotes and brackets, and white space. Or a line.
-_SENTENCE_ENDS = re.compile(r"""(?<=[.!?…؟۔।॥။។།])["'”’»)\]]*\s+|\s*\n\s*""")
+_SENTENCE_ENDS = re.compile(r"""(?<=[.!?…؟۔।॥။។៕།።፧፨։])["'”’»)\]]*\s+|\s*\n\s*""")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,8 @@ WORDS = range(6, 26)
 _WITHOUT_SPACES = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\uaa60-\uaa7f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
+# White space, and U+200B, which stands between words of Khmer, Thai, Lao and Burmese and is not seen.
+_SPACES = re.compile("([\\s\u200b]+)")
 # ZWNJ and ZWJ, inside of words.
 _JOINERS = dict.fromkeys((0x200C, 0x200D))
 _FEWEST_CHARACTERS, _MOST_CHARACTERS = 20, 200
@@ -29,20 +31,25 @@ def with_blank(text: str) -> tuple[str, str] | None:
     with spaces, sentences of fewer or more words than `WORDS` are passed over.
     """
     for sentence in marks.sentences(text):
-        words = sentence.split(" ")
-        is_printable = sentence.translate(_JOINERS).isprintable()
-        if len(sentence) > _MOST_CHARACTERS or "<extra_id_" in sentence or not is_printable:
+        parts = _SPACES.split(sentence.strip(" \u200b"))
+        words = parts[::2]
+        if len(sentence) > _MOST_CHARACTERS or "<extra_id_" in sentence or not _is_printable(sentence):
             continue
         if len(words) in WORDS:
             middle = range(len(words) // 4, len(words) - max(1, len(words) // 4))
             chosen = max(middle, key=lambda i: len(words[i]) if _is_word(words[i]) else 0)
             if _is_word(words[chosen]):
-                return " ".join([*words[:chosen], BLANK, *words[chosen + 1 :]]), words[chosen]
+                return "".join([*parts[: 2 * chosen], BLANK, *parts[2 * chosen + 1 :]]), words[chosen]
         elif len(words) < WORDS.start and len(sentence) >= _FEWEST_CHARACTERS and _has_no_spaces(sentence):
             for begin in range(len(sentence) // 2, len(sentence) - 2):
                 if (word := sentence[begin : begin + 2]).isalpha() and not _is_mark(sentence[begin + 2]):
                     return f"{sentence[:begin]}{BLANK}{sentence[begin + 2 :]}", word
     return None
+
+
+def _is_printable(text: str) -> bool:
+    """Whether all characters can stand in a line: spaces of all kinds and marks without a shape can, too."""
+    return all(character.isprintable() or unicodedata.category(character) in ("Cf", "Zs") for character in text)
 
 
 def _is_word(text: str) -> bool:
@@ -56,8 +63,8 @@ def _is_mark(character: str) -> bool:
 
 
 def _has_no_spaces(sentence: str) -> bool:
-    """Whether most of a sentence is in a script that puts no spaces between words."""
-    return 2 * len(_WITHOUT_SPACES.findall(sentence)) > len(sentence)
+    """Whether most of a sentence is in a script that puts no spaces between words, and it has no U+200B there."""
+    return "\u200b" not in sentence and 2 * len(_WITHOUT_SPACES.findall(sentence)) > len(sentence)
 
 
 def of_task(name: Any, module: str | None, split: str, count: int) -> list[tuple[str, str]]:

@@ -26,6 +26,18 @@ from tasks.vocabularies import ByteVocabulary
         ("यह है। वह हमारे बड़े विद्यालय में रोज़ पढ़ता है।", (f"वह हमारे बड़े {BLANK} में रोज़ पढ़ता है।", "विद्यालय")),
         ("من فردا به می‌خواهم خانه بروم.", (f"من فردا به {BLANK} خانه بروم.", "می‌خواهم")),
         ("ภาษาไทยเป็นภาษาที่สวยงามมาก และมีคนพูดมาก", (f"ภาษาไทยเป็นภาษาที่สว{BLANK}ามมาก และมีคนพูดมาก", "ยง")),
+        # U+200B and spaces of other kinds stand between words, and stay. Marks without a shape stand in a sentence.
+        (
+            "ប្រើ\u200bប៊ូតុង\u200bនេះ\u200bដើម្បី\u200bបើក\u200bឯកសារ\xa0។",
+            (f"ប្រើ\u200b{BLANK}\u200bនេះ\u200bដើម្បី\u200bបើក\u200bឯកសារ\xa0។", "ប៊ូតុង"),
+        ),
+        ("ប្រើ\u200bប៊ូតុង\u200bនេះ\u200bដើម្បី\u200bបើកឯកសារ", None),
+        ("Le\xa0vieux chat  dort sous\u3000un arbre.", (f"Le\xa0{BLANK} chat  dort sous\u3000un arbre.", "vieux")),
+        ("The \u200eold cat sleeps un\xadder a tree.", (f"The \u200eold cat {BLANK} un\xadder a tree.", "sleeps")),
+        ("The old \x07 cat sleeps under a tree.", None),
+        # Full stops of Amharic, Armenian and Khmer paragraphs.
+        ("ቤት ነው። አዲስ አበባ የኢትዮጵያ ዋና ከተማ ናት።", (f"አዲስ አበባ {BLANK} ዋና ከተማ ናት።", "የኢትዮጵያ")),
+        ("Ոչ։ Այս մեծ կատուն քնում է ծառի տակ։", (f"Այս մեծ {BLANK} քնում է ծառի տակ։", "կատուն")),
         ("Short text.", None),
         ("a_b " * 30, None),
         (f"The old cat {BLANK} under a tree.", None),
