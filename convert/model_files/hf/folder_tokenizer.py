@@ -58,7 +58,11 @@ def _read(folder: Path, learns_sentinels: bool) -> dict[str, Any]:
     if passes_json:
         files = dataclasses.replace(files, fast={})
     if (text := _odd_rows(files)) is not None:
-        tokenizer = hf_tokenizer.from_json(hf_tokenizer.temporary_file(text.encode(), "tokenizer.json"))
+        file = hf_tokenizer.temporary_file(text.encode(), "tokenizer.json")
+        named = {} if _is_t5s(classes) else {"tokenizer_class": next(filter(None, classes))}
+        # `added_sentinels` looks beside the file.
+        file.with_name("tokenizer_config.json").write_text(json_text.dumps(config | named), "utf-8")
+        tokenizer = hf_tokenizer.from_json(file)
     elif has_pieces:
         tokenizer = _of_model(files)
     elif files.fast:
