@@ -16,6 +16,7 @@ from limba.checkpoints import checkpointing
 from limba.commands.hf_script import command
 from limba.reports import writers
 from tasks.pretraining import masked_text
+from tasks.registry import TaskRegistry
 from tasks.vocabularies.sentencepiece_models import sentinel_ids
 from tests.convert import vocabularies
 from tests.limba.gin_config.hf_keys.test_script_keys import EXAMPLE
@@ -54,7 +55,9 @@ def here(tmp_path_factory):
 
 
 def _run(*argv):
+    """As in a process of its own: nothing is bound, and no task is registered."""
     gin.clear_config()
+    TaskRegistry.remove("data")
     assert command.main([str(argument) for argument in argv]) == 0
 
 

@@ -376,7 +376,8 @@ def test_a_file_of_a_script_that_is_not_here(tmp_path, capsys):
     values = {"learning_rate": 1e-4, "benchmark": "glue", "dataset_name": "sst2", "model_name_or_path": "exports/mine"}
     command = trial_command.trial_command(loaded, values, Path("/t"))
     flags = ["--learning_rate=0.0001", "--benchmark=glue", "--dataset_name=sst2", "--model_name_or_path=exports/mine"]
-    assert command == [sys.executable, "-m", "limba", "run", "--output_dir=/t", *flags]
+    run = [sys.executable, "-m", "limba", "run", "fine_tune_t5.py"]  # A name that `limba run` knows.
+    assert command == [*run, "--output_dir=/t", *flags]
 
     # What the command gives beside the parameters stays, except the folder of a run.
     beside = (
@@ -386,13 +387,13 @@ def test_a_file_of_a_script_that_is_not_here(tmp_path, capsys):
     loaded, _ = sweep_file.load(tmp_path / "f.yaml")
     command = trial_command.trial_command(loaded, {"learning_rate": 1e-4}, Path("/t"))
     fixed = ["--do_train", "--train_file=a.csv", "--seed", "3"]
-    assert command == [sys.executable, "-m", "limba", "run", *fixed, "--output_dir=/t", "--learning_rate=0.0001"]
+    assert command == [*run, *fixed, "--output_dir=/t", "--learning_rate=0.0001"]
 
     # Scripts need an output_dir, and each trial has its own.
     loaded, warnings = sweep_file.load(tmp_path / "s.yaml", {"output_dir": "out"})
     assert warnings[1] == "output_dir is ignored because each trial has a folder of its own."
     command = trial_command.trial_command(loaded, {"output_dir": "out", "learning_rate": 1e-4}, Path("/t"))
-    assert command[3:] == ["run", "--output_dir=/t", "--learning_rate=0.0001"]
+    assert command[3:] == ["run", "fine_tune_t5.py", "--output_dir=/t", "--learning_rate=0.0001"]
 
     # Under W&B there is no cap either.
     arguments = [str(tmp_path / "s.yaml"), "--dir", "/sweeps", "--set", "model_name_or_path=exports/mine"]
