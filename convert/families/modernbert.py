@@ -1,5 +1,6 @@
 """ModernBERT (arXiv:2412.13663): pre-LN, rotary positions, gated MLP, layers that look at a window."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -126,14 +127,16 @@ def _settings_of_labels(config: EncoderConfig, head: Head) -> dict[str, Any]:
         "classifier_bias": head.dense_bias,
         "classifier_activation": activation_name(head.activation),
         "classifier_dropout": config.dropout_rate,
-        "classifier_pooling": next(theirs for theirs, ours in _POOLINGS.items() if ours == head.pooling),
     }
 
 
+def _settings_of_rows(config: EncoderConfig, head: Head) -> dict[str, Any]:
+    pooling = next(theirs for theirs, ours in _POOLINGS.items() if ours == head.pooling)
+    return _settings_of_labels(config, head) | {"classifier_pooling": pooling}
+
+
 def _fields_of_labels(content: Mapping[str, Any], config: EncoderConfig) -> dict[str, Any]:
-    refuse_unless(content, {"classifier_pooling": tuple(_POOLINGS)})
     return {
-        "pooling": _POOLINGS[content.get("classifier_pooling") or "cls"],
         # The same keys of config.json: the class of masked language models has the same transform.
         "activation": config.head_activation,
         "use_norm": True,
@@ -141,13 +144,24 @@ def _fields_of_labels(content: Mapping[str, Any], config: EncoderConfig) -> dict
     }
 
 
-def _with_labels(required: Mapping[str, tuple[Any, ...]]) -> HeadClass:
-    return HeadClass(
-        rows=(*_rows_of_transform("classifier_head"), Row("classifier_head/logits", "classifier")),
-        required=lambda config: {**required, "activation": known_activations(), "use_norm": (True,)},
-        settings=_settings_of_labels,
-        fields=_fields_of_labels,
-    )
+def _fields_of_rows(content: Mapping[str, Any], config: EncoderConfig) -> dict[str, Any]:
+    refuse_unless(content, {"classifier_pooling": tuple(_POOLINGS)})
+    return _fields_of_labels(content, config) | {"pooling": _POOLINGS[content.get("classifier_pooling") or "cls"]}
+
+
+# The class that labels words pools nothing, whatever config.json says.
+_OF_WORDS = HeadClass(
+    rows=(*_rows_of_transform("classifier_head"), Row("classifier_head/logits", "classifier")),
+    required=lambda config: {"activation": known_activations(), "use_norm": (True,)},
+    settings=_settings_of_labels,
+    fields=_fields_of_labels,
+)
+_OF_ROWS = dataclasses.replace(
+    _OF_WORDS,
+    required=lambda config: {**_OF_WORDS.required(config), "pooling": ("first", "mean")},
+    settings=_settings_of_rows,
+    fields=_fields_of_rows,
+)
 
 
 FAMILY = EncoderFamily(
@@ -190,8 +204,8 @@ FAMILY = EncoderFamily(
             required=lambda config: {"head_activation": known_activations()},
             settings=_settings_of_masked_lm,
         ),
-        heads.SEQUENCE: _with_labels({"pooling": ("first", "mean")}),
-        heads.TOKENS: _with_labels({}),
+        heads.SEQUENCE: _OF_ROWS,
+        heads.TOKENS: _OF_WORDS,
     },
     settings=_settings,
     fields=_fields,

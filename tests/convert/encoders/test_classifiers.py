@@ -100,6 +100,8 @@ NEW = {
     "tokens": (
         "ModernBertForTokenClassification",
         {"local_attention": 8, "norm_eps": 0.01, "pad_token_id": 0, "classifier_activation": "silu"}
+        # As in ModernBERT-base's file: the class that labels words reads no pooling.
+        | {"classifier_pooling": "mean"}
         | {"cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3},
     ),
 }
