@@ -1,7 +1,7 @@
 """The preprocessor of pre-training tasks: groups of documents become corrupted windows, in one call of NumPy."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -51,6 +51,11 @@ def one_window_each(tokens: np.ndarray, lengths: np.ndarray, length: int) -> tup
     return windows, kept, which
 
 
+def without_blanks(lines: Sequence[bytes]) -> list[bytes]:
+    """Lines, with nothing in place of those that are blank: some vocabularies have tokens of blanks."""
+    return [line if line.decode("utf-8", errors="replace").strip() else b"" for line in lines]
+
+
 @dataclasses.dataclass(frozen=True)
 class Denoise(Step):
     """Makes examples of documents: tokenizes, concatenates, cuts into windows and corrupts these by an objective.
@@ -65,8 +70,8 @@ class Denoise(Step):
         mean less padding.
       mode: text in front of the inputs that tells a model of several objectives which one is meant, such as UL2's
         "[NLU]". Its tokens count as inputs, and windows are that much shorter.
-      line_by_line: each document is a window of its own, and its rest is cut: `line_by_line` of run_mlm.py. Only for
-        objectives that take windows of one token, such as `objectives.MaskedLM`.
+      line_by_line: each document that is not blank is a window of its own, and its rest is cut: `line_by_line` of
+        run_mlm.py. Only for objectives that take windows of one token, such as `objectives.MaskedLM`.
       output_features, sequence_length: set by `tasks.registry.steps.bind`, or by SeqIO.
     """
 
@@ -160,7 +165,7 @@ class Denoise(Step):
         has_inputs = "inputs" in self.lengths(self.output_features, self.sequence_length)
 
         def make_examples(texts, seed):
-            tokens, lengths = encode_batch(vocabulary, texts)
+            tokens, lengths = encode_batch(vocabulary, without_blanks(texts) if self.line_by_line else texts)
             if self.objective.eos_after_documents:
                 tokens, lengths = np.insert(tokens, np.cumsum(lengths), vocabulary.eos_id), lengths + 1
             if self.line_by_line:

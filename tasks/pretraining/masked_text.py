@@ -14,7 +14,7 @@ import numpy as np
 
 from limba.checkpoint_files import run_folder
 from tasks.objectives import Objective
-from tasks.pretraining import pretraining_tasks
+from tasks.pretraining import denoising, pretraining_tasks
 from tasks.sources import corpora
 from tasks.sources.sharded import ShardedSource
 from tasks.vocabularies import (
@@ -159,7 +159,8 @@ def documents_of_examples(
     """
     num_tokens = num_documents = 0
     for batch in source.documents(split):
-        _, lengths = encode_batch(vocabulary, [(document[text_column] or "").encode() for document in batch])
+        texts = [(document[text_column] or "").encode() for document in batch]
+        _, lengths = encode_batch(vocabulary, denoising.without_blanks(texts) if line_by_line else texts)
         if line_by_line:
             lengths, raw_length = np.minimum(lengths, 1), 1
         totals = num_tokens + np.cumsum(lengths)

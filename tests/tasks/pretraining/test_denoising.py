@@ -1,14 +1,17 @@
 import functools
+import json
 
 import numpy as np
 import pytest
+import tokenizers
 
 from limba.data import contract
 from tasks import objectives
 from tasks.pipeline import predictions
-from tasks.pretraining import denoising
+from tasks.pretraining import denoising, masked_text
 from tasks.registry import Feature, rows, steps
-from tasks.vocabularies import ByteVocabulary
+from tasks.sources import corpora
+from tasks.vocabularies import ByteVocabulary, TokenizerVocabulary
 from tasks.vocabularies.vocabulary import encode_batch
 
 
@@ -82,3 +85,25 @@ def test_rows_of_documents(task, lengths):
     again, other = (make(seed).columns for seed in (5, 6))
     np.testing.assert_array_equal(again["inputs"].padded, made["inputs"].padded)
     assert not np.array_equal(other["inputs"].padded, made["inputs"].padded)
+
+
+def test_blank_lines_make_no_rows_though_blanks_have_tokens(tmp_path):
+    """As run_mlm.py leaves them out; the last line has a no-break space alone."""
+    letters = {token: i for i, token in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"ab \n\u00a0"))}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(letters, [], unk_token="[UNK]"))
+    tokenizer.add_special_tokens(list(letters)[:5])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    feature = Feature(TokenizerVocabulary(str(tmp_path / "tokenizer.json")))
+    step = denoising.Denoise(
+        objectives.MaskedLM(),
+        line_by_line=True,
+        output_features={"inputs": feature, "targets": feature},
+        sequence_length={"inputs": 8},
+    )
+    lines = [b"ab", b"", b" ", b"b \n", b"\n \n", "\u00a0".encode()]
+    examples, documents = step.function()(lines, seed=0)
+    assert documents.tolist() == [0, 3] and examples["inputs"][1].tolist() == [4, 5]
+    (tmp_path / "lines.jsonl").write_text("".join(json.dumps({"text": x.decode()}) + "\n" for x in lines))
+    source = corpora.HuggingFaceSource({"train": str(tmp_path / "lines.jsonl")}, ("text",))
+    counted = masked_text.documents_of_examples(source, "train", "text", feature.vocabulary, 6, 9, line_by_line=True)
+    assert counted == (6, 2)
