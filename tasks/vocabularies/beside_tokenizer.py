@@ -18,8 +18,6 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _MASK_WITH_BLANK = ("roberta", "xlm-roberta", "xlmroberta", "camembert", "mpnet")
 # Those whose networks have no token types.
 _WITHOUT_TYPES = (*_MASK_WITH_BLANK, "distilbert", "t5", "mt5", "umt5")
-# Those whose networks have no token types.
-_WITHOUT_TYPES = (*_MASK_WITH_BLANK, "distilbert", "t5", "mt5", "umt5")
 # Where no key says it, version 5 of transformers leaves them the blank of tokenizer.json.
 _GENERAL = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
 
