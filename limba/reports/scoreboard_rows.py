@@ -27,14 +27,14 @@ class Row:
 
     Attributes:
       figures: numbers by column; what is not known is missing.
-      targets: of the evaluation, as far as its numbers tell: their sizes, and the figures of n-grams.
+      targets: of the evaluation, as far as its numbers tell: their sizes, and figures of n-grams; either may be empty.
       run: of n-grams, that they stand beside.
     """
 
     name: str
     task: str
     figures: Mapping[str, float]
-    targets: tuple[Any, ...] = ()
+    targets: tuple[tuple[Any, ...], tuple[Any, ...]] = ((), ())
     run: str = ""
 
 
@@ -50,7 +50,7 @@ def rows_of_run(run: Path, every_step: bool) -> list[Row]:
     name, run = str(run), Path(directories.run_directory(run))
     trained = (run / writers.METRICS_FILE).is_file()
     measured = writers.read_metrics(run, _PREFIX) if trained else _lines_of_eval(run)
-    evaluations: list[Mapping[str, Any]] = [line for line in measured if "nats_per_target_token" in line]
+    evaluations = [line for line in measured if "nats_per_target_token" in line]
     if not evaluations and (trained or (run / "mean.json").is_file()):
         remedy = "wait for the first, or check EVAL_PERIOD" if trained else f"limba eval {name} makes one"
         raise FileNotFoundError(f"{run} has no evaluation of a loss yet: {remedy}.")
@@ -162,9 +162,13 @@ def remarks(rows: Sequence[Row]) -> list[str]:
         said.append("Runs were scored on different files of pairs: accuracies compare within a column alone.")
     for task in dict.fromkeys(row.task for row in runs):
         of_targets: dict[tuple[Any, ...], list[str]] = {}
-        for row in runs:
-            if row.task == task:
-                of_targets.setdefault(row.targets, []).append(row.name)
+        # Evaluations without n-grams compare by their sizes; of an export nothing is known.
+        for row in sorted(
+            (row for row in runs if row.task == task and any(row.targets)), key=lambda x: not x.targets[1]
+        ):
+            sizes, ngrams = row.targets
+            alike = next((x for x in of_targets if x[0] == sizes and not ngrams), row.targets)
+            of_targets.setdefault(alike, []).append(row.name)
         if len(of_targets) > 1:
             groups = "; ".join(
                 f"{', '.join(dict.fromkeys(names))}: {', '.join(sizes) or 'of unknown size'}"

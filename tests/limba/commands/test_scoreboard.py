@@ -108,7 +108,7 @@ def test_averages_stand_beside_their_runs(tmp_path, capsys):
         (str(mean), "t", 2.45),
         (f"{export}, average", "t", 2.4),
     ]
-    scoreboard.main([str(run)])
+    scoreboard.main([str(run), str(mean), str(export)])
     said = capsys.readouterr().out
     assert "targets of" not in said and "compare" not in said and said.count("bigram of") == 1
     (export / "README.md").write_text("# exported\n")

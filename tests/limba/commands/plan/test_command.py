@@ -259,13 +259,11 @@ def test_what_fits_is_compared_by_its_bound():
 
 def test_a_small_model_is_not_split():
     """Each of its steps waits for its kernels, in any layout: an estimate split it over 4 devices."""
-    sizes = {"emb_dim": 128, "num_heads": 4, "head_dim": 32, "mlp_dim": 384, "vocab_size": 4096}
-    sizes |= {"num_encoder_layers": 3, "num_decoder_layers": 3}
-    work = dataclasses.replace(BASE_WORK, sizes={**BASE_WORK.sizes, **sizes}, num_parameters=2_200_000, batch_size=16)
-    state = compiled_step.StateSizes(_training())
+    training = _training(mlp_dim=1024, **small.TWO_LAYERS)  # 2 million parameters
+    work, state = dataclasses.replace(training.work, batch_size=16), compiled_step.StateSizes(training)
     for name in ("v4-32", "v5e-16", "v6e-16", "h100-8"):
         topology = topologies.find(name)
-        ranked = layout_choice.rank(_training(), work, state, topology)
+        ranked = layout_choice.rank(training, work, state, topology)
         best = layout_choice.choose(ranked, topology, None)
         assert best.layout == MeshLayout(topology.num_devices, 1, False, "none", 1), name
         bounds = lambda layout: CompiledCost(Memory(0, 0, GIB), 1e-4 / layout.model)  # noqa: E731
