@@ -6,6 +6,7 @@ is one of the page's own, and if its `Origin`, where it has one, is the page its
 """
 
 import ipaddress
+import re
 import urllib.parse
 from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
 from typing import Any
@@ -15,6 +16,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
+# A name or an address, and a port: all else that a URL may have, such as a user before @, is no host.
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::\d{1,5})?")
 # Of a request: a text for the model, never a file.
 _MOST_BYTES = 1 << 20
 
@@ -57,7 +60,7 @@ class Guard:
         hosts, origins = values.get("host", []), values.get("origin", [])
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
             return f"The host {', '.join(hosts)!r} is not this page's; start it with --allowed_hosts to allow more."
-        if any(urllib.parse.urlsplit(origin).netloc.lower() != hosts[0].lower() for origin in origins):
+        if any(_netloc(origin) != hosts[0].lower() for origin in origins):
             return f"The page answers no other site, and this request is from {', '.join(origins)!r}."
         if scope["type"] == "websocket":
             return None
@@ -70,11 +73,18 @@ class Guard:
         return None
 
     def _is_ours(self, host: str) -> bool:
-        try:
-            name = urllib.parse.urlsplit(f"//{host}").hostname or ""
-        except ValueError:
+        if (found := _HOST.fullmatch(host)) is None:
             return False
+        name = found[1].strip("[]").lower()
         return name in self._hosts or is_loopback(name)
+
+
+def _netloc(origin: str) -> str | None:
+    """The host and port of an origin; None of what is no origin."""
+    try:
+        return urllib.parse.urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def is_loopback(name: str) -> bool:

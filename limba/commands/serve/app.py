@@ -135,7 +135,8 @@ def make_app(service: Service) -> fastapi.FastAPI:
     @app.middleware("http")
     async def guard(request: fastapi.Request, call: Callable[[fastapi.Request], Awaitable[Response]]) -> Response:
         begun = time.monotonic()
-        path = request.url.path if request.url.path in _PATHS else "other"
+        # The path by which the request is routed: older versions of Starlette make request.url of the Host header, too.
+        path = request.scope["path"] if request.scope["path"] in _PATHS else "other"
         status = 500
         try:
             if path in _OPEN or _has_token(request, service.token):
@@ -211,8 +212,9 @@ def _add_refusals(app: fastapi.FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def refuse_path(request: fastapi.Request, error: HTTPException) -> Response:
-        message = f"{request.method} {request.url.path[:100]!r}: {error.detail}. There are {', '.join(_PATHS)}."
-        if request.url.path.startswith("/v1/chat"):
+        path = request.scope["path"]
+        message = f"{request.method} {path[:100]!r}: {error.detail}. There are {', '.join(_PATHS)}."
+        if path.startswith("/v1/chat"):
             message += " These models complete and answer texts; they hold no chats: use /v1/completions."
         return _error(RequestError(error.status_code, message, headers=error.headers))
 

@@ -1,5 +1,6 @@
 """The endpoints, with an engine that answers in capitals."""
 
+import asyncio
 import base64
 import json
 import threading
@@ -195,6 +196,29 @@ def test_a_token():
         counted = client.get("/metrics", headers=right).text
     assert 'limba_requests_total{path="/v1/completions",status="401"} 4.0' in counted
     made.batcher.close()
+
+
+@pytest.mark.parametrize("host", ["localhost", "a/health?", "a/health#", "a/?", "/health"])
+def test_no_host_header_takes_the_place_of_the_token(host):
+    """The path counts by which a request is routed; older versions of Starlette make `request.url` of the header."""
+    made = service(token="s3cret")
+    called = []
+    application = app.make_app(made)
+    scope = {
+        **{"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http"},
+        **{"path": "/v1/models", "raw_path": b"/v1/models", "query_string": b"", "root_path": ""},
+        **{"headers": [(b"host", host.encode())], "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80)},
+    }
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        called.append(message)
+
+    asyncio.run(application(scope, receive, send))
+    made.batcher.close()
+    assert called[0]["status"] == 401
 
 
 class _Held(UpperCase):
