@@ -24,7 +24,7 @@ from tasks.supervised.complete_rows import CompleteTemplate
 from tasks.supervised.instructions import few_shots
 from tasks.supervised.question_formats import Questions
 from tasks.supervised.row_formats import UNKNOWN, Example, Format, Squad, Template
-from tasks.vocabularies import TokenizerVocabulary, normalization
+from tasks.vocabularies import SentencePieceVocabulary, TokenizerVocabulary, normalization
 from tasks.vocabularies.vocabulary import encode_batch, without_tensorflow
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,8 @@ class Supervise(Step):
         """
         found = self._check_labels(features["targets"], (lengths or {}).get("targets"))
         of_rows, first = self._read_first(source, split)
-        return found + of_rows + self._cut_texts(first, split, features, lengths)
+        special = find_special_tokens(self.task, split, first, features)
+        return found + of_rows + special + self._cut_texts(first, split, features, lengths)
 
     def check_examples(self, source: ShardedSource, split: str) -> list[Finding]:
         """What `check_rows` finds without a vocabulary. Raises ValueError as it does."""
@@ -223,6 +224,29 @@ class Supervise(Step):
                 raise ValueError(bad_row(self.task, rows.place(i), error)) from error
             for choice, example in enumerate(self._of_row(examples)):
                 yield i, (number, choice if self.ranks else 0), example
+
+
+def find_special_tokens(
+    task: str, split: str, examples: Sequence[Example], features: Mapping[str, Feature]
+) -> list[Finding]:
+    """The finding that texts have special tokens in them that transformers reads in another way."""
+    vocabulary = without_tensorflow(features["inputs"].vocabulary)
+    if isinstance(vocabulary, SentencePieceVocabulary):
+        ids = (vocabulary.pad_id, vocabulary.eos_id, vocabulary.unk_id)
+        tokens = [vocabulary.tokenizer.id_to_piece(i) for i in ids if i is not None and i >= 0]
+        how = "transformers reads the token there, and a SentencePiece model its letters"
+    elif isinstance(vocabulary, TokenizerVocabulary):
+        tokens = [vocabulary.tokenizer.id_to_token(vocabulary.pad_id)]
+        how = "no word of the model sees it, as behind the end of a text; in transformers all do"
+    else:
+        return []
+    found = [token for token in tokens if any(token in x.inputs or token in x.targets for x in examples)]
+    if not found:
+        return []
+    number = sum(any(token in x.inputs or token in x.targets for token in found) for x in examples)
+    problem = f"{task}: {number:,} of the first {len(examples):,} examples of split {split!r} have "
+    problem += f"{' or '.join(found)} in their text."
+    return [Finding("special_tokens", "warning", problem, how, f"Take {' and '.join(found)} out of the texts: {how}.")]
 
 
 def _check_answers(task: str, split: str, counts: Mapping[str, int]) -> None:

@@ -37,7 +37,8 @@ def main(argv: Sequence[str]) -> None:
         if options[flag] is None:
             del options[flag]
         elif kind not in kinds:
-            parser.error(f"--{flag} is a flag of --kind {' and '.join(kinds)}, and --kind is {kind}; leave it out")
+            given = f"no-{flag}" if options[flag] is False else flag
+            parser.error(f"--{given} is a flag of --kind {' and '.join(kinds)}, and --kind is {kind}; leave it out")
     source = _source(options)
     try:
         out = _train(kind, source, options)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from limba.checkpoint_files import run_folder
 from limba.commands.hf_script import script_data
 from limba.commands.hf_script.script_data import Corpus
 from limba.gin_config.hf_keys import script_names
@@ -82,10 +83,29 @@ def _of_documents(arguments: RunArguments, model: Any) -> dict[str, Any]:
             "most %d.",
             *(length, _LONGEST),
         )
+    _say_other_frame(arguments, model)
     keys: dict[str, Any] = first_column(arguments)
     if (length := _length(arguments, length, model)) != arguments.max_seq_length:
         keys["max_seq_length"] = length
     return keys | _rows_of_samples(dataclasses.replace(arguments, **keys), model.vocabulary)
+
+
+def _say_other_frame(arguments: RunArguments, model: Any) -> None:
+    """Warns where the tokenizer's template is another than that of rows of masked words."""
+    from tasks.pretraining import masked_text
+
+    if model.vocabulary.get("class") != run_folder.TOKENIZERS:
+        return
+    vocabulary: Any = masked_text.open_vocabulary(model.vocabulary)
+    before, behind, _ = vocabulary.frame
+    names = [vocabulary.tokenizer.id_to_token(i) for i in (*before, *behind)]
+    if len(before) != 1 or len(behind) != 1:
+        logger.warning(
+            "Rows of masked words are [CLS] text [SEP]; run_mlm.py would put what the tokenizer's template says: %s.",
+            f"{' '.join(names[: len(before)])} text {' '.join(names[len(before) :])}".strip(),
+        )
+    if arguments.line_by_line and vocabulary.cuts_left:
+        logger.warning("Lines that are too long lose their end; run_mlm.py cuts their beginning (truncation_side).")
 
 
 def _rows_of_samples(arguments: RunArguments, described: Mapping[str, Any]) -> dict[str, int]:

@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 from limba.data import token_rows
-from tasks.vocabularies import T5TokenizerVocabulary, TokenizerVocabulary
+from tasks.registry import Feature
+from tasks.supervised import row_preprocessor
+from tasks.supervised.row_formats import Example
+from tasks.vocabularies import SentencePieceVocabulary, T5TokenizerVocabulary, TokenizerVocabulary
 from tests import house
+from tests.convert import vocabularies
 from tests.tasks.vocabularies import random_tokenizers
 
 _COUNT = 400
@@ -108,3 +112,22 @@ def test_words_that_are_cut_on_the_left_keep_the_rest_of_the_first(tmp_path):
     assert row == token_rows.WordRow([2, 6, 7, 8, 9, 3], [0] * 6, 7, [1, 3, -1, 4], 5)
     (row,) = token_rows.of_words(Words(), [["abc", "d", "", "e"]], 4)
     assert row == token_rows.WordRow([2, 8, 9, 3], [0] * 4, 7, [-1, 1, -1, 2], 3)
+
+
+@pytest.mark.parametrize(("text", "found"), [("a [PAD] b", 1), ("a b", 0), ("a [SEP] b", 0)])
+def test_padding_in_a_text_is_named(tmp_path, text, found):
+    feature = Feature(TokenizerVocabulary(str(_folder(tmp_path, None))))
+    examples = [Example("a", "yes"), Example(text, "no")]
+    findings = row_preprocessor.find_special_tokens("t", "train", examples, {"inputs": feature})
+    assert [finding.name for finding in findings] == ["special_tokens"] * found
+    if found:
+        assert findings[0].what == "t: 1 of the first 2 examples of split 'train' have [PAD] in their text."
+
+
+def test_special_tokens_in_texts_of_sentencepiece_are_named(tmp_path):
+    vocabulary = SentencePieceVocabulary(str(vocabularies.train(tmp_path / "spiece.model")), 100)
+    examples = [Example("a <b>c</s> d", "yes"), Example("a", "<unk> b"), Example("a <s> b", "no")]
+    (finding,) = row_preprocessor.find_special_tokens("t", "train", examples, {"inputs": Feature(vocabulary)})
+    assert "2 of the first 3 examples of split 'train' have </s> or <unk> in their text" in finding.what
+    # As SeqIO reads it: no piece is EOS.
+    assert vocabulary.eos_id not in vocabulary.rows(["a</s>"])[0].ids[:-1]

@@ -205,9 +205,18 @@ def test_no_host_header_takes_the_place_of_the_token(host):
     called = []
     application = app.make_app(made)
     scope = {
-        **{"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http"},
-        **{"path": "/v1/models", "raw_path": b"/v1/models", "query_string": b"", "root_path": ""},
-        **{"headers": [(b"host", host.encode())], "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80)},
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": "/v1/models",
+        "raw_path": b"/v1/models",
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", host.encode())],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
     }
 
     async def receive():
