@@ -126,8 +126,13 @@ def test_padding_in_a_text_is_named(tmp_path, text, found):
 
 def test_special_tokens_in_texts_of_sentencepiece_are_named(tmp_path):
     vocabulary = SentencePieceVocabulary(str(vocabularies.train(tmp_path / "spiece.model")), 100)
-    examples = [Example("a <b>c</s> d", "yes"), Example("a", "<unk> b"), Example("a <s> b", "no")]
+    examples = [
+        Example("a <b>c</s> d", "yes"),
+        Example("a", "<unk> b"),
+        Example("a <s> b", "no"),
+        Example("a", "<unk>"),
+    ]
     (finding,) = row_preprocessor.find_special_tokens("t", "train", examples, {"inputs": Feature(vocabulary)})
-    assert "2 of the first 3 examples of split 'train' have </s> or <unk> in their text" in finding.what
+    assert "2 of the first 4 examples of split 'train' have </s> or <unk> in their text" in finding.what
     # As SeqIO reads it: no piece is EOS.
     assert vocabulary.eos_id not in vocabulary.rows(["a</s>"])[0].ids[:-1]
