@@ -88,6 +88,8 @@ class Encoder:
         beside = tokenizer_settings.of_folder(place) if place.is_dir() else tokenizer_settings.NONE
         new = _open(file, vocab, dataclasses.replace(beside, pad_id=pad_id))
         new.check_kind()
+        if not tokenizer_folder.puts_special_tokens(file):  # The encoder was trained with [CLS] and [SEP].
+            new = dataclasses.replace(new, content={**new.content, "post_processor": None})
         return new
 
     def origins(self, after: Tokens) -> Any:

@@ -79,7 +79,7 @@ class EncoderClassifier(EncoderOnlyModel):
         tokens = batch["encoder_input_tokens"]
         return [tokens, self._token_types(tokens, batch.get("encoder_token_types"))], {}
 
-    def _token_types(self, tokens: Array, given: Array | None) -> Array | None:
+    def _token_types(self, tokens: Array, given: Array | None = None) -> Array | None:
         network = getattr(self.module, "config", None)
         if getattr(network, "num_token_types", 0) < 2:
             return None

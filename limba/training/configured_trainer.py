@@ -22,6 +22,8 @@ from limba.training import inputs
 from limba.training.trainer import BaseTrainer
 
 # Of the features that are not int32.
+# Converters of rows with labels.
+_OF_LABELS = ("EncoderClassificationFeatureConverter", "EncoderRegressionFeatureConverter")
 _DTYPES = {"decoder_target_values": jnp.float32}
 
 logger = logging.getLogger(__name__)
@@ -113,9 +115,12 @@ def batch_to_compile(trainer: BaseTrainer, config: contract.DatasetConfig) -> di
     """
     partitioner = trainer.partitioner
     partitioner.check_batch_size(config.batch_size, "batch_size", trainer.num_microbatches)
+    # The tasks of a tokenizer.json have the feature.
+    has_types = hasattr(type(trainer.model.input_vocabulary), "sep_id")
+    shapes = batch_shapes(config, trainer.model.FEATURE_CONVERTER_CLS, has_types)
     return {
         name: jax.ShapeDtypeStruct(shape, _DTYPES.get(name, jnp.int32), sharding=partitioner.data_sharding)
-        for name, shape in batch_shapes(config, trainer.model.FEATURE_CONVERTER_CLS).items()
+        for name, shape in shapes.items()
     }
 
 
@@ -132,8 +137,12 @@ def next_shapes(
         return None
 
 
-def batch_shapes(config: contract.DatasetConfig, feature_converter: str | type) -> Mapping[str, tuple[int, int]]:
+def batch_shapes(
+    config: contract.DatasetConfig, feature_converter: str | type, has_token_types: bool = False
+) -> Mapping[str, tuple[int, int]]:
     """The features of a batch as SeqIO's converters make them, `[batch, length]`, and a mixture's `[batch, tasks]`.
+
+    Rows with labels have `encoder_token_types` where a tokenizer.json makes them (`has_token_types`).
 
     Raises:
       ValueError: without lengths, or for a converter that is not known here.
@@ -168,6 +177,8 @@ def batch_shapes(config: contract.DatasetConfig, feature_converter: str | type) 
             names.append("decoder_causal_attention")
         case _:
             raise ValueError(f"The shapes of {converter} are not known without data; `limba train` compiles with them.")
+    if has_token_types and converter in _OF_LABELS:
+        names.append("encoder_token_types")
     if config.pack:
         stacks = [side for side in ("encoder", "decoder") if side in sides]
         packed = [f"{side}_{name}" for side in stacks for name in ("segment_ids", "positions")]

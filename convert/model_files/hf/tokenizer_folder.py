@@ -98,6 +98,12 @@ def encode(file: str | Path, text: str) -> list[int]:
     return _open(file).rows([text])[0].ids
 
 
+def puts_special_tokens(file: str | Path) -> bool:
+    """Whether a row of a text has special tokens around it."""
+    before, behind, _ = _open(file).frame
+    return bool(before or behind)
+
+
 def decode(file: str | Path, ids: Sequence[int]) -> str:
     """The text of ids."""
     return _open(file).decode(list(ids))

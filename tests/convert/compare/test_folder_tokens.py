@@ -139,4 +139,4 @@ def test_from_hf_keeps_nothing_of_a_broken_reader(t5s, tmp_path, monkeypatch, ca
     monkeypatch.setattr(masked_text, "open_vocabulary", lambda record: _Prefixed(whole(record), [3]))
     assert __main__.main(["from-hf", str(t5s / "hf"), str(tmp_path / "run")]) == 1
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "nothing was kept: tokens that differ, A: 4" in error and not list(tmp_path.glob("run/checkpoint*"))
+    assert "nothing was kept: tokens that differ, A: 8" in error and not list(tmp_path.glob("run/checkpoint*"))
