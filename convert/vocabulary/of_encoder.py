@@ -86,10 +86,11 @@ class Encoder:
         if self.model.family.first_position(pad_id):  # Positions begin behind it, as config.json has them.
             pad_id = self.model.pad_id
         beside = tokenizer_settings.of_folder(place) if place.is_dir() else tokenizer_settings.NONE
+        if not tokenizer_folder.puts_special_tokens(file):  # The encoder was trained with [CLS] and [SEP].
+            unframed = {**untrusted_json.read_object(Path(file)), "post_processor": None}
+            file = tokenizer_folder.temporary_file(json_text.dumps(unframed, ensure_ascii=False).encode())
         new = _open(file, vocab, dataclasses.replace(beside, pad_id=pad_id))
         new.check_kind()
-        if not tokenizer_folder.puts_special_tokens(file):  # The encoder was trained with [CLS] and [SEP].
-            new = dataclasses.replace(new, content={**new.content, "post_processor": None})
         return new
 
     def origins(self, after: Tokens) -> Any:
