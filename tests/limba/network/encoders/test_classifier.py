@@ -147,6 +147,8 @@ def test_second_texts_have_token_type_1(vocabulary):
     tokens = np.array([[2, 5, 8, 3, 6, 3, 0, 0], [2, 5, 8, 3, 0, 0, 0, 0]], np.int32)
     types = [[0, 0, 0, 0, 1, 1, 0, 0], [0] * 8]
     np.testing.assert_array_equal(model._token_types(tokens), types)
+    given = 1 - np.array(types)  # Those of the tokenizer count.
+    np.testing.assert_array_equal(model._token_types(tokens, given), given)
     assert _model(vocabulary)._token_types(tokens) is None
     params = small.random_params(model)
     logits = model.logits(params, {"encoder_input_tokens": tokens})
@@ -162,9 +164,11 @@ def test_loss_accuracy_and_predictions_count_labels(vocabulary):
     inputs = np.random.default_rng(0).integers(5, 12, (6, 8)).astype(np.int32)
     targets = np.array([[1], [2], [3], [1], [0], [0]], np.int32)  # the last two have no label
     batch = converters.CONVERTERS[model.FEATURE_CONVERTER_CLS]({"inputs": inputs, "targets": targets}, False)
-    shapes = configured_trainer.batch_shapes(
-        DatasetConfig("nobody", {"inputs": 8, "targets": 1}, "train", 6), model.FEATURE_CONVERTER_CLS
-    )
+    config = DatasetConfig("nobody", {"inputs": 8, "targets": 1}, "train", 6)
+    shapes = configured_trainer.batch_shapes(config, model.FEATURE_CONVERTER_CLS)
+    # The rows of a tokenizer.json come with their token types.
+    of_tokenizer = configured_trainer.batch_shapes(config, model.FEATURE_CONVERTER_CLS, has_token_types=True)
+    assert of_tokenizer == {**shapes, "encoder_token_types": (6, 8)}
     assert shapes == {name: x.shape for name, x in batch.items()}
     loss, metrics = small.loss(model, params, batch)
     logits = np.asarray(small.call(model.module, params, inputs), np.float64)[:, 0]
