@@ -111,5 +111,5 @@ def test_a_cut_line_ends_as_a_cut_example_does(tmp_path):
     answerer = answering.Answerer(
         model=model, restore_checkpoint_cfg=restore, partitioner=small.partitioner(1), max_inputs_length=3, batch_size=1
     )
-    ((_, features),) = answerer._batches([answerer._texts.encode("5 6 7 8")], 3)
+    ((_, features),) = answerer._batches([answerer._texts.encode("5 6 7 8", 3)], 3)
     np.testing.assert_array_equal(features["encoder_input_tokens"], [[5, 6, 1]])
