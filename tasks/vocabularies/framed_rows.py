@@ -14,7 +14,7 @@ NO_LENGTH = 2**24
 
 
 def has_template(content: Mapping[str, Any]) -> bool:
-    """Whether a tokenizer.json says which special tokens a row has, were it none."""
+    """Whether a tokenizer.json says which special tokens a row has, also if it has none."""
     return any(step.get("type") in _TEMPLATES for step in processors(content))
 
 
@@ -63,7 +63,7 @@ def make(tokenizer: Any, texts: Sequence[Texts], most: int | None, cutting: Call
 
 def _encode(tokenizer: Any, texts: Sequence[str | tuple[str, ...]]) -> list[Any]:
     several = {i for i, text in enumerate(texts) if not isinstance(text, str) and len(text) > 2}
-    usual = iter(tokenizer.encode_batch([text for i, text in enumerate(texts) if i not in several]))
+    usual = iter(tokenizer.encode_batch_fast([text for i, text in enumerate(texts) if i not in several]))
     return [_of_several(tokenizer, text) if i in several else next(usual) for i, text in enumerate(texts)]
 
 
@@ -88,7 +88,7 @@ def _between(tokenizer: Any) -> list[Any]:
 def frame(tokenizer: Any) -> Frame:
     """The special tokens around a single text."""
     texts = (tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size()))
-    for text in texts:
+    for text in filter(None, texts):  # Ids may have gaps.
         row = tokenizer.encode(text)
         begins = [i for i, is_special in enumerate(row.special_tokens_mask) if not is_special]
         if begins:

@@ -275,10 +275,10 @@ def _read(file: str) -> _Opened:
     import tokenizers  # Configurations name vocabularies that nobody opens.
 
     text = untrusted_files.decode(_read_bytes(file), file)
-    untrusted_json.parse_object(text, file)
     try:
         if Path(file).name == FILE and Path(file).is_file():
             text = beside_tokenizer.applied(Path(file).parent, text)
+        content = untrusted_json.parse_object(text, file)
         tokenizer = tokenizers.Tokenizer.from_str(text)
     except ValueError:
         raise
@@ -288,7 +288,6 @@ def _read(file: str) -> _Opened:
             f"({untrusted_files.cut(str(error))}). Download it again, or build one with `limba vocab build --kind "
             "wordpiece`; a newer version of the library may know newer files."
         ) from error
-    content = untrusted_json.parse_object(text, file)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     _check_added_tokens(tokenizer, file)
