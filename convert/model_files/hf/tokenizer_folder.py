@@ -104,6 +104,12 @@ def puts_special_tokens(file: str | Path) -> bool:
     return bool(before or behind)
 
 
+def highest_type(file: str | Path) -> int:
+    """The highest token type that the template gives the tokens of a pair."""
+    (row,) = _open(file).rows([("a", "b")])
+    return max(row.types, default=0)
+
+
 def decode(file: str | Path, ids: Sequence[int]) -> str:
     """The text of ids."""
     return _open(file).decode(list(ids))
