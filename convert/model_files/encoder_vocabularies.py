@@ -31,8 +31,8 @@ def known(model: Model) -> Mapping[str, Any]:
     types = model.config.num_token_types
     if types > 1 and (highest := tokenizer_folder.highest_type(file)) >= types:
         raise ValueError(
-            f"{file} gives tokens of a pair the type {highest}, and {model.path} has {types} token types: their numbers "
-            "begin with 0. Write a lower type into its template (post_processor), as the model was trained."
+            f"{file} gives tokens of a pair the type {highest}, and {model.path} has {types} token types: their "
+            "numbers begin with 0. Write a lower type into its template (post_processor), as the model was trained."
         )
     pad_id = tokenizer_folder.special_ids(file)["pad"]
     if pad_id != encoder_config.PAD_ID:
