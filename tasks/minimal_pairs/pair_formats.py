@@ -96,19 +96,20 @@ class MaskedWords:
     """
 
     features: ClassVar[tuple[str, ...]] = ("inputs", "targets", "target_positions")
-    special_tokens: ClassVar[tuple[str, ...]] = ("cls", "sep", "mask")
+    special_tokens: ClassVar[tuple[str, ...]] = ("mask",)
     needs_sentinels: ClassVar[bool] = False
 
     def __call__(self, pair: Sentences, ids: VocabularyIds, mode: list[int]) -> tuple[Features, Features]:
         del mode
-        assert ids.cls_id is not None and ids.sep_id is not None and ids.mask_id is not None
+        assert ids.mask_id is not None
+        before, behind = ids.frame
         found = pair.blanks()
         made = []
         for filled in found.fillings:
             masks = [[ids.mask_id] * len(tokens) for tokens in filled]
-            inputs = [ids.cls_id, *_alternate(found.kept, masks), ids.sep_id]
+            inputs = [*before, *_alternate(found.kept, masks), *behind]
             lengths = [len(tokens) for tokens in filled]
-            begins = [1 + sum(map(len, found.kept[: i + 1])) + sum(lengths[:i]) for i in range(len(filled))]
+            begins = [len(before) + sum(map(len, found.kept[: i + 1])) + sum(lengths[:i]) for i in range(len(filled))]
             places = [begin + i for begin, length in zip(begins, lengths, strict=True) for i in range(length)]
             made.append({"inputs": inputs, "targets": _alternate(filled, []), "target_positions": places})
         return made[0], made[1]

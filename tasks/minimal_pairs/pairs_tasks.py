@@ -238,7 +238,8 @@ class ScorePairs(Step):
             sentencepiece_models.check_file(vocabulary)
         ids = sentencepiece_models.ids_of(vocabulary)
         mode = list(vocabulary.encode(self.mode)) if self.mode else []
-        special = {*ids.sentinels(ids.num_sentinels).tolist(), ids.eos_id, ids.cls_id, ids.sep_id, ids.mask_id}
+        around = {ids.eos_id, ids.cls_id, ids.sep_id, ids.mask_id, *ids.frame[0], *ids.frame[1]}
+        special = {*ids.sentinels(ids.num_sentinels).tolist(), *around}
 
         def make(document: Mapping[str, Any], where: str) -> tuple[tuple[str, str, str], tuple[Any, Any]]:
             try:

@@ -36,17 +36,18 @@ class MaskedLM:
         with more pieces than all of them, as a clause of Chinese in byte-level BPE, single tokens are masked.
       pairs: "next_sentence" (BERT), "sentence_order" (ALBERT) or "" for rows of one segment; see
         `sentence_pairs.arrange`.
+      frame: how many special tokens the tokenizer's template puts before and behind a text that stands alone.
     """
 
     main_feature: ClassVar[str] = "inputs"
     eos_after_documents: ClassVar[bool] = False
-    special_tokens: ClassVar[tuple[str, ...]] = ("cls", "sep", "mask")
 
     noise_density: float = 0.15
     mask_rate: float = 0.8
     random_token_rate: float = 0.1
     whole_words: bool = False
     pairs: str = ""
+    frame: tuple[int, int] = (1, 1)
 
     def __post_init__(self):
         if self.pairs not in ("", *sentence_pairs.KINDS):
@@ -61,14 +62,18 @@ class MaskedLM:
             )
 
     @property
+    def special_tokens(self) -> tuple[str, ...]:
+        return ("cls", "sep", "mask") if self.pairs else ("mask",)
+
+    @property
     def name(self) -> str:
         words, pairs = "_words" if self.whole_words else "", f"_{self.pairs}" if self.pairs else ""
         return f"masked_lm_{self.noise_density:g}{words}{pairs}"
 
     @property
     def _num_special(self) -> int:
-        """[CLS], and [SEP] behind each segment."""
-        return 3 if self.pairs else 2
+        """Those of the template; of pairs [CLS], and [SEP] behind each segment."""
+        return 3 if self.pairs else sum(self.frame)
 
     def raw_length(self, length: int) -> int:
         """The row without its special tokens."""
@@ -88,11 +93,19 @@ class MaskedLM:
         """Nothing is to be checked."""
 
     def check_ids(self, ids: VocabularyIds) -> None:
-        """Raises ValueError for whole words with a vocabulary that does not know which pieces continue a word."""
+        """Raises ValueError for whole words with a vocabulary that does not know which pieces continue a word, and for
+        one whose template has another `frame`.
+        """
         if self.whole_words and ids.continues_word is None:
             raise ValueError(
                 "MaskedLM.whole_words needs a vocabulary that knows which pieces continue a word, such as "
                 "vocabularies.TokenizerVocabulary of a WordPiece tokenizer.json."
+            )
+        found = tuple(map(len, ids.frame))
+        if found != tuple(self.frame) and not self.pairs:
+            raise ValueError(
+                f"MaskedLM.frame is {tuple(self.frame)}, and the tokenizer's template puts {found[0]} special tokens "
+                f"before a text and {found[1]} behind it: set objectives.MaskedLM.frame = {found}."
             )
 
     def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: VocabularyIds) -> CorruptedBatch:
@@ -102,11 +115,14 @@ class MaskedLM:
           ValueError: as `check_ids`.
         """
         self.check_ids(ids)
-        assert ids.cls_id is not None and ids.sep_id is not None and ids.mask_id is not None
+        assert ids.mask_id is not None
+        before, behind = ids.frame
         batch, longest = tokens.shape
         rows, border = np.arange(batch), np.full(batch, longest)  # nothing stands behind the border
         others: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         if self.pairs:
+            assert ids.cls_id is not None and ids.sep_id is not None
+            before, behind = (ids.cls_id,), (ids.sep_id,)
             arranged = sentence_pairs.arrange(self.pairs, tokens, lengths, seeds, ids.continues_word)
             tokens, lengths, border, labels = arranged
             for name, values in (("pair_start", border + 2), ("pair_labels", labels)):
@@ -121,20 +137,19 @@ class MaskedLM:
         corrupted = np.where(is_text(tokens, lengths), np.where(chosen, corrupted, tokens), 0)
 
         inputs = np.zeros((batch, longest + self._num_special), np.int32)
-        inputs[:, 0] = ids.cls_id
+        inputs[:, : len(before)] = before
+        np.put_along_axis(inputs, _places(np.arange(longest), border[:, None], len(before)), corrupted, axis=1)
         if self.pairs:
-            np.put_along_axis(inputs, _places(np.arange(longest), border[:, None]), corrupted, axis=1)
             inputs[rows, border + 1] = ids.sep_id
-        else:
-            inputs[:, 1:-1] = corrupted
-        inputs[rows, lengths + self._num_special - 1] = ids.sep_id
+        for i, id_ in enumerate(reversed(behind), start=1):
+            inputs[rows, lengths + self._num_special - i] = id_
 
         rows, columns = np.nonzero(chosen)
         counts = chosen.sum(axis=1)
         within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
         targets, positions = (np.zeros((batch, int(self._num_masked(np.array(longest)))), np.int32) for _ in range(2))
         targets[rows, within] = tokens[rows, columns]
-        positions[rows, within] = _places(columns, border[rows])
+        positions[rows, within] = _places(columns, border[rows], len(before))
         others["target_positions"] = positions, counts
         return CorruptedBatch(inputs, lengths + self._num_special, targets, counts, others)
 
@@ -170,6 +185,6 @@ class MaskedLM:
         return chosen & text
 
 
-def _places(columns: np.ndarray, border: np.ndarray) -> np.ndarray:
+def _places(columns: np.ndarray, border: np.ndarray, num_before: int) -> np.ndarray:
     """Where tokens of the text stand in the row: [CLS] is in front of them, [SEP] between the segments."""
-    return columns + 1 + (columns >= border)
+    return columns + num_before + (columns >= border)

@@ -27,6 +27,7 @@ class VocabularyIds:
       special_ids: ids that are no text.
       continues_word: bool `[vocab_size]`, whether a piece continues the word before it; None if that is not known.
       sentinel_ids: those of `<extra_id_0>`, `<extra_id_1>` …; None for the last ids, which count down.
+      before, behind: the special tokens around a text that stands alone; None for `cls_id` and for `sep_id`.
     """
 
     vocab_size: int
@@ -38,6 +39,15 @@ class VocabularyIds:
     special_ids: tuple[int, ...] = (0,)
     continues_word: np.ndarray | None = dataclasses.field(default=None, compare=False)
     sentinel_ids: Sequence[int] | None = None
+    before: tuple[int, ...] | None = None
+    behind: tuple[int, ...] | None = None
+
+    @property
+    def frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The special tokens before a text that stands alone, and those behind it."""
+        before = self.before if self.cls_id is None or self.before is not None else (self.cls_id,)
+        behind = self.behind if self.sep_id is None or self.behind is not None else (self.sep_id,)
+        return before or (), behind or ()
 
     @property
     def first_sentinel(self) -> int:

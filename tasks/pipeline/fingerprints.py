@@ -18,7 +18,7 @@ from tasks.registry.tasks import is_mixture
 from tasks.vocabularies import SentencePieceVocabulary, T5TokenizerVocabulary, TokenizerVocabulary, without_tensorflow
 
 # Fields that preprocessors got when runs had been saved without them, and their defaults, which change no example.
-LATER_FIELDS = {"line_by_line": False}
+LATER_FIELDS: dict[str, Any] = {"line_by_line": False, "frame": (1, 1)}
 
 
 def of_stream(stream: Stream, seed: int | None, num_readers: int | None) -> dict[str, Any]:

@@ -36,17 +36,21 @@ def split_into_windows(tokens: np.ndarray, length: int) -> tuple[np.ndarray, np.
     return windows.reshape(num_windows, length), lengths
 
 
-def one_window_each(tokens: np.ndarray, lengths: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A window for each text that has a token, cut at `length`: as of `split_into_windows`, and which texts they are.
+def one_window_each(
+    tokens: np.ndarray, lengths: np.ndarray, length: int, cuts_left: bool = False
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A window for each text that has a token, cut to `length`: as of `split_into_windows`, and which texts they are.
 
     Args:
       tokens, lengths: of all texts, one behind the other, and of each.
+      cuts_left: whether a text that is too long loses its beginning, and not its end.
     """
     which = np.flatnonzero(lengths)
     kept = np.minimum(lengths[which], length)
     windows = np.zeros((len(which), length), np.int32)
     is_text = np.arange(length) < kept[:, None]
-    first = (np.cumsum(lengths) - lengths)[which]
+    ends = np.cumsum(lengths)[which]
+    first = ends - (kept if cuts_left else lengths[which])
     windows[is_text] = tokens[(first[:, None] + np.arange(length))[is_text]]
     return windows, kept, which
 
@@ -169,7 +173,8 @@ class Denoise(Step):
             if self.objective.eos_after_documents:
                 tokens, lengths = np.insert(tokens, np.cumsum(lengths), vocabulary.eos_id), lengths + 1
             if self.line_by_line:
-                windows, window_lengths, first_documents = one_window_each(tokens, lengths, raw_length)
+                cuts_left = getattr(vocabulary, "cuts_left", False)
+                windows, window_lengths, first_documents = one_window_each(tokens, lengths, raw_length, cuts_left)
             else:
                 windows, window_lengths = split_into_windows(tokens, raw_length)
                 first_tokens = np.arange(len(windows)) * raw_length

@@ -70,27 +70,21 @@ def sentinel_ids(vocabulary: Vocabulary) -> tuple[int, ...]:
 def ids_of(vocabulary: Any) -> objectives.VocabularyIds:
     """The facts about a vocabulary that objectives need."""
     its_sentinels = sentinel_ids(vocabulary)
-    begin, end = _ends_of_row(vocabulary)
+    is_framed = isinstance(vocabulary, TokenizerVocabulary)
+    before, behind = map(tuple, vocabulary.frame[:2]) if is_framed else (None, None)
     return objectives.VocabularyIds(
         vocabulary.vocab_size,
         len(its_sentinels),
         vocabulary.eos_id,
-        cls_id=begin,
-        sep_id=end,
+        cls_id=vocabulary.bos_id if is_framed else getattr(vocabulary, "cls_id", None),
+        sep_id=vocabulary.eos_id if is_framed else getattr(vocabulary, "sep_id", None),
         mask_id=getattr(vocabulary, "mask_id", None),
         special_ids=getattr(vocabulary, "special_ids", (0,)),
         continues_word=_continues_word(vocabulary),
         sentinel_ids=None if sentinels.counts_down(its_sentinels, vocabulary.vocab_size) else its_sentinels,
+        before=before,
+        behind=behind,
     )
-
-
-def _ends_of_row(vocabulary: Any) -> tuple[int | None, int | None]:
-    """What stands before and behind a text: the tokens of the tokenizer's template, if they are one and one."""
-    if isinstance(vocabulary, TokenizerVocabulary):
-        before, behind, _ = vocabulary.frame
-        if len(before) == len(behind) == 1:
-            return before[0], behind[0]
-    return getattr(vocabulary, "cls_id", None), getattr(vocabulary, "sep_id", None)
 
 
 def _continues_word(vocabulary: Any) -> np.ndarray | None:

@@ -416,11 +416,15 @@ def _compose(arguments: RunArguments, model: Any, out: Path, devices: int) -> tu
         steps = gin_recipe.steps_of_epochs(arguments, examples, devices)
         about = "" if examples.is_exact else "about "
         how_many = f"{arguments.num_train_epochs:g} epochs of {about}{examples.number:,} examples"
-    initial: tuple[Any, ...] = (model.network.dropout_rate, model.has_weights, model.network.vocab_size, model.encoder)
+    initial = (model.network.dropout_rate, model.has_weights, model.network.vocab_size, model.encoder)
+    of_encoder: dict[str, Any] = {}
     if model.encoder is not None and arguments.is_finetuning:
         network = arguments.row_answers.network
-        initial += (encoder_rows.label_names(arguments), model.head_fields(network), model.shared_modules(network))
-    plan = gin_recipe.Plan(corpus, out, examples, devices, steps, how_many, *initial)
+        of_encoder["labels"] = encoder_rows.label_names(arguments)
+        of_encoder |= {"head": model.head_fields(network), "shared_modules": model.shared_modules(network)}
+    elif model.encoder is not None:
+        of_encoder["frame"] = script_data.masked_lm(arguments, model.vocabulary).frame
+    plan = gin_recipe.Plan(corpus, out, examples, devices, steps, how_many, *initial, **of_encoder)
     counted: dict[str, Any] = {
         "rows": gin_recipe.batch_size(arguments, devices),
         "eval_rows": arguments.per_device_eval_batch_size * devices,

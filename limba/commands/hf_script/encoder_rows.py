@@ -83,29 +83,24 @@ def _of_documents(arguments: RunArguments, model: Any) -> dict[str, Any]:
             "most %d.",
             *(length, _LONGEST),
         )
-    _say_other_frame(arguments, model)
+    _say_other_types(arguments, model)
     keys: dict[str, Any] = first_column(arguments)
     if (length := _length(arguments, length, model)) != arguments.max_seq_length:
         keys["max_seq_length"] = length
     return keys | _rows_of_samples(dataclasses.replace(arguments, **keys), model.vocabulary)
 
 
-def _say_other_frame(arguments: RunArguments, model: Any) -> None:
-    """Warns where the tokenizer's template is another than that of rows of masked words."""
+def _say_other_types(arguments: RunArguments, model: Any) -> None:
+    """Warns where the tokenizer's template has token types that rows of masked words have not."""
     from tasks.pretraining import masked_text
 
-    if model.vocabulary.get("class") != run_folder.TOKENIZERS:
+    if arguments.use_nsp or model.vocabulary.get("class") != run_folder.TOKENIZERS:
         return
     vocabulary: Any = masked_text.open_vocabulary(model.vocabulary)
-    before, behind, _ = vocabulary.frame
-    names = [vocabulary.tokenizer.id_to_token(i) for i in (*before, *behind)]
-    if len(before) != 1 or len(behind) != 1:
+    if any(vocabulary.frame.types) and getattr(model.network, "num_token_types", 0) > 1:
         logger.warning(
-            "Rows of masked words are [CLS] text [SEP]; run_mlm.py would put what the tokenizer's template says: %s.",
-            f"{' '.join(names[: len(before)])} text {' '.join(names[len(before) :])}".strip(),
+            "Rows of masked words have the token type 0; run_mlm.py would give them those of the tokenizer's template."
         )
-    if arguments.line_by_line and vocabulary.cuts_left:
-        logger.warning("Lines that are too long lose their end; run_mlm.py cuts their beginning (truncation_side).")
 
 
 def _rows_of_samples(arguments: RunArguments, described: Mapping[str, Any]) -> dict[str, int]:
@@ -114,7 +109,6 @@ def _rows_of_samples(arguments: RunArguments, described: Mapping[str, Any]) -> d
     Args:
       described: the vocabulary of an encoder.
     """
-    from tasks import objectives
     from tasks.pretraining import masked_text
 
     keys = {
@@ -127,7 +121,7 @@ def _rows_of_samples(arguments: RunArguments, described: Mapping[str, Any]) -> d
     corpus = script_data.find(dataclasses.replace(arguments, max_train_samples=None, max_eval_samples=None))
     column, length = arguments.text_column, arguments.inputs_length
     source = masked_text.open_source(corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, column)
-    objective = objectives.MaskedLM(pairs="next_sentence" if arguments.use_nsp else "")
+    objective = script_data.masked_lm(arguments, described)
     found = {}
     for split, key in keys.items():
         masked_text.check(source, split, column)

@@ -30,6 +30,7 @@ class Plan:
       encoder: the network, where it is an encoder and no T5.
       labels, head: those of an encoder with labels, and the fields of its network that the head has.
       shared_modules: of that head, which begin with modules of the initial checkpoint that have other names.
+      frame: of an encoder's documents, that of `objectives.MaskedLM`.
     """
 
     corpus: Corpus
@@ -45,6 +46,7 @@ class Plan:
     labels: Sequence[str] = ()
     head: Mapping[str, Any] | None = None
     shared_modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    frame: tuple[int, int] = (1, 1)
 
 
 def batch_size(arguments: RunArguments, devices: int) -> int:
@@ -155,6 +157,7 @@ def _documents(arguments: RunArguments, plan: Plan) -> list[Statement]:
         noise_density=arguments.mlm_probability,
         whole_words=arguments.whole_word_mask or None,
         pairs="next_sentence" if arguments.use_nsp else None,
+        frame=plan.frame if plan.frame != (1, 1) else None,
     )
     return [
         "# data",

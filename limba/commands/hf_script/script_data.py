@@ -269,7 +269,7 @@ def count_examples(arguments: RunArguments, corpus: Corpus, vocabulary: Any, is_
     opened = masked_text.open_vocabulary(vocabulary)
     objective: objectives.Objective
     if is_encoder:
-        objective = objectives.MaskedLM(arguments.mlm_probability, pairs="next_sentence" if arguments.use_nsp else "")
+        objective = masked_lm(arguments, vocabulary)
     elif arguments.task == "prefix_lm":
         objective = objectives.PrefixLM()
     else:
@@ -290,6 +290,22 @@ def count_examples(arguments: RunArguments, corpus: Corpus, vocabulary: Any, is_
     else:
         number, is_exact = masked_text.count_examples(source, "train", column, opened, objective, length)
     return Counted(number, is_exact, min(BUFFER, number), drops_last=not is_encoder)
+
+
+def masked_lm(arguments: RunArguments, vocabulary: Any) -> Any:
+    """The objective of an encoder's documents, an `objectives.MaskedLM`; rows are framed as its tokenizer frames them.
+
+    Args:
+      vocabulary: as run.json describes it.
+    """
+    from tasks import objectives
+    from tasks.pretraining import masked_text
+    from tasks.vocabularies import sentencepiece_models
+
+    if arguments.use_nsp:
+        return objectives.MaskedLM(arguments.mlm_probability, pairs="next_sentence")
+    before, behind = sentencepiece_models.ids_of(masked_text.open_vocabulary(vocabulary)).frame
+    return objectives.MaskedLM(arguments.mlm_probability, frame=(len(before), len(behind)))
 
 
 def check_vocabulary(reference: Any) -> None:

@@ -9,10 +9,17 @@ from pathlib import Path
 import pytest
 
 from limba.data import token_rows
+from tasks import objectives
+from tasks.pretraining import denoising
 from tasks.registry import Feature
 from tasks.supervised import row_preprocessor
 from tasks.supervised.row_formats import Example
-from tasks.vocabularies import SentencePieceVocabulary, T5TokenizerVocabulary, TokenizerVocabulary
+from tasks.vocabularies import (
+    SentencePieceVocabulary,
+    T5TokenizerVocabulary,
+    TokenizerVocabulary,
+    sentencepiece_models,
+)
 from tests import house
 from tests.convert import vocabularies
 from tests.tasks.vocabularies import random_tokenizers
@@ -37,7 +44,7 @@ def test_rows_of_random_tokenizers_are_those_of_transformers(folder, version):
     script = random_tokenizers.__file__
     offline = {**os.environ, "HF_HUB_OFFLINE": "1", "USE_TORCH": "0", "USE_TF": "0", "TRANSFORMERS_VERBOSITY": "error"}
     subprocess.run([python, script, "read", str(folder)], check=True, env=offline, capture_output=True)
-    num_rows, wrong = 0, []
+    num_rows, num_lines, wrong = 0, 0, []
     for one in sorted(folder.iterdir()):
         given, expected = (json.loads((one / name).read_text()) for name in ("texts.json", "rows.json"))
         (one / "rows.json").unlink()
@@ -48,7 +55,32 @@ def test_rows_of_random_tokenizers_are_those_of_transformers(folder, version):
             num_rows += len(rows)
             if rows != of_transformers:
                 wrong.append((one.name, most))
-    assert (num_rows, wrong) == (_COUNT * 32, [])
+        lines = _lines_before_they_are_masked(vocabulary, given["texts"], given["most"])
+        num_lines += len(lines)
+        wrong += [(one.name, i) for i, ids in lines.items() if ids != expected[1][i][0]]
+    assert (num_rows, wrong) == (_COUNT * 32, []) and num_lines > _COUNT * 4
+
+
+def _lines_before_they_are_masked(vocabulary, texts, most) -> dict[int, list[int]]:
+    """The rows of run_mlm.py's `line_by_line`, of texts that are not blank and have tokens; their masks are undone."""
+    feature = Feature(vocabulary)
+    before, behind = sentencepiece_models.ids_of(vocabulary).frame
+    step = denoising.Denoise(
+        objectives.MaskedLM(frame=(len(before), len(behind))),
+        line_by_line=True,
+        output_features={"inputs": feature, "targets": feature},
+        sequence_length={"inputs": most},
+    )
+    with pytest.MonkeyPatch.context() as patch:  # Padding is 0 where a run trains; here any tokenizer has its own.
+        patch.setattr(TokenizerVocabulary, "pad_id", 0)
+        examples, of_text = step.function()([text.encode() for text in texts], seed=1)
+    lines = {}
+    for i, text in enumerate(of_text.tolist()):
+        count, length = examples["targets"][1][i], examples["inputs"][1][i]
+        row, places = examples["inputs"][0][i, :length].copy(), examples["target_positions"][0][i, :count]
+        row[places] = examples["targets"][0][i, :count]
+        lines[text] = row.tolist()
+    return lines
 
 
 def _folder(tmp_path: Path, template, **settings) -> Path:

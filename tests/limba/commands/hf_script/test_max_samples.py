@@ -109,9 +109,9 @@ def test_labels_are_those_of_the_first_rows(tmp_path):
         assert encoder_rows.found(arguments, MODEL)["labels"] == labels
 
 
-@pytest.mark.parametrize(("most", "documents", "made"), [(5, 13, 5), (50, 60, 23)])
+@pytest.mark.parametrize(("most", "documents", "made"), [(5, 14, 5), (50, 60, 22)])
 def test_samples_of_documents_are_rows_behind_the_grouping_of_texts(tmp_path, most, documents, made, caplog):
-    """run_mlm.py selects of rows of 64 tokens, 62 of them text; a line has 24 bytes, the tokens of this vocabulary."""
+    """run_mlm.py selects of rows of 64 tokens; a line has 24 bytes, the tokens of this vocabulary without [CLS]."""
     for split in ("train", "validation"):
         (tmp_path / f"{split}.txt").write_text("a document of some words\n" * ROWS)
     files = {split: str(tmp_path / f"{split}.txt") for split in ("train", "validation")}
@@ -122,7 +122,7 @@ def test_samples_of_documents_are_rows_behind_the_grouping_of_texts(tmp_path, mo
     arguments = _complete("run_mlm", files, most)
     arguments = _with(arguments, encoder_rows.found(arguments, model))
     assert (arguments.max_seq_length, arguments.max_train_samples) == (64, documents)
-    assert arguments.max_eval_samples == 19  # 7 rows are 434 bytes
+    assert arguments.max_eval_samples == 19  # 7 rows are 448 bytes
     assert f"the first {documents} documents are read, which make {made}" in caplog.text
     counted = script_data.count_examples(arguments, script_data.find(arguments), model.vocabulary, is_encoder=True)
     assert counted.number == made
