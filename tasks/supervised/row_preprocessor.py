@@ -24,7 +24,7 @@ from tasks.supervised.complete_rows import CompleteTemplate
 from tasks.supervised.instructions import few_shots
 from tasks.supervised.question_formats import Questions
 from tasks.supervised.row_formats import UNKNOWN, Example, Format, Squad, Template
-from tasks.vocabularies import SentencePieceVocabulary, TokenizerVocabulary, normalization
+from tasks.vocabularies import SentencePieceVocabulary, T5TokenizerVocabulary, TokenizerVocabulary, normalization
 from tasks.vocabularies.vocabulary import encode_batch, without_tensorflow
 
 logger = logging.getLogger(__name__)
@@ -229,26 +229,19 @@ class Supervise(Step):
 def find_special_tokens(
     task: str, split: str, examples: Sequence[Example], features: Mapping[str, Feature]
 ) -> list[Finding]:
-    """The finding that texts have special tokens in them that transformers reads in another way."""
+    """The finding that texts have the padding token in them."""
     vocabulary = without_tensorflow(features["inputs"].vocabulary)
     if isinstance(vocabulary, SentencePieceVocabulary):
-        ids = (vocabulary.pad_id, vocabulary.eos_id, vocabulary.unk_id)
-        tokens = [vocabulary.tokenizer.id_to_piece(i) for i in ids if i is not None and i >= 0]
-        how = "transformers reads the token there, and a SentencePiece model its letters"
-    elif isinstance(vocabulary, TokenizerVocabulary):
-        tokens = [vocabulary.tokenizer.id_to_token(vocabulary.pad_id)]
-        how = "no word of the model sees it, as behind the end of a text; in transformers all do"
+        token = vocabulary.tokenizer.id_to_piece(vocabulary.pad_id)
+    elif isinstance(vocabulary, TokenizerVocabulary | T5TokenizerVocabulary):
+        token = vocabulary.tokenizer.id_to_token(vocabulary.pad_id)
     else:
         return []
-    # T5's answer where the label is kept secret is no text.
-    texts = [x.inputs if x.targets == UNKNOWN else f"{x.inputs} {x.targets}" for x in examples]
-    found = [token for token in tokens if any(token in text for text in texts)]
-    if not found:
+    if not (number := sum(token in f"{x.inputs} {x.targets}" for x in examples)):
         return []
-    number = sum(any(token in text for token in found) for text in texts)
-    problem = f"{task}: {number:,} of the first {len(examples):,} examples of split {split!r} have "
-    problem += f"{' or '.join(found)} in their text."
-    return [Finding("special_tokens", "warning", problem, how, f"Take {' and '.join(found)} out of the texts: {how}.")]
+    problem = f"{task}: {number:,} of the first {len(examples):,} examples of split {split!r} have {token} in their "
+    how = "no word of the model sees it, as behind the end of a text; in transformers all do"
+    return [Finding("special_tokens", "warning", f"{problem}text.", how, f"Take {token} out of the texts: {how}.")]
 
 
 def _check_answers(task: str, split: str, counts: Mapping[str, int]) -> None:

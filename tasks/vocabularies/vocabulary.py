@@ -7,6 +7,7 @@ import abc
 import functools
 import hashlib
 import itertools
+import re
 import threading
 import zlib
 from collections.abc import Iterable, Sequence
@@ -379,6 +380,20 @@ class SentencePieceVocabulary(Vocabulary):
         strings = [text.decode("utf-8", errors="replace") for text in texts]
         return flatten(self.tokenizer.encode(strings, num_threads=1))
 
+    def rows(self, texts: Sequence[Texts], most: int | None = None) -> list[Row]:
+        """See `Vocabulary.rows`. `</s>`, `<unk>` and `<pad>` in a text are the tokens, as transformers' classes read
+        it; `encode` reads their letters, as SeqIO does.
+        """
+        special = _special_pieces(self._sentencepiece_model_file, self.extra_ids)
+        whole = [token_rows.alone(self, text) for text in texts]
+        found = super().rows(whole, most)
+        for i, text in enumerate(whole):
+            if any(piece in text for piece in special):
+                parts = re.split(f"({'|'.join(map(re.escape, special))})", text)
+                ids = [[special[x]] if x in special else self.encode(x) for x in parts]
+                found[i] = token_rows.framed(self.frame, list(itertools.chain.from_iterable(ids)), most)
+        return found
+
     def encode_words(self, texts: Sequence[Sequence[str]]) -> list[Words]:
         """The pieces of texts whose words are known: those of each word, as no piece of a T5's crosses a blank."""
         return [of_words.joined(self.tokenizer.encode(list(words), num_threads=1), []) for words in texts]
@@ -443,6 +458,15 @@ def _read(file: str, extra_ids: int) -> tuple[Any, bytes]:
     tokenizer = sentencepiece.SentencePieceProcessor()
     tokenizer.load_from_serialized_proto(serialized)
     return tokenizer, serialized
+
+
+@functools.cache
+def _special_pieces(file: str, extra_ids: int) -> dict[str, int]:
+    """The control pieces and the unknown one, with their ids: no text becomes one of them in SentencePiece."""
+    model, _ = _load(file, extra_ids)
+    return {
+        model.id_to_piece(i): i for i in range(model.get_piece_size()) if model.is_control(i) or model.is_unknown(i)
+    }
 
 
 @functools.cache

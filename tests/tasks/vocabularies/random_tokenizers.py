@@ -65,6 +65,19 @@ def write(seed: int, folder: Path) -> None:
     (folder / "texts.json").write_text(json.dumps({"texts": texts, "pairs": pairs, "most": rng.choice((6, 8, 12))}))
 
 
+def write_t5(folder: Path) -> None:
+    """The files beside a spiece.model that has no tokenizer.json beside it, and `texts.json`."""
+    rng = random.Random(0)
+    sentinels = [f"<extra_id_{i}>" for i in range(100)]
+    settings = {"tokenizer_class": "T5Tokenizer", "extra_ids": 100, "additional_special_tokens": sentinels}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text(json.dumps({"model_type": "t5"}))
+    odd = ["</s>", "<unk>", "<pad>", "<s>", "</s></s>", "x</s>y", "  ", "\n"]
+    words = ["casa", "mare", "3.14", "?!", "și"]
+    texts = [rng.choice(("", " ")).join(rng.choices(odd + words, k=rng.choice((1, 3, 8)))) for _ in range(200)]
+    (folder / "texts.json").write_text(json.dumps({"texts": texts, "pairs": [["a", "b"]], "most": 12}))
+
+
 def _text(rng, special):
     parts = [rng.choice([*_WORDS, *special, *_ODD]) for _ in range(rng.choice((0, 1, 3, 8, 20)))]
     return rng.choice(("", " ", "  ")) + rng.choice((" ", "")).join(parts) + rng.choice(("", " ", "\n"))
