@@ -4,6 +4,7 @@ import csv
 import json
 import random
 import re
+import sys
 import textwrap
 from pathlib import Path
 
@@ -88,6 +89,8 @@ def test_the_layer_of_ones_own_trains(home, monkeypatch):
     """The class and the binding of docs/networks.md, in the recipe of README."""
     monkeypatch.chdir(home)
     monkeypatch.syspath_prepend(home)
+    for module in ("my_layers", "my_tasks"):  # Other tests have some with these names.
+        monkeypatch.delitem(sys.modules, module, raising=False)
     layer, task = _blocks("docs/networks", "python")[0], _blocks("README", "python")[0]
     binding, recipe = _blocks("docs/networks", "")[0], _blocks("README", "")[0]
     (home / "my_layers.py").write_text(layer)
