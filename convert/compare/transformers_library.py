@@ -7,6 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+# Version 4 would also import TensorFlow, which it does not need here.
+os.environ.setdefault("USE_TF", "0")
+
 
 def version() -> str | None:
     """Of the installed transformers, `4.57.6`; None where there is none. Imports nothing."""
@@ -17,16 +20,8 @@ def version() -> str | None:
 
 
 def load() -> Any:
-    """Imports transformers. Version 4 would also import TensorFlow, which it does not need here."""
-    before = os.environ.get("USE_TF")
-    os.environ["USE_TF"] = "0"
-    try:
-        return importlib.import_module("transformers")
-    finally:
-        if before is None:
-            del os.environ["USE_TF"]
-        else:
-            os.environ["USE_TF"] = before
+    """Imports transformers."""
+    return importlib.import_module("transformers")
 
 
 def greedy_config(folder: Path, model: Any) -> Any:

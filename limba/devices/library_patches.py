@@ -4,16 +4,22 @@
 - `datasets.load_dataset` accepts `use_auth_token=…`, which `datasets` 3 removed and old task modules pass.
 - `datasets` does not import PyTorch for streams, unless the process has imported it: that would take seconds and
   hundreds of megabytes, only to make streams a subclass for DataLoader. `with_format("torch")` still works.
+- a library that would import PyTorch only for tensors that Limba never gives it is imported as if there were none
+  (`without_torch`).
+- `pandas` does not warn of the types of a column that is read: the error says it.
 - `seqio.SentencePieceVocabulary` reads its file from a bucket that `--buckets` mounts: task modules contain the
   bucket's URL.
 """
 
+import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
 import sys
+import threading
 import types
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from limba.devices import compilation_cache
@@ -28,11 +34,31 @@ def install() -> None:
 
 def when_imported(name: str, act: Callable[[types.ModuleType], Any]) -> None:
     """Calls `act` with a library: now if it is imported, else as soon as it is."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    _insert_finder()
     _waiting.setdefault(name, []).append(act)
     if name in sys.modules:
         act(sys.modules[name])
+
+
+@contextlib.contextmanager
+def without_torch() -> Iterator[None]:
+    """Imports of PyTorch fail in this thread, unless the process has it; other threads import it as ever."""
+    _insert_finder()
+    before = getattr(_of_thread, "hides_torch", False)
+    _of_thread.hides_torch = True
+    try:
+        yield
+    finally:
+        _of_thread.hides_torch = before
+
+
+def _insert_finder() -> None:
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def _patch_pandas(pandas: types.ModuleType) -> None:
+    warnings.simplefilter("ignore", pandas.errors.DtypeWarning)
 
 
 def _patch_datasets(datasets: types.ModuleType) -> None:
@@ -63,12 +89,14 @@ def _open_mounted_vocabularies(seqio: types.ModuleType) -> None:
 _PATCHES: dict[str, Callable[[types.ModuleType], None]] = {
     "datasets": _patch_datasets,
     "jax": compilation_cache.use,
+    "pandas": _patch_pandas,
     "seqio": _open_mounted_vocabularies,
 }
 
 
 # By the name of the library: what waits for its import.
 _waiting: dict[str, list[Callable[[types.ModuleType], Any]]] = {}
+_of_thread = threading.local()
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -77,6 +105,8 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
+        if fullname == "torch" and getattr(_of_thread, "hides_torch", False):
+            raise ModuleNotFoundError("PyTorch is not imported here (limba.devices.library_patches)", name="torch")
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target) if fullname in _waiting else None
         if spec is None or spec.loader is None:
             return None

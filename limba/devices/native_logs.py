@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 
 # TensorFlow's C++ code logs CPU features and missing CUDA before Python's loggers can stop it.
@@ -13,7 +14,13 @@ _START_UP = re.compile(rb"^(WARNING: All log messages before absl::InitializeLog
 
 @contextlib.contextmanager
 def filtered() -> Iterator[None]:
-    """A context that holds back standard error (file descriptor 2), and writes it at its end without those messages."""
+    """A context that holds back standard error (file descriptor 2), and writes it at its end without those messages.
+
+    In another thread than the main one it does nothing: two at once would hold back each other's.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     sys.stderr.flush()
     terminal = os.dup(2)
     with tempfile.TemporaryFile() as held:

@@ -18,6 +18,9 @@ from limba.reports.writers import Scalars
 
 logger = logging.getLogger(__name__)
 
+# Training waits for an answer: its own seven tries take minutes.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+
 _RECORD = "mlflow.json"
 # What MLflow takes in one call, and of one parameter.
 _METRICS_AT_ONCE, _PARAMS_AT_ONCE, _LONGEST_PARAM = 1000, 100, 6000
@@ -47,8 +50,6 @@ class MlflowWriter:
 
     def __init__(self, model_dir: Path, keep_until: int = -1, experiment: str | None = None, name: str | None = None):
         self.check()
-        # Training waits for an answer: its own seven tries take minutes.
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         import mlflow
 
         model_dir.mkdir(parents=True, exist_ok=True)

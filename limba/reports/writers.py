@@ -1,10 +1,10 @@
 """Writers of metrics: TensorBoard and a JSON-lines file."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from limba.devices import library_patches
 from limba.files import storage
 from limba.files.storage import AnyPath
 from limba.reports import json_lines
@@ -66,15 +66,9 @@ def _tensorboardx() -> Any:
 
     The import is in this function because only training needs it.
     """
-    hide_torch = "torch" not in sys.modules
-    if hide_torch:
-        sys.modules["torch"] = None  # type: ignore[assignment]  # makes `import torch` fail
-    try:
+    with library_patches.without_torch():
         import tensorboardX
         import tensorboardX.summary
-    finally:
-        if hide_torch:
-            del sys.modules["torch"]
     return tensorboardX
 
 

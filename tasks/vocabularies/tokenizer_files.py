@@ -36,6 +36,8 @@ _NOT_ABOUT_IDS = ("version", "truncation", "padding", "post_processor", "decoder
 # Far more than any vocabulary has: a damaged id must not decide the size of an array.
 _MOST_IDS = 2**24
 _load_lock = threading.Lock()
+# Readers are threads and processes of their own, as with SentencePiece. Set, it also spares a warning at each fork.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class _TokenizerFile(Vocabulary):
@@ -270,8 +272,6 @@ def _load(file: str) -> _Opened:
 
 @functools.cache
 def _read(file: str) -> _Opened:
-    # Readers are threads and processes of their own, as with SentencePiece. Set, it also spares a warning at each fork.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     import tokenizers  # Configurations name vocabularies that nobody opens.
 
     text = untrusted_files.decode(_read_bytes(file), file)

@@ -1,7 +1,9 @@
 """Reading `tf.data` pipelines: elements as NumPy arrays, errors as ours, and parts that pipelines are made of."""
 
 import contextlib
+import functools
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,15 +53,27 @@ def next_element(iterator: Any) -> dict[str, Any]:
         raise ReadingError(next((found[0] for found in reasons), _FRAME.sub("", lines[0]))) from error
 
 
+_of_thread = threading.local()
+_random_dataset = tf.data.Dataset.random
+
+
+@functools.wraps(_random_dataset)
+def _random(seed: Any = None, *args: Any, **kwargs: Any) -> tf.data.Dataset:
+    added = getattr(_of_thread, "seed", None)
+    return _random_dataset(seed if added is None else added + int(seed), *args, **kwargs)
+
+
+tf.data.Dataset.random = staticmethod(_random)
+
+
 @contextlib.contextmanager
 def random_datasets_from(seed: tf.Tensor) -> Iterator[None]:
-    """Adds a seed to those that SeqIO gives its random data sets, which must be known when a graph is built."""
-    random = tf.data.Dataset.random
-    tf.data.Dataset.random = staticmethod(lambda number: random(seed=seed + int(number)))
+    """Adds a seed to those that SeqIO gives its random data sets in this thread, when it builds a graph."""
+    _of_thread.seed = seed
     try:
         yield
     finally:
-        tf.data.Dataset.random = staticmethod(random)
+        del _of_thread.seed
 
 
 def hash_numbers(numbers: tf.Tensor) -> tf.Tensor:

@@ -4,7 +4,6 @@ import csv as csv_rows
 import io
 import logging
 import multiprocessing
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -38,7 +37,6 @@ def tables(
     import pandas
     from datasets.packaged_modules.csv import csv
 
-    warnings.simplefilter("ignore", pandas.errors.DtypeWarning)  # of a column that is read, the error says it
     config = csv.CsvConfig(**load_args)
     with open_file() as file:
         try:
