@@ -84,10 +84,10 @@ def loopback(monkeypatch, tmp_path, folder):
         monkeypatch.setenv(name, value)
     hub.add(CORPUS, folder / "corpus", private=True)
     hub.add(COLUMNS, folder / "columns", private=True)
-    waits = http_retries.FIRST_WAIT_SECONDS, http_retries.LONGEST_WAIT_SECONDS
+    for name in ("FIRST_WAIT_SECONDS", "LONGEST_WAIT_SECONDS"):
+        monkeypatch.setattr(http_retries, name, getattr(http_retries, name))  # which undoes `hurry`
     hurry()
     yield hub
-    http_retries.FIRST_WAIT_SECONDS, http_retries.LONGEST_WAIT_SECONDS = waits
     hub.close()
 
 
