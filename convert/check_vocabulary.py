@@ -32,6 +32,8 @@ _SPECIAL_IDS = {token: id_ for id_, token in enumerate(hf_tokenizer.SPECIAL_TOKE
 _SENTINELS = (0, 1, 99)
 _NOT_INSTALLED = "transformers is not installed"
 _TRAIN = "Train a new one with `limba vocab build`."
+# Of the characters or tokens of the user's text; emoji and rare signs of a text of its own language are far below it.
+_MOST_UNKNOWN = 0.02
 _SIZE, _SEQIO, _HUGGING_FACE = "ids", "SeqIO", ("HF fast", "HF slow")
 
 
@@ -318,7 +320,7 @@ def table(found: Sequence[Implementation], checked: ModelVocabulary) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints the table and what disagrees; the exit code is 1 if anything does."""
+    """Prints the table and what disagrees; the exit code is 1 if anything does, or too much of a text is unknown."""
     parser = named_flags.Parser(
         prog="limba vocab check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -331,7 +333,11 @@ def main(argv: Sequence[str]) -> int:
     own.add_argument("--data_files", nargs="+", action="extend", metavar="F", help="files, patterns or URLs")
     own.add_argument("--text_column", default="text", help="the column with the text (text)")
     own.add_argument("--max_documents", type=int, default=100_000, metavar="N", help="read no more (100000)")
+    most = f"share of unknown characters or tokens above which the exit code is 1 ({_MOST_UNKNOWN:g}; 1 allows all)"
+    own.add_argument("--max_unknown", type=float, default=_MOST_UNKNOWN, metavar="SHARE", help=most)
     args = parser.parse_args(argv)
+    if not 0 <= args.max_unknown <= 1:
+        parser.error(f"--max_unknown is {args.max_unknown}; it is a share, such as {_MOST_UNKNOWN:g}; 1 allows all")
     for name, least in (("extra_ids", 0), ("embedding_rows", 1), ("max_documents", 1)):
         number = getattr(args, name)
         if number is not None and number < least:
@@ -355,10 +361,18 @@ def main(argv: Sequence[str]) -> int:
     return _report(outcome, unknown)
 
 
-def _measure(vocabulary: Mapping[str, Any], args: argparse.Namespace) -> str:
-    """Prints how much of the user's text is unknown; returns it in words, "" if nothing is."""
+@dataclasses.dataclass(frozen=True)
+class _OfText:
+    """What a vocabulary does not know of the user's text: the amount in words, and the problem if it is too much."""
+
+    amount: str = ""
+    problem: str = ""
+
+
+def _measure(vocabulary: Mapping[str, Any], args: argparse.Namespace) -> _OfText:
+    """Prints how much of the user's text is unknown."""
     if args.data_files is None:
-        return ""
+        return _OfText()
     from tasks.pretraining import masked_text
     from tasks.vocabularies import known_text
 
@@ -367,14 +381,23 @@ def _measure(vocabulary: Mapping[str, Any], args: argparse.Namespace) -> str:
     for line in measure.describe():
         print(line)
     if not measure.unknown_tokens:
-        return ""
-    count, what = measure.unknown_characters, "character"
+        return _OfText()
+    count, what = measure.unknown.number, "character"
     if not count:
         count, what = measure.unknown_tokens, "token"
-    return f"1 {what} of your text is unknown" if count == 1 else f"{count:,} {what}s of your text are unknown"
+    amount = f"1 {what} of your text is unknown" if count == 1 else f"{count:,} {what}s of your text are unknown"
+    share, of = max((measure.unknown.share, "characters"), (measure.unknown_tokens / measure.tokens, "tokens"))
+    if share <= args.max_unknown:
+        return _OfText(amount)
+    return _OfText(
+        amount,
+        f"{share:.1%} of the {of} of your text are unknown, more than --max_unknown {args.max_unknown:g}: the model "
+        "neither reads nor writes them. Take a vocabulary of this text (`limba vocab build --data_files`, with "
+        "--byte_fallback nothing is unknown), or allow it with --max_unknown 1.",
+    )
 
 
-def _report(outcome: Outcome, unknown: str, config: str = "T5Config") -> int:
+def _report(outcome: Outcome, unknown: _OfText, config: str = "T5Config") -> int:
     """Prints the result; the exit code.
 
     Args:
@@ -388,11 +411,13 @@ def _report(outcome: Outcome, unknown: str, config: str = "T5Config") -> int:
         print(f"differs: {note}")
     for reader in outcome.not_compared:
         print(f"not compared: {reader}")
-    if outcome.problems:
+    if unknown.problem:
+        print(f"UNKNOWN: {unknown.problem}")
+    if outcome.problems or unknown.problem:
         return 1
     agree = "what was compared agrees" if outcome.not_compared or outcome.notes else "all agree"
     rows = f"; {config}.vocab_size = {_rows(outcome.size)} has a row for each" if outcome.size else ""
-    warning = f"; but {unknown}, see above" if unknown else ""
+    warning = f"; but {unknown.amount}, see above" if unknown.amount else ""
     print(f"{agree}{rows}{warning}")
     sys.stdout.flush()
     return 0

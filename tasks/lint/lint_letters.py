@@ -43,7 +43,7 @@ def check(task: Any, split: str) -> Iterator[Finding]:
         except (ValueError, OSError, RuntimeError):  # What cannot be read is a finding of the first examples.
             return
         counts = measure.characters.counts
-        if found := _of_its_languages(measure.unknown, counts):
+        if found := _of_its_languages(measure.unknown.found, counts):
             yield Finding(
                 "unknown_letters",
                 "warning",

@@ -2,10 +2,12 @@
 
 import bisect
 import collections
+import dataclasses
+import functools
 import itertools
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -145,6 +147,52 @@ def unknown(encode: Encode, unk_id: int | None, characters: Iterable[str]) -> li
     return [character for character, ids in zip(given, found, strict=True) if unk_id in ids]
 
 
+@dataclasses.dataclass(frozen=True)
+class Unknown:
+    """The characters of a text that a vocabulary does not know.
+
+    Attributes:
+      found: letters, signs and all others that `Characters.counts` counts.
+      others: white space, control characters and those of private use, such as U+0080 of broken UTF-8.
+      characters: those of the text.
+    """
+
+    found: tuple[str, ...]
+    others: tuple[str, ...]
+    characters: Characters
+
+    @functools.cached_property
+    def counts(self) -> dict[str, int]:
+        """How often the text has each of them."""
+        counts, others = self.characters.counts, self.characters.other_counts
+        return {c: counts[c] for c in self.found} | {c: others[c] for c in self.others}
+
+    @property
+    def number(self) -> int:
+        """How often the text has one of them."""
+        return sum(self.counts.values())
+
+    @property
+    def share(self) -> float:
+        """Their share of the text; white space that is known does not count."""
+        known = sum(n for c, n in self.characters.other_counts.items() if not c.isspace() and c not in self.counts)
+        number = sum(self.counts[c] for c in self.others)
+        return self.number / max(sum(self.characters.counts.values()) + known + number, 1)
+
+    def describe(self, are: str, others_are: str) -> Iterator[str]:
+        """A line for either kind that there is, behind what they are called."""
+        if self.found:
+            yield f"{are}: {describe(self.found, self.characters)}"
+        if self.others:
+            yield f"{others_are}: {describe_others(self.others, self.characters)}"
+
+
+def unknown_of(encode: Encode, unk_id: int | None, characters: Characters) -> Unknown:
+    """The characters of a text that a vocabulary does not know; see `unknown`."""
+    found, others = (tuple(unknown(encode, unk_id, x)) for x in (characters.counts, characters.other_counts))
+    return Unknown(found, others, characters)
+
+
 def describe(found: Iterable[str], characters: Characters, most: int = 5) -> str:
     """As "3 characters, 12 of 4,000 (0.003 of all): 'Ю' 8 times, first in 'Югославія'; …", frequent ones first."""
     counts = characters.counts
@@ -169,5 +217,5 @@ def _shown(ordered: Sequence[str], counts: Mapping[str, int], characters: Charac
 
 def say_left_out(encode: Encode, unk_id: int | None, characters: Characters, remedy: str) -> None:
     """Prints which characters of its training text a vocabulary does not know."""
-    if found := unknown(encode, unk_id, characters.counts):
-        print(f"left out: {describe(found, characters)}. --character_coverage 1.0 keeps all. {remedy}", file=sys.stderr)
+    for line in unknown_of(encode, unk_id, characters).describe("left out", "other characters that are left out"):
+        print(f"{line}. --character_coverage 1.0 keeps all. {remedy}", file=sys.stderr)

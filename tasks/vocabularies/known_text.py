@@ -24,8 +24,7 @@ class Measure:
     Attributes:
       texts, tokens, unknown_tokens: how many there are.
       characters: of the texts.
-      unknown: the characters that the vocabulary does not know.
-      unknown_others: of white space, control characters and those of private use, such as U+0080 of broken UTF-8.
+      unknown: of these the ones that the vocabulary does not know.
       changed: characters that the vocabulary reads as others, and these.
     """
 
@@ -33,41 +32,27 @@ class Measure:
     tokens: int
     unknown_tokens: int
     characters: alphabets.Characters
-    unknown: tuple[str, ...]
-    unknown_others: tuple[str, ...]
+    unknown: alphabets.Unknown
     changed: Mapping[str, str]
-
-    @property
-    def unknown_counts(self) -> dict[str, int]:
-        """How often the texts have each character that the vocabulary does not know."""
-        counts, others = self.characters.counts, self.characters.other_counts
-        return {c: counts[c] for c in self.unknown} | {c: others[c] for c in self.unknown_others}
-
-    @property
-    def unknown_characters(self) -> int:
-        """How often the texts have one that the vocabulary does not know."""
-        return sum(self.unknown_counts.values())
 
     def describe(self) -> Iterator[str]:
         """Lines with the unknown tokens, of which one may stand for many characters, and with these characters."""
         share = f"{self.unknown_tokens / max(self.tokens, 1):.3%}"
-        count = self.unknown_characters
+        count = self.unknown.number
         characters = f"{count:,} unknown character{'s' * (count != 1)}" if count else "no unknown characters"
         tokens = f"{self.tokens:,} tokens, {self.unknown_tokens:,} of them unknown ({share})"
         yield f"{self.texts:,} texts have {characters}, and {tokens}"
         if normalized := normalization.describe(self.changed, self.characters.counts):
             yield f"normalized: {normalized}"
-        if self.unknown:
-            yield f"unknown: {alphabets.describe(self.unknown, self.characters)}"
-        if self.unknown_others:
-            yield f"other unknown characters: {alphabets.describe_others(self.unknown_others, self.characters)}"
+        yield from self.unknown.describe("unknown", "other unknown characters")
         if self.unknown_tokens and not count:
             yield "unknown: words as wholes, of known characters"
 
 
 def measure(vocabulary: Any, texts: Iterable[tuple[str, str]]) -> Measure:
     """Tokenizes texts, each with the place where it is."""
-    characters, unk_id = alphabets.Characters(), vocabulary.unk_id
+    read, unk_id = functools.partial(normalization.normalized, vocabulary), vocabulary.unk_id
+    characters = alphabets.Characters(normalization.composed_as(read))
     num_texts = num_tokens = num_unknown = 0
     stream = iter(texts)
     while batch := list(itertools.islice(stream, _BATCH)):
@@ -77,12 +62,9 @@ def measure(vocabulary: Any, texts: Iterable[tuple[str, str]]) -> Measure:
         for text, place in batch:
             characters.add(text, place)
     encode = lambda texts: [vocabulary.encode(text) for text in texts]  # noqa: E731
-    found, others = (
-        tuple(alphabets.unknown(encode, unk_id, counts)) if num_unknown else ()
-        for counts in (characters.counts, characters.other_counts)
-    )
-    changed = normalization.changed(functools.partial(normalization.normalized, vocabulary), characters.counts)
-    return Measure(num_texts, num_tokens, num_unknown, characters, found, others, changed)
+    unknown = alphabets.unknown_of(encode, unk_id if num_unknown else None, characters)
+    changed = normalization.changed(read, characters.counts)
+    return Measure(num_texts, num_tokens, num_unknown, characters, unknown, changed)
 
 
 def describe_inputs(vocabulary: Any, texts: Sequence[str]) -> str:
@@ -96,7 +78,7 @@ def describe_inputs(vocabulary: Any, texts: Sequence[str]) -> str:
     if not concerned:
         return ""
     found = measure(vocabulary, ((text, "") for text in concerned))
-    counts = found.unknown_counts
+    counts = found.unknown.counts
     ordered = sorted(counts, key=lambda c: (-counts[c], c))
     shown = ", ".join(f"{c!r} {counts[c]:,} time{'s' * (counts[c] != 1)}" for c in ordered[:_MOST_SHOWN])
     more = " …" if len(ordered) > _MOST_SHOWN else ""

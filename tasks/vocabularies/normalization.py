@@ -1,6 +1,7 @@
 """The text in which a vocabulary looks for its pieces: SentencePiece's `normalize`, a tokenizer.json's normalizer."""
 
 import contextlib
+import functools
 import pathlib
 import tempfile
 import unicodedata
@@ -44,6 +45,18 @@ def by_sentencepiece(model: Any, text: str) -> str:
 
 def _without_marks(text: str) -> str:
     return text.replace(_SPACE, " ").strip(" ")
+
+
+def composed_as(read: Callable[[str], str]) -> Callable[[str], str]:
+    """Unicode's form NFC, if that is what a vocabulary reads letters with accents apart in, or else the text itself.
+
+    Characters are counted in this form: the first reads no accent that stands apart, the second no composed letter.
+
+    Args:
+      read: the text as the vocabulary reads it.
+    """
+    composes = read("e\u0301") == "\u00e9"
+    return functools.partial(unicodedata.normalize, "NFC") if composes else NORMALIZATIONS["none"]
 
 
 def check(name: str) -> None:

@@ -17,7 +17,7 @@ from limba.data import sentinels
 from limba.files import written_files
 from tasks import objectives
 from tasks.sources import corpora
-from tasks.vocabularies import alphabets, training_text
+from tasks.vocabularies import alphabets, training_text, word_breaks
 from tasks.vocabularies import normalization as normalizations
 from tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
 from tasks.vocabularies.vocabulary import (
@@ -237,8 +237,8 @@ def train_vocabulary(
     _check_symbols(user_symbols)
     text = training_text.TrainingText(source, split, text_column, num_sentences, max_documents, sample_seed)
     out = training_text.choose_file(out, "spiece.model", overwrite)
-    characters = alphabets.Characters(normalizations.NORMALIZATIONS[normalization])
-    before = alphabets.Characters(normalizations.NORMALIZATIONS["none"])
+    read = normalizations.NORMALIZATIONS[normalization]
+    characters, before = alphabets.Characters(read), alphabets.Characters(normalizations.composed_as(read))
     lines = text.lines(characters, before)
     print(f"training SentencePiece on {len(lines):,} lines", file=sys.stderr)
     letters: dict[str, Any] = {"character_coverage": character_coverage}
@@ -260,7 +260,10 @@ def train_vocabulary(
         temporary.write_bytes(model)
     opened = sentencepiece.SentencePieceProcessor(model_proto=model)
     _say_normalized(opened, before)
-    alphabets.say_left_out(opened.encode, opened.unk_id(), characters, "--byte_fallback spells them as bytes.")
+    alphabets.say_left_out(opened.encode, opened.unk_id(), before, "--byte_fallback spells them as bytes.")
+    if normalization == "none":
+        remedy = "--normalization nfkc reads a blank in its place."
+        word_breaks.say_kept(lambda texts: opened.encode(list(texts), out_type=str), lines, remedy)
     return out
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from limba.files import json_text, local_paths, storage
-from tasks.vocabularies import alphabets, normalization, tokenizer_files, training_text
+from tasks.vocabularies import alphabets, normalization, tokenizer_files, training_text, word_breaks
 
 # In the order of their ids, from 0.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -66,15 +66,17 @@ def train_wordpiece(
     training_text.check_coverage(character_coverage)
     file = _choose_file(out, overwrite)
     normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=not keep_accents)
-    characters, before = alphabets.Characters(normalizer.normalize_str), alphabets.Characters()
+    read = normalizer.normalize_str
+    characters, before = alphabets.Characters(read), alphabets.Characters(normalization.composed_as(read))
     lines = text.lines(characters, before)
     print(f"training WordPiece on {len(lines):,} lines", file=sys.stderr)
     alphabet = alphabets.alphabet(characters.counts, character_coverage)
     if not (keep_accents or drop_vowel_signs):
-        _check_marks(before, normalizer.normalize_str)
+        _check_marks(before, read)
     # Of what was asked for a trace is said too: й and ї are no accented и and і.
     about, trace = (_OF_BERT, normalization.TRACE) if keep_accents else (_WITHOUT_ACCENTS, 0)
-    _say_normalized(before, normalizer.normalize_str, about, trace)
+    _say_normalized(before, read, about, trace)
+    word_breaks.say_dropped(before, read)
 
     def train(size: int, first_tokens: Sequence[str]) -> dict[str, int]:
         tokenizer = _wordpiece({}, normalizer)
@@ -107,7 +109,7 @@ def train_wordpiece(
 
     written = _write(tokenizer, file, ["input_ids", "token_type_ids", "attention_mask"])
     remedy = "A word with one is [UNK]; --kind bpe spells every text as bytes."
-    alphabets.say_left_out(encode, vocab["[UNK]"], characters, remedy)
+    alphabets.say_left_out(encode, vocab["[UNK]"], before, remedy)
     return written
 
 
@@ -167,6 +169,12 @@ def train_bpe(
     tokenizer.train_from_iterator(lines, trainer, length=len(lines))
     _check_trained(tokenizer.get_vocab(), vocab_size, text.split)
     tokenizer.decoder = decoders.ByteLevel()
+
+    def pieces(texts: Sequence[str]) -> list[list[str]]:
+        found = zip(texts, tokenizer.encode_batch(list(texts), add_special_tokens=False), strict=True)
+        return [[line[begin:end] for begin, end in encoded.offsets] for line, encoded in found]
+
+    word_breaks.say_kept(pieces, lines, "Put blanks in its place, or take --kind sentencepiece, which reads a blank.")
     return _write(tokenizer, file, ["input_ids", "attention_mask"])
 
 

@@ -69,16 +69,27 @@ def test_ties_are_named_and_no_disagreement(tmp_path, capsys):
 def test_the_first_and_the_last_line_count_unknown_characters(spiece, tmp_path, capsys):
     """A token may stand for many of them."""
     (tmp_path / "a.txt").write_text("a line\nԱԲԱԲԱ ԲԱ\n", "utf-8")
-    code, table, _ = _check(capsys, spiece, "--data_files", tmp_path / "a.txt")
+    flags = ("--data_files", tmp_path / "a.txt", "--max_unknown", "1")
+    code, table, _ = _check(capsys, spiece, *flags)
     (last,) = (line for line in table if line.startswith("what was compared agrees"))
     (first,) = (line for line in table if line.startswith("2 texts"))
     assert first.startswith("2 texts have 7 unknown characters, and ") and ", 2 of them unknown (" in first
     assert code == 0 and last.endswith("has a row for each; but 7 characters of your text are unknown, see above")
 
 
+@pytest.mark.parametrize("known, share, code", [(1, "8.3%", 1), (10, "1.0%", 0)])
+def test_a_text_that_is_unknown_is_no_agreement(spiece, known, share, code, tmp_path, capsys):
+    """A private-use character beside eleven letters; as tokens it is less than one of fifty only in the longer text."""
+    (tmp_path / "a.txt").write_text("badulumabad\ue000\n" + "badulumabad\n" * (known - 1), "utf-8")
+    found, table, problems = _check(capsys, spiece, "--data_files", tmp_path / "a.txt", "--max_unknown", "0.05")
+    assert (found, problems) == (code, [])
+    said = [line for line in table if line.startswith("UNKNOWN: ")]
+    assert len(said) == code and any("agrees" in line for line in table) is not bool(code)
+
+
 def test_unknown_control_characters_are_named_with_their_place(spiece, tmp_path, capsys):
     (tmp_path / "a.txt").write_text("a line\nbadu \x80\x80 lu\x85\nma\x80 lu\n", "utf-8")
-    code, table, _ = _check(capsys, spiece, "--data_files", tmp_path / "a.txt")
+    code, table, _ = _check(capsys, spiece, "--data_files", tmp_path / "a.txt", "--max_unknown", "1")
     (first,) = (line for line in table if line.startswith("3 texts"))
     assert first.startswith("3 texts have 4 unknown characters, and ") and ", 3 of them unknown (" in first
     (named,) = (line for line in table if line.startswith("other unknown"))

@@ -1,12 +1,21 @@
 """A vocabulary keeps the letters of its language, and says which characters it left out."""
 
+import json
 import random
+import re
 
 import pytest
 import sentencepiece
 
 from tasks.sources import corpora
-from tasks.vocabularies import TokenizerVocabulary, alphabets, sentencepiece_models, tokenizer_training
+from tasks.vocabularies import (
+    SentencePieceVocabulary,
+    TokenizerVocabulary,
+    alphabets,
+    known_text,
+    sentencepiece_models,
+    tokenizer_training,
+)
 from tasks.vocabularies.training_text import TrainingText
 
 # Of a few hundred words; the rare letters of the language are in one line of 4,000.
@@ -111,3 +120,28 @@ def test_characters_are_counted_with_an_example():
     lone = alphabets.Characters()
     lone.add("a\ud800b")
     assert lone.counts == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("normalization", ["nfkc", "none"])
+def test_build_and_check_count_the_same_unknown_characters(normalization, corpus, tmp_path, capsys):
+    """Private use, C1 controls and symbols; letters whose accents stand apart are known, as they are read."""
+    rows = [document for batch in corpus.documents("train") for document in batch]
+    rows[77] = {"text": "\ue000одна\ue000 \x80 і\x99 ☃"}
+    rows[78] = {"text": "и\u0306 е\u0301 ｆ"}
+    file = tmp_path / "b.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    out = sentencepiece_models.train_vocabulary(
+        corpora.HuggingFaceSource({"train": str(file)}),
+        tmp_path / "spiece.model",
+        vocab_size=512,
+        normalization=normalization,
+    )
+    said = [line for line in capsys.readouterr().err.splitlines() if "left out: " in line]
+    texts = known_text.texts_of_files([str(file)], "text", 10_000)
+    measure = known_text.measure(SentencePieceVocabulary(str(out), extra_ids=100), texts)
+    found = [line for line in measure.describe() if line.startswith(("unknown: ", "other unknown characters: "))]
+    assert measure.unknown.counts == {"\ue000": 2, "\x80": 1, "\x99": 1, "☃": 1, "🦊": 1}
+    numbers, built = (
+        [re.sub(r", first in [^;]*", "", line.partition(": ")[2]) for line in lines] for lines in (found, said)
+    )
+    assert len(numbers) == 2 and numbers == built
