@@ -61,6 +61,8 @@ def embed(
     if embedder.num_cut:
         cut = f"{embedder.num_cut} of {len(rows)} lines were longer than Embedder.max_inputs_length, and cut."
         print(f"warning: {cut}", file=messages)
+    if unknown := embedder.find_unknown(inputs):
+        print(f"warning: {unknown}", file=messages)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ from limba.checkpoints.parameters import load_model_params
 from limba.data.contract import Batch
 from limba.data.token_rows import Row
 from limba.files import untrusted_files
-from limba.inference import batch_inference, tasks_door, text_batches
+from limba.inference import batch_inference, text_batches
 from limba.models import EncoderDecoderModel, EncoderOnlyModel
 from limba.partitioning.meshes import PjitPartitioner
 
@@ -109,8 +109,7 @@ class Answerer:
 
     def find_unknown(self, lines: Sequence[str]) -> str:
         """A sentence about lines with characters that the vocabulary does not know; "" if it knows all."""
-        texts = [text_batches.without_blanks(line) for line in lines]
-        return tasks_door.describe_unknown(self._model.input_vocabulary, texts)
+        return text_batches.find_unknown(self._model.input_vocabulary, lines)
 
     def decodes(self, lines: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
         """All decodes of each line with their scores, the best first."""

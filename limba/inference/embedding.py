@@ -133,6 +133,10 @@ class Embedder:
                     bar.update(len(part))
         return [found[number] for number in range(len(lines))]
 
+    def find_unknown(self, lines: Sequence[str]) -> str:
+        """A sentence about lines with characters that the vocabulary does not know; "" if it knows all."""
+        return text_batches.find_unknown(self._model.input_vocabulary, lines)
+
     def _encode(self, number: int, line: str) -> Row:
         try:
             line.encode()

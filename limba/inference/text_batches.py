@@ -9,7 +9,7 @@ import numpy as np
 from limba.data import token_rows
 from limba.data.contract import Batch
 from limba.data.token_rows import Row
-from limba.inference import blanks
+from limba.inference import blanks, tasks_door
 from limba.models import BaseTransformerModel, ContrastiveModel, EncoderClassifier, EncoderOnlyModel
 from limba.models.contrastive_model import NO_ANSWERS
 
@@ -45,6 +45,11 @@ def longest_row(model: BaseTransformerModel, most: int) -> int:
 def without_blanks(line: str) -> str:
     """A line with a space for each blank."""
     return _BLANK.sub(" ", line)
+
+
+def find_unknown(vocabulary: Any, lines: Sequence[str]) -> str:
+    """A sentence about lines with characters that the vocabulary does not know; "" if it knows all."""
+    return tasks_door.describe_unknown(vocabulary, [without_blanks(line) for line in lines])
 
 
 class TextBatches(Protocol):

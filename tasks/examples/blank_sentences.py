@@ -1,6 +1,6 @@
 """Sentences with one word left out: examples of what a model that fills blanks is asked."""
 
-import itertools
+import logging
 import re
 import unicodedata
 from typing import Any
@@ -9,6 +9,8 @@ from tasks.diacritics import marks
 from tasks.pretraining.denoising import Denoise
 from tasks.registry import get_subtasks, providers
 from tasks.sources.sharded import ShardedSource
+
+logger = logging.getLogger(__name__)
 
 BLANK = "<extra_id_0>"
 # Of a sentence that makes an example.
@@ -70,6 +72,8 @@ def _has_no_spaces(sentence: str) -> bool:
 def of_task(name: Any, module: str | None, split: str, count: int) -> list[tuple[str, str]]:
     """The first sentences of a task's documents that make examples, one of each document, with their words.
 
+    A warning says why they are fewer than `count`.
+
     Args:
       name, module: of the task, and what registers it; see `DatasetConfig`.
 
@@ -80,8 +84,19 @@ def of_task(name: Any, module: str | None, split: str, count: int) -> list[tuple
         step = next((step for step in task.preprocessors if isinstance(step, Denoise)), None)
         if step is None or not isinstance(task.source, ShardedSource) or split not in task.splits:
             continue
-        texts = (str(document[step.text_column] or "") for _, _, document in task.source.numbered_documents(split))
-        found = list(itertools.islice(filter(None, map(with_blank, texts)), count))
+        read, found = 0, []
+        for _, _, document in task.source.numbered_documents(split):
+            read += 1
+            if example := with_blank(str(document[step.text_column] or "")):
+                found.append(example)
+            if len(found) == count:
+                break
+        if 0 < len(found) < count:
+            logger.warning(
+                "%d of %d sentences are there: of the %d documents of split %r of task %r no more have one of %d to %d "
+                "words and at most %d characters, with a word in its middle to leave out.",
+                len(found), count, read, split, task.name, WORDS.start, WORDS[-1], _MOST_CHARACTERS,
+            )  # fmt: skip
         if found:
             mode = f"{step.mode} " if step.mode else ""
             return [(mode + sentence, word) for sentence, word in found]

@@ -1,4 +1,4 @@
-"""How often the tasks of a stream have gone through their documents."""
+"""The epochs of the documents that the tasks of a stream have examples of."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,8 @@ class EpochCounter:
 
     The epoch that an example belongs to comes from its document. The length of an epoch is known when the first
     one has ended; until then the fraction is left out. A shuffle buffer mixes
-    the end of an epoch with the beginning of the next, and a new epoch counts from its first example on.
+    the end of an epoch with the beginning of the next, and a new epoch counts from its first example on: a buffer that
+    holds many epochs of a small corpus lets the count run ahead of the examples.
     """
 
     def __init__(self) -> None:

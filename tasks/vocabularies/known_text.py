@@ -87,7 +87,8 @@ def describe_inputs(vocabulary: Any, texts: Sequence[str]) -> str:
         if ordered
         else "words that are unknown as wholes"
     )
-    return f"{len(concerned):,} of {len(texts):,} inputs have {what}; the model reads each as unknown."
+    which = f"{len(concerned):,} of {len(texts):,} inputs have" if len(texts) > 1 else "The text has"
+    return f"{which} {what}; the model reads each as unknown."
 
 
 def texts_of_files(files: list[str], text_column: str, most: int) -> Iterator[tuple[str, str]]:

@@ -194,7 +194,7 @@ def make_app(service: Service) -> fastapi.FastAPI:
         found, of_texts = await service.replies(request, texts)
         service.metrics.add_tokens(of_texts, 0)
         data = [
-            {"object": "embedding", "index": index, "embedding": _vector(reply.vector, in_base64)}
+            {"object": "embedding", "index": index, "embedding": _vector(reply.vector, in_base64)} | _hint(reply.hint)
             for index, reply in enumerate(found)
         ]
         usage = {"prompt_tokens": of_texts, "total_tokens": of_texts}
@@ -276,9 +276,14 @@ def _usage(of_texts: int, of_answers: int) -> dict[str, int]:
 
 
 def _choice(index: int, text: str, finish_reason: str | None, hint: str = "") -> dict[str, Any]:
-    """OpenAI's object; a `hint` is ours, where there is one."""
+    """OpenAI's object."""
     choice = {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
-    return choice | ({"hint": hint} if hint else {})
+    return choice | _hint(hint)
+
+
+def _hint(hint: str) -> dict[str, str]:
+    """A field of ours, where there is one."""
+    return {"hint": hint} if hint else {}
 
 
 def _vector(vector: Any, in_base64: bool) -> list[float] | str:

@@ -24,6 +24,7 @@ class Text:
       row: its tokens.
       length: to which they are padded.
       max_tokens: of the answer; 0 asks for a vector.
+      unknown: a sentence about its characters that the vocabulary does not know; "" if it knows all.
       kind: texts of one kind can go into one batch.
       listener: is given the tokens of the answer, from the thread of `run`; its text is ended if it returns True.
     """
@@ -33,6 +34,7 @@ class Text:
     length: int
     max_tokens: int = 0
     temperature: float = 0.0
+    unknown: str = ""
     kind: Hashable = None
     listener: Callable[[int], bool] | None = None
 
@@ -48,7 +50,8 @@ class Reply:
     Attributes:
       num_tokens: of the answer, without EOS; an encoder answers without tokens.
       finish_reason: "stop", or "length" if the answer has no end within its tokens.
-      hint: what to write, for a text that the model cannot have been meant to read; "" for others.
+      hint: what to write, for a text that the model cannot have been meant to read, and which of its characters the
+        vocabulary does not know; "" for others.
     """
 
     text: str = ""
@@ -109,7 +112,8 @@ class BaseEngine(abc.ABC):
             )
         length = next(x for x in sizes(SHORTEST, self.max_input_tokens) if x >= row.length)
         kind = (bool(max_tokens), length, temperature if self.has_one_temperature else None)
-        return Text(line, row, length, max_tokens, temperature, kind)
+        unknown = text_batches.find_unknown(self.input_vocabulary, [line])
+        return Text(line, row, length, max_tokens, temperature, unknown, kind)
 
     def _encode(self, line: str, is_answered: bool) -> Row:
         """The row of a line. Raises ValueError if the model cannot answer it."""
@@ -120,8 +124,9 @@ class BaseEngine(abc.ABC):
         prediction, answer = self.texts.answer(text.line, row)
         filled = blanks.shown(answer)
         if not self.decodes:
-            return Reply(filled)
+            return Reply(filled, hint=text.unknown)
         hint = blanks.hint(text.line, prediction) if self.has_blanks else ""
+        hint = " ".join(filter(None, (hint, text.unknown)))
         ends = (0, self.output_vocabulary.eos_id or 1)
         count = sum(1 for _ in itertools.takewhile(lambda token: token not in ends, row.tolist()))
         return Reply(filled, count, "length" if count >= text.max_tokens else "stop", hint=hint)

@@ -74,7 +74,8 @@ class Ct2Engine(BaseEngine):
         if not self.decodes:
             states = np.array(self._model.forward_batch(rows).last_hidden_state)
             # The mean over the tokens, as of `limba embed` without other flags.
-            return [Reply(vector=state[: len(row)].mean(0)) for row, state in zip(rows, states, strict=True)]
+            vectors = [state[: len(row)].mean(0) for row, state in zip(rows, states, strict=True)]
+            return [Reply(vector=vector, hint=text.unknown) for text, vector in zip(texts, vectors, strict=True)]
         return [self.reply(text, row) for text, row in zip(texts, self._decode(texts, rows), strict=True)]
 
     def _decode(self, texts: Sequence[Text], rows: list[list[str]]) -> list[np.ndarray]:

@@ -101,7 +101,8 @@ class Engine(BaseEngine):
     def _embed(self, texts: Sequence[Text]) -> list[Reply]:
         embedder = self._embedders[self._bucket(len(texts))]
         embedder.name_line = _unnamed
-        return [Reply(vector=vector) for vector in embedder.embed([text.line for text in texts])]
+        vectors = embedder.embed([text.line for text in texts])
+        return [Reply(vector=vector, hint=text.unknown) for text, vector in zip(texts, vectors, strict=True)]
 
     def _answer(self, texts: Sequence[Text]) -> list[Reply]:
         rows = self._decode(texts)

@@ -125,6 +125,13 @@ def test_files(bert, tmp_path, capsys):
     assert vectors.shape == (4, 16) and vectors.dtype == np.float32
     said = capsys.readouterr().out
     assert f"4 lines of 16 numbers in {file}" in said and "1 of 4 lines were longer" in said
+    assert "does not know" not in said
+    unknown = ["red cat", "Ա"]
+    embed.embed(embedder_cls=made, restore_checkpoint_cfg=None, inputs=unknown, output_file=tmp_path / "new" / "u.npy")
+    assert "warning: 1 of 2 inputs have characters that the vocabulary does not know ('Ա' 1 time)" in (
+        capsys.readouterr().out
+    )
+    (tmp_path / "new" / "u.npy").unlink()
     file = tmp_path / "tokens.npz"
     embed.embed(embedder_cls=made, restore_checkpoint_cfg=None, inputs=LINES, output_file=file, pooling="none")
     found = np.load(file)

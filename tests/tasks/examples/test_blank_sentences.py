@@ -47,7 +47,7 @@ def test_the_word_that_is_left_out(text, expected):
     assert blank_sentences.with_blank(text) == expected
 
 
-def test_sentences_of_a_task(tmp_path):
+def test_sentences_of_a_task(tmp_path, caplog):
     """One of each document that has one, in the order of the files; a task of answers has none."""
     texts = [
         "Too short.",
@@ -60,8 +60,12 @@ def test_sentences_of_a_task(tmp_path):
         "blank_sentences", data_files={"validation": str(tmp_path / "v.jsonl")}, vocabulary=vocabulary
     )
     cat, dog = (f"The old cat {BLANK} under a tree.", "sleeps"), (f"A dog {BLANK} barks at night.", "never")
-    assert blank_sentences.of_task(task.name, None, "validation", 5) == [cat, dog]
+    assert blank_sentences.of_task(task.name, None, "validation", 2) == [cat, dog]
     assert blank_sentences.of_task(task.name, None, "validation", 1) == [cat]
+    assert not caplog.records
+    assert blank_sentences.of_task(task.name, None, "validation", 5) == [cat, dog]
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith("2 of 5 sentences are there: of the ") and "'validation' of task 'blank_sentences'" in said
     with pytest.raises(ValueError, match=r"'blank_sentences' has no sentences of 6 to 25 words .*'train'"):
         blank_sentences.of_task(task.name, None, "train", 1)
     registry.TaskRegistry.remove(task.name)

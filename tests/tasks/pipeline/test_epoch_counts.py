@@ -25,6 +25,14 @@ def test_epochs_are_whole_until_one_has_ended_and_then_have_fractions():
     assert counter.epochs() == {0: pytest.approx(2 + 1 / 13), 1: 0}
 
 
+def test_a_new_epoch_counts_from_its_first_example_on():
+    """As docs/data.md says: of a buffer with five epochs the first example may be of any."""
+    counter = epoch_counts.EpochCounter()
+    _add(counter, (0, 4))
+    _add(counter, (0, 1), (0, 2))
+    assert counter.epochs() == {0: 4}
+
+
 def test_what_has_no_epoch_is_not_counted():
     counter = epoch_counts.EpochCounter()
     _add(counter, (0, -1), (1, -1))

@@ -132,6 +132,12 @@ def test_an_encoder_fills_its_masks(tmp_path):
     assert [(reply.text, reply.finish_reason) for reply in replies] == [(text, "stop") for text in expected]
     (vector,) = engine.run([engine.read("red cat")])
     np.testing.assert_allclose(vector.vector, embedding.Embedder(**parts).embed(["red cat"])[0], atol=1e-5)
+    unknown = (
+        "The text has characters that the vocabulary does not know ('Ա' 2 times); the model reads each as unknown."
+    )
+    assert answering.Answerer(**parts).find_unknown(["[MASK] ԱԱ"]) == unknown
+    (filled,), (vector,) = engine.run([engine.read("___ ԱԱ", 5)]), engine.run([engine.read("ԱԱ")])
+    assert (filled.hint, vector.hint) == (unknown, unknown) and not any(reply.hint for reply in replies)
     for arguments, words in (
         (("red cat", 5), "has no .MASK."),
         (("red ___", 5, 0.5), "temperature is 0.5; this model"),
@@ -160,6 +166,8 @@ def test_an_answer_of_blanks_to_a_text_without_any_has_a_hint(t5, monkeypatch):
         monkeypatch.setattr(engine, "has_blanks", has_blanks)
         monkeypatch.setattr(engine.texts, "answer", lambda line, row, found=prediction: (found, found))
         reply = engine.reply(dataclasses.replace(text, line=line), np.array([5, 1]))
+        both = engine.reply(dataclasses.replace(text, line=line, unknown="ș is unknown."), np.array([5, 1]))
+        assert both.hint == f"{hint} ș is unknown.".strip()
         assert reply.hint == hint and reply.text == prediction.replace("<extra_id_0>", "___")
 
 
@@ -167,4 +175,5 @@ def test_the_hint_is_in_the_choice_and_on_the_page():
     assert app._choice(0, "x", "stop") == {"index": 0, "text": "x", "logprobs": None, "finish_reason": "stop"}
     hint = "This model fills blanks: write ___ where words are missing."
     assert app._choice(0, "x", "stop", blanks.HINT)["hint"] == hint
+    assert app._hint("") == {} and app._hint(hint) == {"hint": hint}
     assert "const {text, finish_reason, hint} = found.choices[0];" in page.html("m", True, False)
