@@ -72,7 +72,9 @@ def open_tensors(path: AnyPath) -> dict[str, SavedTensor]:
       ValueError: if the index is damaged or of an unknown format.
       FileNotFoundError: if there is no index.
     """
-    leaves = classic_format.read_index(path) if classic_format.is_classic(path) else _orbax_specs(path / "state")
+    # Orbax's layout has its folder in `state`; T5X's newer versions write the classic one there, too.
+    folder = path if classic_format.is_classic(path) else path / "state"
+    leaves = classic_format.read_index(folder) if classic_format.is_classic(folder) else _orbax_specs(folder)
     context = ts.Context({"cache_pool": {"total_bytes_limit": 0}})
     # Without `fill_missing_data_reads`, TensorStore reads a missing chunk as zeros.
     opened = {
@@ -87,6 +89,11 @@ def open_tensors(path: AnyPath) -> dict[str, SavedTensor]:
 def _orbax_specs(directory: AnyPath) -> dict[str, dict[str, Any]]:
     """TensorStore's specs of all tensors in Orbax's directory of a state."""
     file = f"{directory}/_METADATA"
+    if not storage.is_file(directory / "_METADATA"):
+        raise FileNotFoundError(
+            f"{directory} is no checkpoint's state: it has neither _METADATA, which Orbax writes, nor "
+            f"{classic_format.INDEX}, which T5X's classic format has. Was the checkpoint copied whole?"
+        )
     try:
         metadata = untrusted_json.parse_object(storage.read_bytes(directory / "_METADATA"), file)
     except ValueError as error:

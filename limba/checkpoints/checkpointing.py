@@ -31,7 +31,7 @@ from limba.checkpoint_files.directories import (
 )
 from limba.checkpoint_files.run_folder import load_run_info
 from limba.checkpoint_files.small_files import forget_files, load_files, write_files
-from limba.checkpoints import state_checksums
+from limba.checkpoints import state_checksums, state_transformations
 from limba.checkpoints.best import metric_values, nearest_metrics
 from limba.checkpoints.restore import (
     CheckpointMismatchError,
@@ -42,6 +42,7 @@ from limba.checkpoints.restore import (
     load_sharded_params,
     load_state,
 )
+from limba.checkpoints.state_transformations import SaveStateTransformationFn
 from limba.checkpoints.train_state import TrainState
 from limba.files import disk, storage
 from limba.files.storage import AnyPath
@@ -71,9 +72,6 @@ __all__ = [
 logger = logging.getLogger(__name__)
 PyTree = Any
 _T = TypeVar("_T")
-
-# `fn(state_dict, parameter_infos) -> (state_dict, parameter_infos)`; the infos have the same tree.
-SaveStateTransformationFn = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
 
 _UNFINISHED = (".orbax-checkpoint-tmp", ".limba-tmp")
 
@@ -143,22 +141,23 @@ class Checkpointer:
 
         Raises:
           SaveError: if it, or the checkpoint before, cannot be written.
+          ValueError: if a transformation of the configuration does not return a state.
         """
         self.wait()
         step = int(state.step)
+        tree = self._transformed(state.state_dict())
         self._saving = path = checkpoint_path(self.model_dir, step)
         with self._explaining_failures():
-            self._write(path, state, dataset_state, run_files)
+            self._write(path, tree, dataset_state, run_files)
         return step
 
     def _write(
         self,
         path: AnyPath,
-        state: TrainState,
+        tree: PyTree,
         dataset_state: Mapping[str, bytes] | None,
         run_files: Mapping[str, bytes],
     ) -> None:
-        tree = self._transformed(state.state_dict())
         checksums = state_checksums.to_file(state_checksums.of_state(tree))
         run_files = {**run_files, **checksums} if jax.process_index() == 0 else {}
         if self._orbax is not None:
@@ -215,8 +214,7 @@ class Checkpointer:
             flat = assignment_maps.flatten_state_dict(tree)
             infos = {name: ParameterInfo(name, tuple(leaf.shape)) for name, leaf in flat.items()}
             infos = assignment_maps.unflatten_state_dict(infos)
-            for transform in self._config.state_transformation_fns:
-                tree, infos = transform(tree, infos)
+            tree = state_transformations.for_saving(self._config.state_transformation_fns, tree, infos)
         dtype = jnp.dtype(self._config.dtype or "float32")
         if dtype != jnp.float32:
             tree = {**tree, "target": jax.tree.map(lambda x: x.astype(dtype), tree["target"])}

@@ -23,16 +23,14 @@ from limba.checkpoint_files import (
 from limba.checkpoint_files.assignment_maps import AssignmentMap
 from limba.checkpoint_files.directories import all_checkpoints, find_checkpoint, given_directory, is_checkpoint
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.checkpoints import initial_values, state_checksums
+from limba.checkpoints import initial_values, state_checksums, state_transformations
+from limba.checkpoints.state_transformations import RestoreStateTransformationFn
 from limba.checkpoints.train_state import TrainState
 from limba.files import storage
 from limba.files.storage import AnyPath
 
 logger = logging.getLogger(__name__)
 PyTree = Any
-
-# `fn(state_dict, target_state_dict, is_resuming=False)`; leaves are `SavedTensor`s in the first, shapes in the second.
-RestoreStateTransformationFn = Callable[..., PyTree]
 
 _FLOAT_DTYPES = ("float32", "bfloat16")
 _MODES = ("specific", "latest", "all")
@@ -277,11 +275,8 @@ def _open(
     if not any(map(pretraining_parts.is_part, assignment_maps.flatten_state_dict(template))):
         tensors = pretraining_parts.without(tensors, path)
     if transformations := config.transformations():
-        state = assignment_maps.unflatten_state_dict(tensors)
-        for transform in transformations:
-            state = transform(state, template)
-        flat = assignment_maps.flatten_state_dict(state)
-        tensors = {name: saved_tensors.from_array(leaf) for name, leaf in flat.items() if leaf is not None}
+        flat = state_transformations.for_restoring(transformations, tensors, template)
+        tensors = {name: saved_tensors.from_array(leaf) for name, leaf in flat.items()}
         checksums = state_checksums.SavedChecksums(None)
     if "optimizer" in config.reset:
         tensors = {name: x for name, x in saved_average.without(tensors).items() if not name.startswith(_STATISTICS)}

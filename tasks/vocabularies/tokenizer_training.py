@@ -76,7 +76,6 @@ def train_wordpiece(
     # Of what was asked for a trace is said too: й and ї are no accented и and і.
     about, trace = (_OF_BERT, normalization.TRACE) if keep_accents else (_WITHOUT_ACCENTS, 0)
     _say_normalized(before, read, about, trace)
-    word_breaks.say_dropped(before, read)
 
     def train(size: int, first_tokens: Sequence[str]) -> dict[str, int]:
         tokenizer = _wordpiece({}, normalizer)
@@ -191,6 +190,7 @@ def _say_normalized(
     changed = {c: read_as for c, read_as in changed.items() if read_as != c.lower()}
     if said := normalization.describe(changed, before.counts, trace):
         print(f"normalized: {said}; {about}", file=sys.stderr)
+    word_breaks.say_dropped(before, normalize)
 
 
 def _check_marks(before: alphabets.Characters, normalize: Callable[[str], str]) -> None:

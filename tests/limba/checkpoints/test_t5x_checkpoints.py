@@ -83,6 +83,18 @@ def test_every_tensor_is_what_t5x_had(t5x_runs, name):
     assert read == GOLDEN[name]["crc32"]
 
 
+def test_the_classic_format_in_the_folder_of_orbax(t5x_runs, tmp_path):
+    """As T5X's manager of checkpoints writes it; a folder without either index is named."""
+    path = tmp_path / "checkpoint_2"
+    shutil.copytree(t5x_runs["classic"] / "checkpoint_2", path / "state")
+    read = {name: zlib.crc32(np.ascontiguousarray(x).tobytes()) for name, x in saved_tensors.open_tensors(path).items()}
+    assert read == GOLDEN["classic"]["crc32"]
+    assert checkpointing.find_checkpoint(tmp_path) == path
+    (path / "state" / "checkpoint").unlink()
+    with pytest.raises(FileNotFoundError, match=r"checkpoint_2/state is no checkpoint's state: .*_METADATA, which Orb"):
+        saved_tensors.open_tensors(path)
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("name", "network_"), [("classic", "t5"), ("orbax_scanned", "scalable_t5")])
 def test_a_run_of_t5x_is_gone_on_with(tmp_path, t5x_runs, name, network_, request):
@@ -241,6 +253,28 @@ def test_transformations_see_tensors_and_whether_the_run_is_resumed(tmp_path, t5
     assert calls == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (lambda state: None, "returned None as the state; it is a dict of dicts"),
+        (
+            lambda state: state | {"target": {"token_embedder": {"embedding": np.zeros((3, 4))}}},
+            r"returned target/token_embedder/embedding as \(3, 4\), read as \(32, 8\), of \(32, 8\) here: it returns",
+        ),
+        (lambda state: state | {"state": {"step": 7}}, "returned state/step as 7; it is an array"),
+    ],
+)
+def test_what_a_transformation_may_not_return(returned, words, tmp_path, t5, state):
+    path = _save_without(tmp_path, state, "nothing")
+
+    def wrong(state_dict, target_state_dict):
+        return returned(state_dict)
+
+    config = RestoreCheckpointConfig(state_transformation_fns=[wrong])
+    with pytest.raises(ValueError, match=f"wrong of RestoreCheckpointConfig.state_transformation_fns {words}"):
+        checkpointing.load_state(path, t5.sharded_state_shapes(), config)
+
+
 def test_what_the_model_does_not_have(tmp_path, t5, state):
     path = _save_without(tmp_path, state, "nothing")
     shapes = t5.sharded_state_shapes().params
@@ -336,3 +370,35 @@ def test_state_is_transformed_before_it_is_saved(tmp_path):
     _save_steps(checkpointer, _tiny_state(), [1])
     saved = checkpointing.load_params(tmp_path)["w"]
     assert saved.dtype == jnp.bfloat16 and saved.tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (lambda state, infos: state, "returned a table of 2; it returns two things, the state and the descriptions"),
+        (lambda state, infos: None, "returned None; it returns two things"),
+        (lambda state, infos: (None, infos), "returned None as the state; it is a dict"),
+        (lambda state, infos: (state | {"target": {"w": [1, 2]}}, infos), "returned target/w as "),
+    ],
+)
+def test_what_a_transformation_before_saving_may_not_return(returned, words, tmp_path):
+    """And no full disk is blamed for it."""
+
+    def wrong(state_dict, infos):
+        return returned(state_dict, infos)
+
+    checkpointer = SaveCheckpointConfig(state_transformation_fns=[wrong]).make_checkpointer(tmp_path)
+    with pytest.raises(ValueError, match=f"wrong of SaveCheckpointConfig.state_transformation_fns {words}") as error:
+        _save_steps(checkpointer, _tiny_state(), [1])
+    assert not isinstance(error.value, checkpointing.SaveError) and checkpointing.checkpoint_steps(tmp_path) == []
+
+
+def test_other_shapes_are_saved_with_a_warning(tmp_path, caplog):
+    def padded(state_dict, infos):
+        return state_dict | {"target": {"w": jnp.pad(state_dict["target"]["w"], (0, 3))}}, infos
+
+    config = SaveCheckpointConfig(state_transformation_fns=[padded])
+    _save_steps(config.make_checkpointer(tmp_path, use_orbax=False), _tiny_state(), [1])
+    assert checkpointing.load_params(tmp_path)["w"].shape == (5,)
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "padded) write target/w as (5,), which is (2,) in training. A run resumes from such a checkpoint" in said
