@@ -79,7 +79,7 @@ def _rows(
     """A text, its row in transformers, and the one of Limba: each whole, and each cut."""
     for rows, most in ((theirs.rows, None), (theirs.cut_rows, auto_tokenizer.MOST)):
         for text, row in zip(texts, rows, strict=True):
-            if len(text) == 1 or hasattr(vocabulary, "sep_id"):  # A T5 has no pairs.
+            if len(text) == 1 or token_rows.has_pairs(vocabulary):  # A T5 has none.
                 yield text, row, token_rows.of_vocabulary(vocabulary, [text], most)[0].ids
 
 

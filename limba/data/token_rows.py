@@ -61,6 +61,11 @@ def of_vocabulary(vocabulary: Any, texts: Sequence[Texts], most: int | None = No
     return [framed(frame, list(vocabulary.encode(alone(vocabulary, text))), most) for text in texts]
 
 
+def has_pairs(vocabulary: Any) -> bool:
+    """Whether rows of a vocabulary, also of SeqIO's or a user's, may have two texts, with token types of their own."""
+    return getattr(vocabulary, "has_pairs", False)
+
+
 def usual_frame(vocabulary: Any) -> Frame:
     """[CLS] and [SEP], if the vocabulary has them, or EOS, if it has one."""
     if getattr(vocabulary, "cls_id", None) is not None:

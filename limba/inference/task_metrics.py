@@ -158,7 +158,7 @@ class Evaluator:
     def _compute(self, task: Any, results: Mapping[str, Any], step: int) -> dict[str, Any]:
         examples = self._examples[task.name]
         if task.name not in self._targets:
-            self._targets[task.name] = [self._target(task, example) for example in examples]
+            self._targets[task.name] = [tasks_door.predictions().target(task, example) for example in examples]
         targets = self._targets[task.name]
         inferences: dict[str, Any] = {}
         metrics: dict[str, Any] = {}
@@ -199,13 +199,6 @@ class Evaluator:
                 targets=targets,
             )
         return metrics
-
-    def _target(self, task: Any, example: Mapping[str, Any]) -> Any:
-        target = example.get("targets_pretokenized")
-        if target is None:
-            target = task.output_features["targets"].vocabulary.decode(list(example["targets"]))
-        target = target.decode("utf-8") if isinstance(target, bytes) else target
-        return task.postprocess_fn(target, example=example, is_target=True)
 
     def close(self) -> None:
         """Writes what loggers have kept."""

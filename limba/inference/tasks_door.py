@@ -108,6 +108,13 @@ def check_measured(cfg: contract.DatasetConfig) -> list[str] | None:
     return start_files.check_measured(cfg)
 
 
+def metric_names(cfg: contract.DatasetConfig) -> dict[str, list[str]]:
+    """`tasks.pipeline.start_files.metric_names`: numbers that predictions give, by task, where known."""
+    from tasks.pipeline import start_files
+
+    return start_files.metric_names(cfg)
+
+
 def has_far_vocabulary(cfg: contract.DatasetConfig) -> bool:
     """Whether a vocabulary of a task is not on this machine."""
     return any(

@@ -154,16 +154,16 @@ class _Labels:
     def __init__(self, model: EncoderClassifier):
         self._vocabulary: Any = model.input_vocabulary
         self._labels: Any = model.output_vocabulary
-        self._has_types = hasattr(self._vocabulary, "sep_id")
+        self._has_pairs = token_rows.has_pairs(self._vocabulary)
 
     def encode(self, line: str, most: int | None = None) -> Row:
-        if not hasattr(self._vocabulary, "sep_id") or _SEPARATOR not in line:
+        if not self._has_pairs or _SEPARATOR not in line:
             return row_of(self._vocabulary, line, most)
         return token_rows.of_vocabulary(self._vocabulary, [_BLANKS_AND_SEPARATOR.split(line)], most)[0]
 
     def features(self, rows: Sequence[Row], length: int) -> Batch:
         # The network with token types takes them from the tokenizer, and makes none of its own.
-        types = {"encoder_token_types": np.zeros((len(rows), length), np.int32)} if self._has_types else {}
+        types = {"encoder_token_types": np.zeros((len(rows), length), np.int32)} if self._has_pairs else {}
         return {**types, **padded(rows, length)}
 
     def answer(self, line: str, row: np.ndarray) -> tuple[str, str]:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from limba.checkpoints.train_state import TrainStateInitializer
-from limba.data import contract
+from limba.data import contract, token_rows
 from limba.files import missing_vocabulary
 from limba.inference import tasks_door
 from limba.models import BaseTransformerModel
@@ -115,8 +115,7 @@ def batch_to_compile(trainer: BaseTrainer, config: contract.DatasetConfig) -> di
     """
     partitioner = trainer.partitioner
     partitioner.check_batch_size(config.batch_size, "batch_size", trainer.num_microbatches)
-    # The tasks of a tokenizer.json have the feature.
-    has_types = hasattr(type(trainer.model.input_vocabulary), "sep_id")
+    has_types = token_rows.has_pairs(trainer.model.input_vocabulary)
     shapes = batch_shapes(config, trainer.model.FEATURE_CONVERTER_CLS, has_types)
     return {
         name: jax.ShapeDtypeStruct(shape, _DTYPES.get(name, jnp.int32), sharding=partitioner.data_sharding)

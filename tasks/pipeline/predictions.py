@@ -127,6 +127,15 @@ def _examples(task: Task, config: contract.DatasetConfig, shard_id: int, num_sha
             yield {name: _value(column, i) for name, column in columns.items()}
 
 
+def target(task: Any, example: Example, is_target: bool = True) -> Any:
+    """What metrics compare predictions with; or, with `is_target=False`, the prediction that is the right text."""
+    text = example.get("targets_pretokenized")
+    if text is None:
+        text = task.output_features["targets"].vocabulary.decode(list(example["targets"]))
+    text = text.decode("utf-8") if isinstance(text, bytes) else text
+    return task.postprocess_fn(text, example=example, is_target=is_target)
+
+
 def _value(column: rows.Column, i: int) -> Any:
     return column.padded[i, : column.lengths[i]] if isinstance(column, Tokens) else column[i]
 

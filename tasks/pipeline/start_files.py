@@ -1,11 +1,14 @@
 """What a start checks of a task and its files where it does not open all of them: without the network."""
 
+import itertools
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from limba.data import contract
 from tasks.metrics import metric_packages
 from tasks.pipeline import predictions, task_batches
+from tasks.registry import Task
 from tasks.registry.providers import find_provider
 from tasks.registry.tasks import get_subtasks
 from tasks.sources.sharded import ShardedSource
@@ -13,6 +16,9 @@ from tasks.supervised import row_preprocessor
 
 # SeqIO's, whose splits and files a library of data sets looks up.
 _FAR_SOURCE = "TfdsDataSource"
+# Examples of which metrics tell their names.
+_FIRST = 32
+logger = logging.getLogger(__name__)
 
 
 def check_batches(config: contract.DatasetConfig, feature_converter: Any) -> bool:
@@ -55,6 +61,27 @@ def check_measured(config: contract.DatasetConfig) -> list[str] | None:
     measured = [task for task in tasks if config.split in task.splits and task.metric_fns]
     _check_rows(config, measured, row_preprocessor.check_generated)
     return [task.name for task in measured]
+
+
+def metric_names(config: contract.DatasetConfig) -> dict[str, list[str]]:
+    """The names of the numbers that predictions give, by task: those of right predictions of the first examples.
+
+    Left out are tasks whose data or vocabulary are not on this machine, of SeqIO, with metrics that need scores or more
+    than texts, or whose metrics do not take so few examples.
+    """
+    found = {}
+    for task in predictions.subtasks(config):
+        is_known = isinstance(task, Task) and isinstance(task.source, ShardedSource) and not _is_far(task)
+        others = task.score_metric_fns or task.predict_with_aux_metric_fns
+        if not is_known or others or not task.metric_fns or config.split not in task.splits:
+            continue
+        try:
+            first = list(itertools.islice(predictions.examples(task, config), _FIRST))
+            targets, right = ([predictions.target(task, x, is_target) for x in first] for is_target in (True, False))
+            found[task.name] = [name for function in task.metric_fns for name in function(targets, right)]
+        except Exception as error:  # A metric of a user's own may raise anything; the evaluation says it.
+            logger.info("The names of the metrics of task %s are not known before its evaluation: %s", task.name, error)
+    return found
 
 
 def _check_rows(config: contract.DatasetConfig, tasks: list[Any], check: Callable[..., None]) -> None:

@@ -194,6 +194,7 @@ class TokenizerVocabulary(_TokenizerFile):
       tokenizer_file: a file whose name ends with .json, or a folder of Hugging Face with a tokenizer.json.
     """
 
+    has_pairs = True
     _templates = ("{cls} $A {sep}", "{cls} $A {sep} $B:1 {sep}:1")
 
     @property

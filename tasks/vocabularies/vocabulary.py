@@ -30,8 +30,12 @@ class Vocabulary(abc.ABC):
 
     Args:
       extra_ids: how many ids follow those of the pieces.
+
+    Attributes:
+      has_pairs: whether a row may have two texts, which differ by their token types.
     """
 
+    has_pairs = False
     pad_id = 0
     bos_id: int | None = None
 

@@ -17,9 +17,13 @@ from typing import Any
 from limba import command_line
 from limba.commands.sweep import own_command, trial_command
 from limba.commands.sweep.sweep_file import Sweep
+from limba.data.contract import DatasetConfig
 from limba.gin_config import gin_files
+from limba.inference import tasks_door
 
 _EVALUATIONS = ("training_eval", "inference_eval")
+# Of predictions, beside the task's own.
+_OF_EVERY_EVALUATION = ("num_examples", "tokens_per_prediction", "timing/evaluate_seconds")
 
 
 def check(sweep: Sweep, parameters: Mapping[str, Any]) -> None:
@@ -77,6 +81,31 @@ def check_name(metric: str, known: Sequence[str]) -> None:
         )
 
 
+def check_prediction(metric: str, known: Mapping[str, Sequence[str]]) -> None:
+    """Raises ValueError for a metric of predictions that an evaluation of its task does not have.
+
+    Args:
+      known: the names by task, without those whose names are not known.
+    """
+    kind, _, rest = metric.partition("/")
+    task, _, name = rest.partition("/")
+    if kind != "inference_eval" or task not in known:
+        return
+    names = [*(f"eval/{x}" for x in known[task]), *_OF_EVERY_EVALUATION]
+    if name in names or name in known[task]:
+        return
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
+    raise ValueError(
+        f"metric is {metric}, and predictions of {task} are measured by {', '.join(names)}. Did you mean "
+        f"{kind}/{task}/{nearest}?"
+    )
+
+
+def _metrics_of_predictions() -> dict[str, list[str]]:
+    config = gin_files.value_of("train.infer_eval_dataset_cfg")
+    return tasks_door.metric_names(config) if isinstance(config, DatasetConfig) else {}
+
+
 def _metrics_of_model() -> list[str]:
     """Those of teacher-forced evaluation, without any numbers; none where only data tell the shapes of a batch."""
     import jax
@@ -101,7 +130,6 @@ def _metrics_of_model() -> list[str]:
 def main(argv: Sequence[str]) -> int:
     """Makes the checks of `limba train --dry_run`, and checks the metric."""
     from limba import train
-    from limba.inference import tasks_door
 
     metric, *flags = argv
     with contextlib.redirect_stdout(io.StringIO()):  # the configuration, which --dry_run prints
@@ -110,6 +138,8 @@ def main(argv: Sequence[str]) -> int:
     if isinstance(task, str):
         check_metric(metric, tasks_door.evaluation_names(task, module))
     check_name(metric, _metrics_of_model())
+    if metric.startswith("inference_eval/"):
+        check_prediction(metric, _metrics_of_predictions())
     return 0
 
 

@@ -23,7 +23,7 @@ from tasks.pipeline import fingerprints, readers
 from tasks.pipeline.epoch_counts import EpochCounter
 from tasks.pipeline.positions import ReadPlan
 from tasks.pipeline.prefetch.open_iterators import close_at_exit
-from tasks.pipeline.seqio import tf_iterators
+from tasks.pipeline.seqio import empty_tasks, tf_iterators
 from tasks.pipeline.seqio.seqio_streams import ForeignStream, num_shards
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,8 @@ class ForeignReader:
         iterator = self._pipeline.iterator
         try:
             beginning = _save_iterator(iterator)
-            self._next_element()
+            with empty_tasks.named(self._stream.made_while_training(), self._stream.config):
+                self._next_element()
             _save_iterator(iterator)
         except readers.ReadingError as error:
             raise readers.failed(error, self._stream.config.name, 0) from error

@@ -1,5 +1,6 @@
 """Streams with parts that need TensorFlow: SeqIO's preprocessors, feature converters and sources."""
 
+import itertools
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,7 +12,7 @@ import tensorflow as tf
 from limba.data import contract
 from tasks.pipeline import converters
 from tasks.pipeline.positions import POSITION_SIZE, ReadPlan
-from tasks.pipeline.seqio import registry_copies, tf_iterators
+from tasks.pipeline.seqio import empty_tasks, registry_copies, tf_iterators
 from tasks.pipeline.streams import Stream, derive_seed, group_size, rebatch
 from tasks.registry import Task
 from tasks.registry.rows import Columns
@@ -108,9 +109,12 @@ class DocumentStream(Stream):
         examples = groups.flat_map(examples_of_group)
         shapes = {name: [length] for name, length in self._lengths.items() if name in examples.element_spec}
         shapes |= {"position": [POSITION_SIZE - 1], "document": [3]}
-        return tf_iterators.read(
-            tf_iterators.in_order(examples.padded_batch(_EXAMPLES_PER_BLOCK, padded_shapes=shapes))
-        )
+        padded = examples.padded_batch(_EXAMPLES_PER_BLOCK, padded_shapes=shapes)
+        blocks = tf_iterators.read(tf_iterators.in_order(padded))
+        if plan.reader == 0:
+            with empty_tasks.named([task], self.config):
+                yield from itertools.islice(blocks, 1)
+        yield from blocks
 
     def _convert(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if converters.is_known(self.feature_converter):
@@ -138,6 +142,10 @@ class ForeignStream(Stream):
         if reads_documents(task, self.config):
             task.source.check(self.config.split)
             row_preprocessor.check_task(task, self.config.split, self.config.task_feature_lengths)
+
+    def made_while_training(self) -> list[Any]:
+        """The tasks whose examples SeqIO makes of documents, and does not read from an offline cache."""
+        return [task for task in self.tasks if not (isinstance(task, Task) or reads_cache(task, self.config))]
 
     def reads_chunks(self, task: Any) -> bool:
         return reads_documents(task, self.config)

@@ -248,6 +248,16 @@ def test_the_task_of_a_metric():
             trial_check.check_metric(metric, ["a", "b"])
 
 
+def test_the_metrics_of_predictions():
+    known = {"a": ["accuracy", "f1"]}
+    for metric in ("inference_eval/a/eval/accuracy", "inference_eval/a/f1", "inference_eval/a/tokens_per_prediction"):
+        trial_check.check_prediction(metric, known)
+    for metric in ("inference_eval/b/eval/acuracy", "training_eval/a/acuracy"):
+        trial_check.check_prediction(metric, known)
+    with pytest.raises(ValueError, match=r"measured by eval/accuracy, .* Did you mean inference_eval/a/eval/accuracy"):
+        trial_check.check_prediction("inference_eval/a/eval/acuracy", known)
+
+
 def test_a_metric_that_is_not_measured_is_named(tmp_path):
     trial = trial_folders.Trial(0, {}, tmp_path, attempts=1)
     trial.model_dir.mkdir()

@@ -10,6 +10,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
+from limba import command_line
 from limba.data import contract
 from tasks.pipeline import task_batches
 from tasks.pipeline.seqio import foreign_readers, seqio_streams, tf_iterators
@@ -18,7 +19,7 @@ from tasks.registry import Task
 from tasks.registry.providers import find_provider
 from tasks.sources import corpora, tf_documents
 from tasks.t5 import t5_preprocessors
-from tests.tasks.pipeline.seqio.conftest import LENGTHS
+from tests.tasks.pipeline.seqio.conftest import LENGTHS, STEPS
 
 
 def config_for(name, **options):
@@ -202,6 +203,31 @@ def test_use_cached_is_for_tasks_that_can_be_cached(our_task, seqio_task):
     remedy = r"'test_cacheable' has no offline cache.*USE_CACHED_TASKS=False.*seqio_cache_tasks.*'seqio\[cache-tasks\]'"
     with pytest.raises(ValueError, match=remedy):
         task_batches.get_train_batches(dataclasses.replace(cached, mixture_or_task_name="test_cacheable"))
+
+
+def test_the_folders_of_offline_caches_are_searched(text_files, register_with_seqio, tmp_path):
+    """--seqio_additional_cache_dirs, whose second folder has the examples: other texts than the files'."""
+    task = register_with_seqio("test_cached", text_files, [seqio.CacheDatasetPlaceholder(), *STEPS])
+    config = config_for("test_cached", use_cached=True, num_readers=1, shuffle=False)
+    with pytest.raises(ValueError, match="'test_cached' has no offline cache"):
+        task_batches.get_train_batches(config)
+    cache = tmp_path / "b" / "test_cached"
+    cache.mkdir(parents=True)
+    (cache / "info.train.json").write_text('{"num_shards": 1, "features": {"text": {"shape": [], "dtype": "string"}}}')
+    (cache / "stats.train.json").write_text('{"examples": 1}')
+    (cache / "COMPLETED").write_text("")
+    with tf.io.TFRecordWriter(str(cache / "train.tfrecord-00000-of-00001")) as writer:
+        value = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"zzzz"]))
+        writer.write(tf.train.Example(features=tf.train.Features(feature={"text": value})).SerializeToString())
+    before = list(seqio.get_global_cache_dirs())
+    try:
+        parser = command_line.argument_parser("train", "")
+        command_line.parse_flags(parser, [f"--seqio_additional_cache_dirs={tmp_path / 'a'},{tmp_path / 'b'}"])
+        batch = next(task_batches.get_train_batches(config))
+    finally:
+        seqio.set_global_cache_dirs(before)
+    assert task.cache_dir == str(cache)
+    assert batch["decoder_target_tokens"][0].tolist()[:5] == [*[ord("z") + 3] * 4, 1]
 
 
 def test_errors(mixtures, seqio_task, register_with_seqio, caplog):
