@@ -47,11 +47,16 @@ def check_is_file(path: Path) -> int:
     for is_kind, kind in _KINDS:
         if is_kind(found.st_mode):
             raise ValueError(f"{path} is {kind}, not a file; give the file itself, or put a copy of it in its place.")
-    if found.st_size < _MOST_OF_POINTER:
+    refuse_pointer(path, found.st_size)
+    return found.st_size
+
+
+def refuse_pointer(path: Path, size: int) -> None:
+    """Raises ValueError if a regular file of `size` bytes only says where git-lfs has the file."""
+    if size < _MOST_OF_POINTER:
         with path.open("rb") as file:
             if file.read(len(_POINTER)) == _POINTER:
                 raise ValueError(f"{path} is only git-lfs's pointer to the file; run `git lfs pull` in its folder.")
-    return found.st_size
 
 
 def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:

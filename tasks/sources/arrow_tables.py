@@ -25,7 +25,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet
 
-from limba.files import untrusted_json
+from limba.files import untrusted_files, untrusted_json
 from tasks.sources import class_names
 from tasks.sources.read_columns import arrow_columns, csv_columns, json_columns, line_tables
 from tasks.sources.remote_files import bucket_files, http_files
@@ -102,7 +102,11 @@ class Shard:
 
 
 def local_shard(path: pathlib.Path) -> Shard:
-    return Shard(str(path), path.stat().st_size, path)
+    """A file on this machine. Raises ValueError if it only says where git-lfs has the file: as text it would be read."""
+    size = path.stat().st_size
+    if path.is_file():
+        untrusted_files.refuse_pointer(path, size)
+    return Shard(str(path), size, path)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,11 +12,18 @@ from tokenizers import models as tokenizer_models
 
 from limba import models, try_model
 from limba.checkpoints import checkpointing, train_state
+from limba.data import token_rows
 from limba.inference import answering, likeliest, text_batches
 from limba.network import t5
 from limba.network.encoders import classifier, encoder
 from limba.optimizers import definitions
-from tasks.vocabularies import ByteVocabulary, LabelVocabulary, TokenizerVocabulary
+from tasks.vocabularies import (
+    ByteVocabulary,
+    LabelVocabulary,
+    SentencePieceVocabulary,
+    T5TokenizerVocabulary,
+    TokenizerVocabulary,
+)
 from tasks.vocabularies.tokenizer_training import SPECIAL_TOKENS
 from tests.convert import vocabularies
 from tests.limba import small
@@ -210,3 +217,9 @@ def test_a_blank_beside_a_bracket_is_a_blank(tmp_path):
     assert 511 in apart and encode("ba,<extra_id_0>. ce") == encode("ba, <extra_id_0>. ce") == [*apart, 1]
     assert text_batches.row_of(vocabulary, "ba,<extra_id_0>. ce").ids == [*apart, 1]  # Of `limba embed`, too.
     assert 511 not in vocabulary.encode("ba,<extra_id_0>. ce")  # As SeqIO has it.
+
+
+@pytest.mark.parametrize("kind", [TokenizerVocabulary, T5TokenizerVocabulary, SentencePieceVocabulary])
+def test_which_vocabularies_have_pairs_is_known_without_their_files(kind):
+    assert token_rows.has_pairs(kind("/none/tokenizer.json")) is (kind is TokenizerVocabulary)
+    assert not token_rows.has_pairs(object())

@@ -64,3 +64,14 @@ def test_a_byte_order_mark_is_no_part_of_the_first_document(tmp_path, name, pack
     (tmp_path / name).write_bytes(gzip.compress(content) if packed else content)
     documents = corpora.HuggingFaceSource({"train": str(tmp_path / name)}).documents("train")
     assert [document["text"] for batch in documents for document in batch] == ["one", "two"]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv", "a.parquet", "a.txt.gz"])
+def test_a_pointer_of_git_lfs_is_no_text(name, tmp_path):
+    """As a .txt file it would be three lines to train on."""
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+    (tmp_path / name).write_text(pointer)
+    (tmp_path / "b.txt").write_text(pointer[8:])
+    with pytest.raises(ValueError, match=f"{name} is only git-lfs's pointer to the file; run `git lfs pull` in its"):
+        corpora.HuggingFaceSource({"train": str(tmp_path / name)}).check("train")
+    corpora.HuggingFaceSource({"train": str(tmp_path / "b.txt")}).check("train")
