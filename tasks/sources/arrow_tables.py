@@ -102,7 +102,7 @@ class Shard:
 
 
 def local_shard(path: pathlib.Path) -> Shard:
-    """A file on this machine. Raises ValueError if it only says where git-lfs has the file: as text it would be read."""
+    """A file on this machine. Raises ValueError for a pointer of git-lfs, which could be read as text."""
     size = path.stat().st_size
     if path.is_file():
         untrusted_files.refuse_pointer(path, size)
