@@ -80,6 +80,10 @@ def infer_text(
                     write(answer)
                 answers.append(answer)
                 progress.update()
+        if is_writer and (without := sum(bool(blanks.hint(x.input, x.prediction)) for x in answers)):
+            logger.warning(
+                "%d of %d inputs have no blank and got words for some. %s", without, len(answers), blanks.HINT
+            )
     if file and is_writer:
         file.finish()
         print(f"{len(inputs)} answers in {file.path}", file=written_files.messages_beside(file.path))

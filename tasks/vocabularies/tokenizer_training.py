@@ -96,7 +96,7 @@ def train_wordpiece(
     # ones that the sample has only at the beginning of words, or not at all, are added.
     inside = {token for token in train(0, SPECIAL_TOKENS) if token.startswith(_PREFIX)}
     if character_coverage is None:
-        inside |= {_PREFIX + c for c in alphabet if unicodedata.category(c)[0] in "LMN" and not _stands_alone(c)}
+        inside |= {_PREFIX + c for c in alphabet if not _stands_alone(c)}
     vocab = train(vocab_size, [*SPECIAL_TOKENS, *alphabet, *sorted(inside)])
     _check_trained(vocab, vocab_size, text.split)
     tokenizer = _wordpiece(vocab, normalizer)
@@ -178,8 +178,9 @@ def train_bpe(
 
 
 def _stands_alone(character: str) -> bool:
-    """Whether BERT's normalization makes a word of it, as of a Chinese character."""
-    return alphabets.script_of(character) == "CJK"
+    """Whether BERT makes a word of it: of a Chinese character, of punctuation, and of all signs of ASCII."""
+    is_sign = character.isascii() and not character.isalnum()
+    return is_sign or unicodedata.category(character)[0] == "P" or alphabets.script_of(character) == "CJK"
 
 
 def _say_normalized(

@@ -62,6 +62,15 @@ def test_what_the_vocabulary_does_not_know_is_one_warning(checkpoint, monkeypatc
     assert [record.getMessage() for record in caplog.records] == ["2 inputs have ș."]
 
 
+def test_inputs_without_blanks_to_a_model_that_fills_them_are_one_warning(checkpoint, monkeypatch, caplog):
+    answers = {"ab": "<extra_id_0> c", "a <extra_id_0>": "<extra_id_0> d", "c": "e"}
+    found = [answering.Answer(line, answer, answer, -1.0) for line, answer in answers.items()]
+    monkeypatch.setattr(_Counter, "answer", lambda self, lines, done=0: iter(found))
+    _infer(checkpoint, list(answers), None)
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith("1 of 3 inputs have no blank and got words for some. This model fills blanks: write ___")
+
+
 def test_an_interrupted_file_goes_on(checkpoint, tmp_path, capsys):
     lines = ["a" * i for i in range(1, 10)] + ["stop", "b"]
     out, unfinished = tmp_path / "new" / "out.jsonl", tmp_path / "new" / "out.jsonl.unfinished"

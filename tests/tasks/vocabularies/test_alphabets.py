@@ -85,6 +85,21 @@ def test_wordpiece_keeps_rare_letters_everywhere_in_a_word(corpus, tmp_path, cap
     assert "'ї' (U+0457) as 'і' " in said and "'Ї' (U+0407) as 'І' " in said
 
 
+def test_wordpiece_keeps_signs_of_money_behind_a_number_too(corpus, tmp_path, capsys):
+    """The text has it alone; BERT makes no word of it, as it does of punctuation."""
+    rows = [document for batch in corpus.documents("train") for document in batch]
+    rows[2345] = {"text": "одна ₾ і € ≈ °"}
+    file = tmp_path / "b.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    text = TrainingText(corpora.HuggingFaceSource({"train": str(file)}))
+    tokenizer_training.train_wordpiece(text, tmp_path / "tokenizer.json", vocab_size=512)
+    vocabulary = TokenizerVocabulary(str(tmp_path / "tokenizer.json"))
+    for words in ("п₾", "п€", "€п", "а≈"):
+        assert vocabulary.unk_id not in vocabulary.encode(words), words
+    assert "'°' 1 time" in (said := capsys.readouterr().err) and "₾" not in said.partition("first in")[0]
+    assert not {f"##{sign}" for sign in "!?+$-’"} & {*vocabulary.tokenizer.get_vocab()}
+
+
 def test_the_alphabet():
     counts = {"a": 10**6, "é": 3, "日": 5, "🦊": 2, "€": 1, "\u200c": 1, "№": 1, "^": 1, "`": 1}
     kept = alphabets.alphabet(counts, None)
