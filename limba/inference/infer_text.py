@@ -82,7 +82,7 @@ def infer_text(
                 progress.update()
         if is_writer and (without := sum(bool(blanks.hint(x.input, x.prediction)) for x in answers)):
             logger.warning(
-                "%d of %d inputs have no blank and got words for some. %s", without, len(answers), blanks.HINT
+                "%d of %d inputs without a blank got words for blanks. %s", without, len(answers), blanks.HINT
             )
     if file and is_writer:
         file.finish()

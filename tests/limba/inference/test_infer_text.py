@@ -68,7 +68,7 @@ def test_inputs_without_blanks_to_a_model_that_fills_them_are_one_warning(checkp
     monkeypatch.setattr(_Counter, "answer", lambda self, lines, done=0: iter(found))
     _infer(checkpoint, list(answers), None)
     (said,) = (record.getMessage() for record in caplog.records)
-    assert said.startswith("1 of 3 inputs have no blank and got words for some. This model fills blanks: write ___")
+    assert said.startswith("1 of 3 inputs without a blank got words for blanks. This model fills blanks: write ___")
 
 
 def test_an_interrupted_file_goes_on(checkpoint, tmp_path, capsys):
