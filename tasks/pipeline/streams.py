@@ -201,11 +201,16 @@ class Stream:
     def find_deals(self, seed: int, num_readers: int) -> dict[int, str]:
         """How the documents of each task are dealt, by its number, where it is not by rows; see `ReadPlan`.
 
-        A corpus that is far away is not looked at, because each look is a connection; nor one whose steps are SeqIO's.
+        Of a corpus that is far away only the first rows of a file are looked at, because each look is a connection; of
+        one whose steps are SeqIO's nothing.
         """
         found = {}
         for number, task in enumerate(self.tasks):
-            if num_readers == 1 or not isinstance(task, Task) or task.source.is_remote(self.config.split):
+            if num_readers == 1 or not isinstance(task, Task):
+                continue
+            if task.source.is_remote(self.config.split):
+                is_blank = task.source.has_blank_part(self.config.split, num_readers)
+                found[number] = deals.ROTATED_ROWS if is_blank else deals.ROWS
                 continue
             ways: tuple[str, ...] = (deals.ROWS, deals.ROTATED_ROWS)
             if task.source.is_small(self.config.split):

@@ -25,6 +25,8 @@ from tasks.sources.remote_files import http_files
 logger = logging.getLogger(__name__)
 
 # Bytes of files that may be read when a split is opened, to count their documents.
+# Of each reader, to see whether its part has a text.
+_ROWS_OF_A_LOOK = 16
 _SMALL_CORPUS = 1 << 20
 # Shards that are read in turn. Files and connections are limited.
 _OPEN_SHARDS = 32
@@ -332,6 +334,23 @@ class ShardedSource(abc.ABC):
             return 0, 0
         texts = [text for chunk in chunks_of_reader for text in chunk.columns[self._columns[0]]]
         return sum(1 for text in texts if not isinstance(text, bytes) or text.strip()), len(texts)
+
+    def has_blank_part(self, split: str, num_readers: int) -> bool:
+        """Whether a reader that shares a file's rows with others would have blank ones alone, by the first rows of it.
+
+        One look at one file, so also at a corpus that is far away. None where no reader shares a file.
+        """
+        pieces = (piece for of_reader in self._share(split, num_readers, rotates=False) for piece in of_reader)
+        shared = next((piece for piece in pieces if piece.step > 1 and not piece.rotates), None)
+        if shared is None:
+            return False
+        cursor = self._cursor(split, [chunks.Piece(shared.shard, 0, 1)], _ROWS_OF_A_LOOK * shared.step)
+        table, rows, _ = cursor.read(0, 0)
+        is_text = np.array(
+            [not isinstance(x, str | None) or bool((x or "").strip()) for x in table.column(0).to_pylist()]
+        )
+        place = rows % shared.step
+        return any((place == x).any() and not is_text[place == x].any() for x in range(shared.step))
 
     def is_remote(self, split: str) -> bool:
         """Whether reading a split needs the network."""

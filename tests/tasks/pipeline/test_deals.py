@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from limba.data import contract
-from tasks.pipeline import deals, task_batches
+from tasks.pipeline import deals, streams, task_batches
 from tasks.registry import Feature, TaskRegistry, rows, steps
 from tasks.registry.rows import TOKENS, Tokens
 from tasks.sources import corpora, splits
@@ -151,8 +151,24 @@ def test_no_example_of_any_reader_is_an_error(tmp_path):
         next(batches)
 
 
-def test_a_corpus_that_is_far_away_is_not_looked_at(tmp_path, monkeypatch):
-    _register(tmp_path, "each 2th from 1")
+@pytest.mark.parametrize("pattern", ["each 2th from 0", "each 2th from 1", "all"])
+def test_of_a_corpus_that_is_far_away_the_first_rows_are_looked_at(tmp_path, monkeypatch, pattern):
+    """Many hosts would open too many connections to look at more."""
+    places = _register(tmp_path, pattern)
+    monkeypatch.setattr(corpora.HuggingFaceSource, "is_remote", lambda source, split: True)
+    asked = []
+    has_part = corpora.HuggingFaceSource.has_blank_part
+    monkeypatch.setattr(
+        corpora.HuggingFaceSource, "has_blank_part", lambda *args: asked.append(has_part(*args)) or asked[-1]
+    )
+    monkeypatch.setattr(streams.Stream, "_has_examples", None)
+    _check(places, 4, 2)
+    assert asked == [pattern != "all"] * 2
+    assert _deals_of(_open(4, 1)[0]) == {deals.ROTATED_ROWS if pattern != "all" else None}
+
+
+def test_of_a_corpus_that_is_far_away_dropped_rows_are_an_error(tmp_path, monkeypatch):
+    _register(tmp_path, "each 2th from 1", "dropped")
     monkeypatch.setattr(corpora.HuggingFaceSource, "is_remote", lambda source, split: True)
     (batches,) = _open(4, 1)
     with pytest.raises(RuntimeError, match=r"the part of reader 0 of 4 .*fewer readers have larger parts"):
