@@ -13,7 +13,7 @@ from convert.families import byt5, heads
 from convert.families.config_files import default_networks, new_network, t5_config
 from convert.families.heads import Head
 from convert.families.networks import Network
-from convert.families.table import encoder_families, find_encoder, find_t5
+from convert.families.table import encoder_families, find_encoder, find_t5, no_class
 from convert.model_files import (
     any_format,
     encoder_files,
@@ -36,7 +36,6 @@ from limba.checkpoint_files import run_folder
 from limba.files import json_text
 from limba.files.local_paths import local_path
 from limba.files.storage import AnyPath
-from limba.network import own_layers
 from limba.network.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config
 
@@ -152,7 +151,7 @@ class StartingModel:
     @functools.cached_property
     def no_export(self) -> str:
         """Why no class of Hugging Face holds the network; "" if one does."""
-        return _no_class(self.network)
+        return no_class(self.network)
 
     @property
     def gin(self) -> str:
@@ -391,21 +390,10 @@ def _check_head(path: Path, head: Head) -> None:
         )
 
 
-def _no_class(network: Network) -> str:
-    if isinstance(network, T5Config):
-        own = own_layers.of(network)
-        return f"No class of Hugging Face holds this T5: it has {', '.join(own)}." if own else ""
-    try:
-        find_encoder(network)
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
 def no_class_of_run(checkpoint: AnyPath) -> str:
     """Why no class of Hugging Face holds a checkpoint of Limba; "" if one does."""
     fields = run_folder.load_run_info(checkpoint)["network"]
-    return _no_class(T5Config(**fields) if any_format.has_decoder(checkpoint) else EncoderConfig.from_json(fields))
+    return no_class(T5Config(**fields) if any_format.has_decoder(checkpoint) else EncoderConfig.from_json(fields))
 
 
 def _no_vocabulary(path: Path) -> FileNotFoundError:

@@ -25,6 +25,7 @@ from convert.families.family import Family
 from convert.families.heads import Head
 from convert.families.t5_family import T5Family
 from limba.files import untrusted_json
+from limba.network import own_layers
 from limba.network.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config
 
@@ -122,6 +123,18 @@ def find_encoder(config: EncoderConfig, head: Head = heads.OF_MASKED_LM) -> Enco
         f"{configured} would have to be another: {'; '.join(problems[nearest])}. It trains and evaluates in Limba as "
         "it is."
     )
+
+
+def no_class(network: T5Config | EncoderConfig) -> str:
+    """Why no class of Hugging Face holds a network; "" if one does."""
+    if isinstance(network, T5Config):
+        own = own_layers.of(network)
+        return f"No class of Hugging Face holds this T5: it has {', '.join(own)}." if own else ""
+    try:
+        find_encoder(network)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _has_positions_of(family: EncoderFamily, config: EncoderConfig) -> bool:

@@ -108,6 +108,7 @@ def lint(arguments: Mapping[str, Any], model_axis: int, num_devices: int | None)
         if not unusable and isinstance(config, T5Config) and not (restore and restore.path):
             largest = max(v.vocab_size for v in (model.input_vocabulary, model.output_vocabulary))
             yield from lint_training.check_unused_rows(config, largest)
+        yield from lint_training.check_class(config)
         # On one device: what does not divide by the mesh is a finding, and shapes are the same.
         alone = PjitPartitioner(num_partitions=1, devices=jax.devices()[:1])
         try:

@@ -19,6 +19,8 @@ from limba.checkpoints.train_state import TrainState, TrainStateInitializer
 from limba.data.contract import DatasetConfig
 from limba.data.lint_findings import Finding, refused
 from limba.files import storage
+from limba.network.encoders.config import EncoderConfig
+from limba.network.t5 import T5Config
 from limba.partitioning.meshes import PjitPartitioner
 from limba.training import training_length
 
@@ -267,6 +269,20 @@ def check_unused_rows(config: Any, vocab_size: int) -> Iterator[Finding]:
         f"{(rows - needed) * matrices * config.emb_dim:,} parameters that no token uses, and their share of every step",
         f"Set VOCAB_SIZE to {needed}.",
     )
+
+
+def check_class(config: Any) -> Iterator[Finding]:
+    """Whether a class of Hugging Face holds the network, so that what is trained can be converted."""
+    from convert.families import table
+
+    if isinstance(config, T5Config | EncoderConfig) and (reason := table.no_class(config)):
+        yield Finding(
+            "no_class",
+            "warning",
+            reason,
+            "`limba convert` writes it for no other library: not for transformers, CTranslate2, ONNX or llama.cpp",
+            "Nothing, if it stays in Limba. Otherwise change these fields of its configuration before the training.",
+        )
 
 
 # ------------------------------------------------------- checkpoints -------------------------------------------------

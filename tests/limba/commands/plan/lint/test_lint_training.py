@@ -14,6 +14,7 @@ from limba.data.lint_findings import Finding, refused
 from limba.files import disk
 from limba.inference import tasks_door
 from limba.network import t5
+from limba.network.encoders import encoder
 from limba.optimizers import adafactor, definitions, schedules
 from limba.partitioning import meshes
 from tasks.pretraining import pretraining_tasks
@@ -314,3 +315,14 @@ def test_what_the_start_refuses_is_said_once(monkeypatch):
     (found,) = command.start({"model_dir": "here"}, [])
     assert (found.name, found.severity, found.what) == ("start", "error", "no such checkpoint")
     assert list(command.start({"model_dir": "here"}, [refused("source", "Task 'x': no such checkpoint")])) == []
+
+
+def test_a_network_that_no_class_holds_is_said_before_it_is_trained():
+    assert not list(lint_training.check_class(t5.T5Config(vocab_size=128)))
+    assert not list(
+        lint_training.check_class(encoder.EncoderConfig(vocab_size=128, emb_dim=64, num_heads=4, head_dim=16))
+    )
+    narrow = encoder.EncoderConfig(vocab_size=128, emb_dim=64, num_heads=4, head_dim=32)
+    (finding,) = lint_training.check_class(narrow)
+    assert (finding.name, finding.severity) == ("no_class", "warning")
+    assert "num_heads * head_dim is 128, and must be emb_dim, 64" in finding.what
