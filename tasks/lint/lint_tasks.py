@@ -9,7 +9,7 @@ from limba.data import contract
 from limba.data.lint_findings import Finding, refused, unreadable
 from tasks import objectives
 from tasks.diacritics import diacritics_tasks
-from tasks.lint import lint_documents, lint_letters
+from tasks.lint import lint_documents, lint_held_out, lint_letters
 from tasks.pipeline import feature_lengths, predictions, streams, task_batches
 from tasks.pipeline.positions import ReadPlan
 from tasks.pretraining import denoising
@@ -251,7 +251,7 @@ def _check_source(task: Any, config: contract.DatasetConfig, purpose: Purpose) -
     try:
         task.source.check(config.split)
         if purpose.role != "train" and "train" in task.splits and config.split != "train":
-            yield from _check_held_out(task, config.split)
+            yield from lint_held_out.check(task, config.split)
     except (ValueError, OSError, RuntimeError) as error:
         yield refused("source", f"Task {task.name!r}, split {config.split!r}: {error}")
 
@@ -267,23 +267,6 @@ def _check_rows(task: Any, config: contract.DatasetConfig) -> Iterator[Finding]:
         yield from row_preprocessor.find_in_rows(task, config.split, config.task_feature_lengths)
     except (ValueError, OSError, RuntimeError) as error:
         yield refused("source", str(error))
-
-
-def _check_held_out(task: Any, split: str) -> Iterator[Finding]:
-    """Whether the training split reads files of an evaluation's; if it cannot be read, the training says so."""
-    try:
-        shared = task.source.shared_files("train", split)
-    except (ValueError, OSError, RuntimeError):
-        return
-    if shared:
-        yield Finding(
-            "seen_in_training",
-            "warning",
-            f"The splits 'train' and {split!r} of task {task.name!r} both read {', '.join(shared[:3])}"
-            f"{f' and {len(shared) - 3} more' if len(shared) > 3 else ''}.",
-            "the evaluation measures what was learned by heart, not what the model can do",
-            "Give each split its own files (such as 'train-*', not '*'), or use tasks.sources.splits.held_out.",
-        )
 
 
 def _check_epochs(stream: streams.Stream, task: Any, steps: int | None) -> Iterator[Finding]:
