@@ -7,12 +7,11 @@ import hmac
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
 import fastapi
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -23,6 +22,7 @@ from limba.commands.serve.request_fields import Limits, RequestError
 from limba.commands.serve.server_metrics import CONTENT_TYPE, ServerMetrics
 from limba.commands.serve.streams import Streams
 from limba.files import json_text
+from limba.web_guard import App, Message, Receive, Send
 
 logger = logging.getLogger(__name__)
 
@@ -80,26 +80,42 @@ class Service:
           RequestError: 413 or 422 for a text that cannot be read, 499 if the client has left, 500 for one without a
             finite answer, 503 if the queue is full, 504 if it takes too long.
         """
+        answering = asyncio.ensure_future(self._answers(lines, *settings))
+        leaving = asyncio.ensure_future(_until_left(request))
+        ends: list[asyncio.Future[Any]] = [answering, leaving]
+        try:
+            await asyncio.wait(ends, timeout=self.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                raise RequestError(499, "The client has left.") if leaving.done() else self.too_late()
+            found, of_texts = answering.result()
+        finally:
+            answering.cancel()
+            leaving.cancel()
+        return [_finite(reply) for reply in found], of_texts
+
+    async def _answers(self, lines: Sequence[str], *settings: Any) -> tuple[list[Any], int]:
+        """As `replies`. Cancelled, it takes back what is queued, and ends long answers at their next token."""
         is_left = False
         texts = await self._read(lines, *settings)
         asking = [dataclasses.replace(x, listener=lambda token: is_left) if x.max_tokens > _LONG else x for x in texts]
-        together = asyncio.gather(*map(asyncio.wrap_future, self._submit(asking)))
-        leaving = asyncio.ensure_future(_until_left(request))
-        ends: list[asyncio.Future[Any]] = [together, leaving]
+        results = self._submit(asking)
         try:
-            await asyncio.wait(ends, timeout=self.timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if not together.done():
-                raise RequestError(499, "The client has left.") if leaving.done() else self.too_late()
-            found = together.result()
-        finally:  # Nobody waits any more: what is queued is taken back, a long answer ends at its next token.
+            return [await asyncio.wrap_future(result) for result in results], sum(len(text.ids) for text in texts)
+        finally:
             is_left = True
-            together.cancel()
-            leaving.cancel()
-        return [_finite(reply) for reply in found], sum(len(text.ids) for text in texts)
+            for result in results:
+                result.cancel()
 
     async def stream(self, lines: Sequence[str], *settings: Any) -> Streams:
         """The answers as they come. Raises RequestError as `replies`, for what is wrong before the first token."""
-        streams = Streams(self.engine.partial, await self._read(lines, *settings), self.timeout_s)
+        clock = asyncio.get_running_loop().time
+        ends_at = clock() + self.timeout_s
+        try:
+            async with asyncio.timeout_at(ends_at):
+                texts = await self._read(lines, *settings)
+        except TimeoutError:
+            raise self.too_late() from None
+        streams = Streams(self.engine.partial, texts, ends_at - clock())
         streams.expect(self._submit(streams.texts))
         return streams
 
@@ -107,7 +123,7 @@ class Service:
         return RequestError(504, f"There was no answer within {self.timeout_s:g} seconds.")
 
     async def _read(self, lines: Sequence[str], *settings: Any) -> list[Any]:
-        return await run_in_threadpool(lambda: [self.engine.read(line, *settings) for line in lines])
+        return await asyncio.to_thread(lambda: [self.engine.read(line, *settings) for line in lines])
 
     def _submit(self, texts: Sequence[Any]) -> list[Future]:
         try:
@@ -128,27 +144,10 @@ def _finite(reply: Any) -> Any:
 
 def make_app(service: Service) -> fastapi.FastAPI:
     """The application of a service."""
-    app = fastapi.FastAPI(openapi_url=None)
+    app = fastapi.FastAPI(openapi_url=None, redirect_slashes=False)
+    app.add_middleware(_Door, service=service)
     _add_refusals(app)
     limits = service.limits
-
-    @app.middleware("http")
-    async def guard(request: fastapi.Request, call: Callable[[fastapi.Request], Awaitable[Response]]) -> Response:
-        begun = time.monotonic()
-        # The path by which the request is routed: older versions of Starlette make request.url of the Host header, too.
-        path = request.scope["path"] if request.scope["path"] in _PATHS else "other"
-        status = 500
-        try:
-            if path in _OPEN or _has_token(request, service.token):
-                response = await call(request)
-            else:
-                is_wrong = "The token is wrong; send" if "authorization" in request.headers else "Send"
-                message = f"{is_wrong} the server's token: Authorization: Bearer TOKEN."
-                response = _error(RequestError(401, message, None, {"WWW-Authenticate": "Bearer"}))
-            status = response.status_code
-            return response
-        finally:
-            service.metrics.add_request(path, status, time.monotonic() - begun)
 
     @app.get("/")
     async def show_page() -> Response:
@@ -201,6 +200,46 @@ def make_app(service: Service) -> fastapi.FastAPI:
         return JSONResponse({"object": "list", "model": limits.name, "data": data, "usage": usage})
 
     return app
+
+
+class _Door:
+    """Asks each request for the token, and counts it. The server has no websockets."""
+
+    def __init__(self, app: App, service: Service):
+        self._app, self._service = app, service
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._answer(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
+        begun = time.monotonic()
+        # The path by which the request is routed: older versions of Starlette make request.url of the Host header, too.
+        path = scope["path"] if scope["path"] in _PATHS else "other"
+        status = 500
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            app = self._app if path in _OPEN else self._checked(fastapi.Request(scope))
+            await app(scope, receive, sending)
+        finally:
+            self._service.metrics.add_request(path, status, time.monotonic() - begun)
+
+    def _checked(self, request: fastapi.Request) -> App:
+        """The application, or the refusal of a request without the token."""
+        if _has_token(request, self._service.token):
+            return self._app
+        is_wrong = "The token is wrong; send" if "authorization" in request.headers else "Send"
+        message = f"{is_wrong} the server's token: Authorization: Bearer TOKEN."
+        return _error(RequestError(401, message, None, {"WWW-Authenticate": "Bearer"}))
 
 
 def _add_refusals(app: fastapi.FastAPI) -> None:

@@ -76,7 +76,7 @@ def serve_engine(engine: BaseEngine, options: argparse.Namespace, name: str, lis
         application = web_guard.Guard(application, _hosts(options), posts=None)
     host = f"[{options.host}]" if ":" in options.host else options.host
     greeting = f"{name} answers at http://{host}:{listening_at.getsockname()[1]}/ ; Ctrl-C ends."
-    listening.make_server(application, greeting).run(sockets=[listening_at])
+    listening.make_server(application, greeting, options.timeout_s).run(sockets=[listening_at])
     service.batcher.close()
 
 

@@ -1,52 +1,21 @@
-"""Listens, and ends: half a second after SIGTERM or Ctrl-C nothing more is taken, and what was taken is answered."""
+"""Where `limba serve` listens, and its server."""
 
-import asyncio
-import contextlib
-import signal
 import socket
-import threading
-from collections.abc import Iterator
-from typing import Any
 
-import uvicorn
+from limba import web_server
+from limba.web_guard import App
 
-_GRACE_S = 0.5
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Beyond --timeout_s, for the answer that says so.
+_ANSWER_S = 5
 
 
-class Server(uvicorn.Server):
-    """A server that says when it listens, and returns after a signal, where uvicorn's raises the signal once more."""
+def make_server(app: App, greeting: str = "", timeout_s: float = 60) -> web_server.Server:
+    """A server of an ASGI application, which prints `greeting` as soon as it listens.
 
-    greeting = ""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.greeting:
-            print(self.greeting, flush=True)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Requests that were sent before the signal are on their way: uvicorn would reset their connections.
-        await asyncio.sleep(_GRACE_S)
-        await super().shutdown(sockets)
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def make_server(app: Any, greeting: str = "") -> Server:
-    """A server of an ASGI application, which prints `greeting` as soon as it listens, and logs no requests."""
-    server = Server(uvicorn.Config(app, access_log=False, log_level="warning", log_config=None, server_header=False))
-    server.greeting = greeting
-    return server
+    Args:
+      timeout_s: for a request, for its answer, and for the end.
+    """
+    return web_server.Server(app, web_server.Times(timeout_s, timeout_s + _ANSWER_S, timeout_s), greeting)
 
 
 def bind(host: str, port: int) -> socket.socket:

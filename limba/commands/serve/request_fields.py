@@ -1,7 +1,6 @@
 """What a request asks for, checked: the fields are OpenAI's, and what is not carried out is refused by name."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -164,7 +163,7 @@ def _temperature(value: Any) -> float:
     if value is None:
         return 0.0
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or not 0 <= value <= 2:
+    if not is_number or not 0 <= value <= 2:  # NaN is in no range.
         raise _refused("temperature", value, "a number from 0 (the likeliest token at each step) to 2")
     return float(value)
 

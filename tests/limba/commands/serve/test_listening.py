@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from limba import web_server
 from limba.commands.serve import app, listening
 from tests import house
 from tests.limba.commands.serve.small_service import service
@@ -50,7 +51,7 @@ def test_after_sigterm_what_was_taken_is_answered_and_nothing_more(server):
 
 
 def test_a_request_that_is_on_its_way_at_the_signal_is_answered(monkeypatch):
-    monkeypatch.setattr(listening, "_GRACE_S", 1.5)
+    monkeypatch.setattr(web_server, "_GRACE_S", 1.5)
     made, bound = service(), listening.bind("127.0.0.1", 0)
     server = listening.make_server(app.make_app(made))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
