@@ -182,6 +182,9 @@ class Server(uvicorn.Server):
 
     Args:
       greeting: is printed as soon as it listens.
+
+    Attributes:
+      has_closed_doors: whether it takes no connections any more, after a signal.
     """
 
     def __init__(self, app: App, times: Times, greeting: str = ""):
@@ -203,6 +206,7 @@ class Server(uvicorn.Server):
         self._greeting = greeting
         self._opening: set[asyncio.Task] = set()
         self._most = most_connections()
+        self.has_closed_doors = False
 
     def _closing(self, app: App) -> App:
         """The application; after a signal its answers ask clients to send nothing more."""
@@ -258,7 +262,7 @@ class Server(uvicorn.Server):
         if len(self.server_state.connections) + len(self._opening) < self._most:
             return True
         logger.warning(
-            "All %d connections are in use: those that wait longest for a request are closed when more come.",
+            "All %d connections are in use: those that wait longest for a request make room for others.",
             self._most,
         )
         patient_since = asyncio.get_running_loop().time() - _PATIENCE_S
@@ -277,6 +281,7 @@ class Server(uvicorn.Server):
                 await asyncio.sleep(_RETRY_S)
             loop.remove_reader(listening_at)
             listening_at.close()
+        self.has_closed_doors = True
         await asyncio.sleep(_GRACE_S)
         await super().shutdown([])
 
@@ -298,7 +303,11 @@ def most_connections() -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS
-    left = limit - len(list(Path("/dev/fd").iterdir())) - _OTHER_DESCRIPTORS
+    left = limit - _open_descriptors() - _OTHER_DESCRIPTORS
     if left < 1:
         raise ValueError(f"The process may open {limit} files, which leaves none for clients; raise `ulimit -n`.")
     return min(MOST_CONNECTIONS, left)
+
+
+def _open_descriptors() -> int:
+    return len(list(Path("/dev/fd").iterdir()))
