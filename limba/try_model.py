@@ -201,7 +201,7 @@ def guard_page(page: Any, hosts: Sequence[str] = ()) -> web_guard.Guard:
 
 def _web_server(flags: argparse.Namespace, name: str) -> Callable[[Callable[[str, str], str], str], None]:
     def serve(ask: Callable[[str, str], str], prefix: str) -> None:
-        import uvicorn
+        from limba import web_server
 
         failures: list[NotFiniteError] = []
 
@@ -216,14 +216,13 @@ def _web_server(flags: argparse.Namespace, name: str) -> Callable[[Callable[[str
         hosts = _allowed_hosts(flags.host, flags.allowed_hosts)
         app = guard_page(make_page(answer, prefix, name), hosts)
         shown = f"[{flags.host}]" if ":" in flags.host else flags.host
-        print(f"{name} answers at http://{shown}:{flags.port}/ ; Ctrl-C ends.", flush=True)
+        greeting = f"{name} answers at http://{shown}:{flags.port}/ ; Ctrl-C ends."
         if not hosts:
-            print(
-                "Browsers of other machines are refused: give the name by which they ask as --allowed_hosts.",
-                flush=True,
-            )
-        with contextlib.suppress(KeyboardInterrupt):
-            uvicorn.run(app, host=flags.host, port=flags.port, log_level="warning")
+            greeting += "\nBrowsers of other machines are refused: give the name by which they ask as --allowed_hosts."
+        with socket.create_server((flags.host, flags.port)) as listening_at:
+            # Gradio's page keeps an answer open as long as it is shown.
+            times = web_server.Times(answer_s=None, ending_s=5)
+            web_server.Server(app, times, greeting).run(sockets=[listening_at])
         if failures:
             raise failures[0]
 

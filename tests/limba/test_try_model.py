@@ -13,7 +13,7 @@ import urllib.request
 
 import pytest
 
-from limba import try_model
+from limba import try_model, web_server
 from limba.checkpoints import checkpointing, run_configuration
 from limba.inference import answering, blanks
 from limba.network.finite_numbers import layers as finite_layers
@@ -142,12 +142,10 @@ def test_a_page_that_cannot_listen_is_refused_before_anything_is_loaded():
 
 @pytest.fixture(scope="module")
 def page_url():
-    import uvicorn
-
     page = try_model.make_page(lambda text, prefix: try_model.reply(_Upper(), text, prefix), "p: ", "mine")
     app = try_model.guard_page(page, try_model._allowed_hosts("0.0.0.0", "box.lan, other.lan"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+        server = web_server.Server(app, web_server.Times(ending_s=1))
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
@@ -285,18 +283,16 @@ def test_an_answer_that_is_not_finite_ends_the_session(monkeypatch, capsys):
 
 
 def test_an_answer_that_is_not_finite_is_on_the_page_and_fails_the_command(monkeypatch, caplog):
-    import uvicorn
-
     pages, answers = [], []
     monkeypatch.setattr(try_model, "make_page", lambda ask, prefix, name: pages.append(ask))
     monkeypatch.setattr(try_model, "guard_page", lambda page, hosts: None)
 
-    def run(app, **options):
+    def run(server, sockets):
         answers.extend(pages[0](text, "p: ") for text in ("one", "two"))
 
-    monkeypatch.setattr(uvicorn, "run", run)
+    monkeypatch.setattr(web_server.Server, "run", run)
     ask = lambda text, prefix: try_model.reply({"one": _NotFinite, "two": _Upper}[text](), text, prefix)  # noqa: E731
-    serve = try_model._web_server(argparse.Namespace(host="127.0.0.1", port=1, allowed_hosts=""), "mine")
+    serve = try_model._web_server(argparse.Namespace(host="127.0.0.1", port=0, allowed_hosts=""), "mine")
     with pytest.raises(finite_layers.NotFiniteError, match="'p: one', is not finite"):
         serve(ask, "p: ")
     assert answers == ["error: The output for line 1, 'p: one', is not finite.", "P: TWO"]
