@@ -6,7 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 # SentencePiece begins a sentinel that is a piece with "▁".
-NAME = re.compile(r"▁?<extra_id_(\d+)>")
+NAME = re.compile(r"▁?<extra_id_([0-9]+)>")
+# No vocabulary has so many sentinels, and Python reads no number of more than 4,300.
+_MOST_DIGITS = 9
+
+
+def number(digits: str) -> int:
+    """The number of a sentinel, of the digits in its name. Raises ValueError for more digits than any has."""
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(
+            f"The sentinel <extra_id_{digits[:_MOST_DIGITS]}…> has a number of {len(digits):,} digits; models have "
+            "<extra_id_0>, <extra_id_1> …, a few hundred at most. Write one of these."
+        )
+    return int(digits)
 
 
 def find_sentinels(id_of: Callable[[str], int | None], vocab_size: int) -> tuple[int, ...]:

@@ -9,21 +9,25 @@ import numpy as np
 
 from limba.data import sentinels
 
-SENTINEL = re.compile(r"<extra_id_(\d+)>")
+SENTINEL = re.compile(r"<extra_id_([0-9]+)>")
 BLANK = "___"
 # Of an answer with blanks to a text that has none.
 HINT = "This model fills blanks: write ___ where words are missing."
 
 
 def typed(line: str) -> str:
-    """What somebody typed, for the model: each `___` becomes the next sentinel, after those that are there."""
-    numbers = itertools.count(max((int(number) for number in SENTINEL.findall(line)), default=-1) + 1)
+    """What somebody typed, for the model: each `___` becomes the next sentinel, after those that are there.
+
+    Raises:
+      ValueError: for a sentinel that no model has, by the number of its digits.
+    """
+    numbers = itertools.count(max(map(sentinels.number, SENTINEL.findall(line)), default=-1) + 1)
     return re.sub("_{3,}", lambda _: f"<extra_id_{next(numbers)}>", line)
 
 
 def shown(text: str) -> str:
     """A text as it stands on the screen, whatever the model's blanks are."""
-    return re.sub(r"<extra_id_\d+>|\[MASK\]|<mask>", BLANK, text)
+    return re.sub(r"<extra_id_[0-9]+>|\[MASK\]|<mask>", BLANK, text)
 
 
 def decode_row(vocabulary: Any, row: np.ndarray) -> str:
@@ -60,7 +64,7 @@ def row_text(vocabulary: Any, row: np.ndarray, padding: Collection[int] = (0,)) 
 
 def set_apart(line: str) -> str:
     """A text with a space before each sentinel, without which SentencePiece knows none."""
-    return re.sub(r"(?<=\S)(?=<extra_id_\d+>)", " ", line)
+    return re.sub(r"(?<=\S)(?=<extra_id_[0-9]+>)", " ", line)
 
 
 def has_blanks(text: str) -> bool:

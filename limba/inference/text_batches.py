@@ -6,14 +6,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from limba.data import token_rows
+from limba.data import sentinels, token_rows
 from limba.data.contract import Batch
 from limba.data.token_rows import Row
 from limba.inference import blanks, tasks_door
 from limba.models import BaseTransformerModel, ContrastiveModel, EncoderClassifier, EncoderOnlyModel
 from limba.models.contrastive_model import NO_ANSWERS
 
-_BLANK = re.compile(r"<extra_id_\d+>|\[MASK\]|<mask>")
+_BLANK = re.compile(r"<extra_id_[0-9]+>|\[MASK\]|<mask>")
 _BLANK_AND_SPACE = re.compile(rf"( ?)({_BLANK.pattern})")
 _SEPARATOR = "[SEP]"
 _BLANKS_AND_SEPARATOR = re.compile(rf"\s*{re.escape(_SEPARATOR)}\s*")
@@ -22,7 +22,13 @@ _NO_LABEL = "?"
 
 def row_of(vocabulary: Any, text: str, most: int | None = None) -> Row:
     """What a model reads of a text, as in training: special tokens of its vocabulary included; a sentinel is one
-    token wherever it stands."""
+    token wherever it stands.
+
+    Raises:
+      ValueError: for a sentinel that no model has, by the number of its digits; else as `token_rows.of_vocabulary`.
+    """
+    for digits in blanks.SENTINEL.findall(text):
+        sentinels.number(digits)
     line = blanks.set_apart(text) if hasattr(vocabulary, "sp_model") else text
     return token_rows.of_vocabulary(vocabulary, [line], most)[0]
 

@@ -1,7 +1,9 @@
 """Folders of sentence-transformers: the library's vectors are those of `limba embed`."""
 
 import dataclasses
+import functools
 import json
+import types
 
 import numpy as np
 import pytest
@@ -17,7 +19,9 @@ from convert.to_hf import to_hf
 from convert.to_sentence_transformers import to_sentence_transformers
 from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
+from limba.commands.serve.base_engine import BaseEngine
 from limba.files import disk
+from limba.inference import text_batches
 from limba.inference.embedding import Embedder
 from limba.inference.text_batches import row_of
 from limba.models import ContrastiveModel, EncoderDecoderModel, EncoderOnlyModel
@@ -81,12 +85,24 @@ def test_vectors_of_a_t5(library, new_run, spiece_model, sentences, tmp_path):
     opened = any_format.open_model(run)
     vocabulary = SentencePieceVocabulary(str(spiece_model), extra_ids=100)
     model = EncoderDecoderModel(Transformer(opened.config), vocabulary, vocabulary, optimizer_def=None)
-    expected = _embedded(model, run, sentences[:8], "mean")
+    texts = [*sentences[:8], "ba <extra_id_0> ce", "ba,<extra_id_1>. ce"]
+    expected = _embedded(model, run, texts, "mean")
     found = library.SentenceTransformer(str(tmp_path / "folder"), device="cpu")
     assert type(found[0].auto_model).__name__ == "MT5EncoderModel" and found.max_seq_length == 512
-    vectors = found.encode(sentences[:8])
+    vectors = found.encode(texts)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
     np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=0, atol=1e-5)
+
+    # One reading of a text: the folder's, that of `limba infer` and of `limba serve`; of a task, behind a space.
+    of_model = text_batches.Sequences(vocabulary, vocabulary, 8)
+    server = types.SimpleNamespace(
+        has_blanks=True, input_vocabulary=vocabulary, texts=of_model, max_input_tokens=512, has_one_temperature=False
+    )
+    server._encode = functools.partial(BaseEngine._encode, server)
+    for text in texts:
+        ids = found.tokenizer(text).input_ids
+        assert ids == of_model.encode(text).ids == [*vocabulary.encode(text.replace(",<", ", <")), 1]
+        assert all(ids == BaseEngine.read(server, text, max_tokens).ids for max_tokens in (0, 8))
 
 
 def test_a_run_that_was_trained_to_give_vectors(library, new_encoder, tokenizer_file, tmp_path):  # noqa: F811

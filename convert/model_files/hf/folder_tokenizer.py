@@ -11,7 +11,7 @@ from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
 from convert.model_files.hf import hf_tokenizer, tokenizer_json, tokenizer_settings
 from convert.model_files.hf.hf_tokenizer import NUM_BYTE_IDS, SPIECE, Tokenizer, read_json
-from limba.data.sentinels import NAME, counts_down
+from limba.data.sentinels import NAME, counts_down, number
 from limba.files import json_text, untrusted_files
 
 
@@ -237,7 +237,7 @@ def _new_json(files: _Files, model_file: Path, error: _OtherIds) -> Tokenizer:
 
 def _say_lost_sentinels(files: _Files, tokenizer: Tokenizer) -> None:
     """Prints which sentinels training cannot use, because one before them is missing."""
-    numbers = sorted(int(match[1]) for token in files.added if (match := NAME.fullmatch(token)))
+    numbers = sorted(number(match[1]) for token in files.added if (match := NAME.fullmatch(token)))
     lost = [number for number in numbers if number >= len(tokenizer.sentinels)]
     if lost:
         usable = f"only the {len(tokenizer.sentinels)} before it" if tokenizer.sentinels else "none of them"
@@ -293,7 +293,7 @@ def _entries(fast: Mapping[str, Any]) -> list[str]:
 
 def _read_bytes(folder: Path, config: Mapping[str, Any], learns_sentinels: bool) -> dict[str, Any]:
     added = _added_tokens(folder, config, {})
-    sentinels = {int(match[1]): id_ for token, id_ in added.items() if (match := NAME.fullmatch(token))}
+    sentinels = {number(match[1]): id_ for token, id_ in added.items() if (match := NAME.fullmatch(token))}
     # Without ids transformers numbers them, 125 if nothing is said, upward.
     count = len(sentinels) or config.get("extra_ids", 125)
     upward = {i: NUM_BYTE_IDS + i for i in range(count)}

@@ -12,8 +12,9 @@ from tokenizers import models as tokenizer_models
 
 from limba import models, try_model
 from limba.checkpoints import checkpointing, train_state
+from limba.commands.serve import base_engine, request_fields
 from limba.data import token_rows
-from limba.inference import answering, likeliest, text_batches
+from limba.inference import answering, blanks, embedding, likeliest, text_batches
 from limba.network import t5
 from limba.network.encoders import classifier, encoder
 from limba.optimizers import definitions
@@ -223,3 +224,27 @@ def test_a_blank_beside_a_bracket_is_a_blank(tmp_path):
 def test_which_vocabularies_have_pairs_is_known_without_their_files(kind):
     assert token_rows.has_pairs(kind("/none/tokenizer.json")) is (kind is TokenizerVocabulary)
     assert not token_rows.has_pairs(object())
+
+
+@pytest.mark.parametrize("digits", ["0" * 5000, "1234567890"])
+def test_a_sentinel_with_too_many_digits_is_refused_wherever_it_is_read(tmp_path, digits):
+    """Python reads no number of more than 4,300 digits, and says so in its own words."""
+    from tasks.vocabularies import SentencePieceVocabulary
+
+    vocabulary = SentencePieceVocabulary(str(vocabularies.train(tmp_path / "spiece.model")), 100)
+    line = f"ba <extra_id_{digits}> ___"
+    message = rf"The sentinel <extra_id_{digits[:9]}…> has a number of {len(digits):,} digits; models have <extra_id_0>"
+    embedder = embedding.Embedder.__new__(embedding.Embedder)
+    embedder._model, embedder._longest = types.SimpleNamespace(input_vocabulary=vocabulary), 512
+    of_model = text_batches.Sequences(vocabulary, vocabulary, 8)
+    readers = [blanks.typed, of_model.encode, lambda text: embedder.embed([text])]
+    for read in readers:
+        with pytest.raises(ValueError, match=message):
+            read(line)
+    engine = types.SimpleNamespace(has_blanks=True, input_vocabulary=vocabulary, texts=of_model)
+    engine._encode = functools.partial(base_engine.BaseEngine._encode, engine)
+    for max_tokens in (0, 8):
+        with pytest.raises(request_fields.RequestError, match=message) as error:
+            base_engine.BaseEngine.read(engine, line, max_tokens)
+        assert error.value.status == 422
+    assert blanks.typed("a <extra_id_٣> ___") == "a <extra_id_٣> <extra_id_0>", "digits of ASCII only"
