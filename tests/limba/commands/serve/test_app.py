@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gc
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -96,6 +97,7 @@ def test_each_of_twenty_clients_gets_its_own_answer():
         ({"prompt": "a", "max_tokens": True}, 422, "max_tokens is true; it is a whole number"),
         ({"prompt": "a", "temperature": -1}, 422, "temperature is -1; it is a number from 0"),
         (b'{"prompt": "a", "temperature": NaN}', 422, "temperature is nan"),
+        (b'{"prompt": "a", "temperature": 1' + b"0" * 400 + b"}", 422, "temperature is 1000000000"),
         ({"prompt": "a", "n": 2}, 422, "n is 2; it is 1: a text has one answer."),
         ({"prompt": "a", "stream": "yes"}, 422, "stream is 'yes'; it is true or false."),
         ({"prompt": "a", "seed": 3, "temperature": 0.5}, 422, "seed is 3; it is a whole number at a temperature of 0"),
@@ -198,26 +200,31 @@ def test_a_token():
     made.batcher.close()
 
 
-@pytest.mark.parametrize("host", ["localhost", "a/health?", "a/health#", "a/?", "/health"])
-def test_no_host_header_takes_the_place_of_the_token(host):
-    """The path counts by which a request is routed; older versions of Starlette make `request.url` of the header."""
-    made = service(token="s3cret")
-    called = []
-    application = app.make_app(made)
-    scope = {
+def _scope(path, host="localhost", method="GET"):
+    """Of a request, for the application without a server."""
+    return {
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
-        "method": "GET",
+        "method": method,
         "scheme": "http",
-        "path": "/v1/models",
-        "raw_path": b"/v1/models",
+        "path": path,
+        "raw_path": path.encode(),
         "query_string": b"",
         "root_path": "",
         "headers": [(b"host", host.encode())],
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 80),
     }
+
+
+@pytest.mark.parametrize("host", ["localhost", "a/health?", "a/health#", "a/?", "/health"])
+def test_no_host_header_takes_the_place_of_the_token(host):
+    """The path counts by which a request is routed; older versions of Starlette make `request.url` of the header."""
+    made = service(token="s3cret")
+    called = []
+    application = app.make_app(made)
+    scope = _scope("/v1/models", host)
 
     async def receive():
         return {"type": "http.request", "body": b"", "more_body": False}
@@ -261,6 +268,51 @@ def test_a_full_queue_and_an_answer_that_takes_too_long():
         assert _ask(client, prompt="fifth").json()["choices"][0]["text"] == "FIFTH"
         assert engine.batches == [1, 1], "what nobody waits for is not run"
     made.batcher.close()
+
+
+def test_clients_that_leave_print_nothing(caplog):
+    """What they asked is taken back, and no future's exception is left for asyncio to print."""
+    engine = _Held()
+    made = service(engine, max_batch=1, max_wait_ms=0)
+
+    async def ask(application, is_stream):
+        body = json.dumps({"prompt": ["a", "b"], "stream": is_stream}).encode()
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive():
+            if (message := next(messages, None)) is None:
+                await asyncio.sleep(0.1)
+                return {"type": "http.disconnect"}
+            return message
+
+        async def send(message):
+            pass
+
+        await application(_scope("/v1/completions", method="POST"), receive, send)
+
+    async def ask_all():
+        application = app.make_app(made)
+        asked = asyncio.gather(*(ask(application, is_stream) for is_stream in (False, True) * 10))
+        await asyncio.wait_for(asked, 20)
+
+    asyncio.run(ask_all())
+    engine.gate.set()
+    made.batcher.close()
+    gc.collect()
+    assert not caplog.records, caplog.text
+    assert sum(engine.batches) <= 1
+
+
+def test_websockets_do_not_pass_the_token():
+    made = service(token="s3cret")
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(app.make_app(made)({**_scope("/v1/models"), "type": "websocket"}, None, send))
+    made.batcher.close()
+    assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
 def test_metrics(client):
