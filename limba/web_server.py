@@ -265,11 +265,15 @@ class Server(uvicorn.Server):
             "All %d connections are in use: those that wait longest for a request make room for others.",
             self._most,
         )
+        # What has come of their requests is read before.
+        asyncio.get_running_loop().call_soon(self._make_room)
+        return False
+
+    def _make_room(self) -> None:
         patient_since = asyncio.get_running_loop().time() - _PATIENCE_S
         oldest = itertools.islice(self._clocks.waiting.items(), 1 + self._most // 8)
         for connection in [connection for connection, since in oldest if since <= patient_since]:
             connection.cut()
-        return False
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Requests that were sent before the signal are on their way: uvicorn would reset their connections.

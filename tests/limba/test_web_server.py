@@ -34,21 +34,26 @@ async def _echo(scope, receive, send):
 
 @pytest.fixture
 def started(monkeypatch):
-    """Starts a server of an application in a thread: itself, the thread and the port."""
+    """Starts a server of an application in a thread: itself, the thread and the port.
+
+    `sent` are requests of clients that have connected before: the last value is their connections.
+    """
     running = []
 
-    def start(app, times):
+    def start(app, times, sent=()):
         async def for_requests(scope, receive, send):
             assert scope["type"] == "http"  # It has no lifespan.
             await app(scope, receive, send)
 
         listening_at = socket.create_server(("127.0.0.1", 0))
+        port = listening_at.getsockname()[1]
+        clients = [_connect(port, request) for request in sent]
         server = web_server.Server(for_requests, times)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening_at]})
         thread.start()
         running.append((server, thread))
         _wait_until(lambda: server.started)
-        return server, thread, listening_at.getsockname()[1]
+        return server, thread, port, *([clients] if clients else [])
 
     yield start
     monkeypatch.setattr(web_server, "_GRACE_S", 0)
@@ -159,16 +164,19 @@ def test_connections_without_a_request_make_room(started, monkeypatch, caplog):
 
 def test_requests_that_are_worked_on_make_no_room(started, monkeypatch):
     monkeypatch.setattr(web_server, "most_connections", lambda: 4)
-    monkeypatch.setattr(web_server, "_PATIENCE_S", 0)
+    monkeypatch.setattr(web_server, "_PATIENCE_S", 0.02)
 
     async def slow(scope, receive, send):
         await asyncio.sleep(0.1)
         await _echo(scope, receive, send)
 
-    _, _, port = started(slow, Times())
     texts = [b"%d" % number for number in range(20)]
-    asked = [_connect(port, _HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(x), x)) for x in texts]
-    assert [_last_line(connection) for connection in asked] == texts
+    *_, clients = started(slow, Times(), [_request(text, b"Connection: close\r\n") for text in texts])
+    assert [_last_line(connection) for connection in clients] == texts
+
+
+def _request(body, headers=b""):
+    return _HEAD + headers + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
 
 
 def _last_line(connection):
@@ -197,18 +205,17 @@ def test_what_has_connected_before_a_signal_is_answered(started, monkeypatch):
         await asyncio.sleep(0.05)
         await _echo(scope, receive, send)
 
-    server, thread, port = started(slow, Times())
     texts = [b"%d" % number for number in range(30)]
-    asked = [_connect(port, _HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(text), text)) for text in texts]
+    server, thread, port, clients = started(slow, Times(), map(_request, texts))
     server.handle_exit(signal.SIGTERM, None)
-    answers = [connection.makefile("rb").read() for connection in asked]
+    answers = [connection.makefile("rb").read() for connection in clients]
     assert [answer.rpartition(b"\r\n")[2] for answer in answers] == texts
     assert b"connection: close" in answers[-1]
     thread.join(_LONGEST_S)
     assert not thread.is_alive()
     with pytest.raises(ConnectionError):
         _connect(port)
-    for connection in asked:
+    for connection in clients:
         connection.close()
 
 

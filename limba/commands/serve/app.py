@@ -80,50 +80,43 @@ class Service:
           RequestError: 413 or 422 for a text that cannot be read, 499 if the client has left, 500 for one without a
             finite answer, 503 if the queue is full, 504 if it takes too long.
         """
-        answering = asyncio.ensure_future(self._answers(lines, *settings))
-        leaving = asyncio.ensure_future(_until_left(request))
-        ends: list[asyncio.Future[Any]] = [answering, leaving]
-        try:
-            await asyncio.wait(ends, timeout=self.timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
-                raise RequestError(499, "The client has left.") if leaving.done() else self.too_late()
-            found, of_texts = answering.result()
-        finally:
-            answering.cancel()
-            leaving.cancel()
-        return [_finite(reply) for reply in found], of_texts
-
-    async def _answers(self, lines: Sequence[str], *settings: Any) -> tuple[list[Any], int]:
-        """As `replies`. Cancelled, it takes back what is queued, and ends long answers at their next token."""
+        ends_at = time.monotonic() + self.timeout_s
+        texts = await self._read(ends_at, lines, *settings)
         is_left = False
-        texts = await self._read(lines, *settings)
         asking = [dataclasses.replace(x, listener=lambda token: is_left) if x.max_tokens > _LONG else x for x in texts]
         results = self._submit(asking)
+        answering, leaving = asyncio.ensure_future(_all_of(results)), asyncio.ensure_future(_until_left(request))
+        ends: list[asyncio.Future[Any]] = [answering, leaving]
         try:
-            return [await asyncio.wrap_future(result) for result in results], sum(len(text.ids) for text in texts)
-        finally:
+            await asyncio.wait(ends, timeout=ends_at - time.monotonic(), return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                raise RequestError(499, "The client has left.") if leaving.done() else self.too_late()
+            found = answering.result()
+        finally:  # Nobody waits any more: what is queued is taken back, a long answer ends at its next token.
             is_left = True
             for result in results:
                 result.cancel()
+            for end in ends:
+                end.cancel()
+        return [_finite(reply) for reply in found], sum(len(text.ids) for text in texts)
 
     async def stream(self, lines: Sequence[str], *settings: Any) -> Streams:
         """The answers as they come. Raises RequestError as `replies`, for what is wrong before the first token."""
-        clock = asyncio.get_running_loop().time
-        ends_at = clock() + self.timeout_s
-        try:
-            async with asyncio.timeout_at(ends_at):
-                texts = await self._read(lines, *settings)
-        except TimeoutError:
-            raise self.too_late() from None
-        streams = Streams(self.engine.partial, texts, ends_at - clock())
+        ends_at = time.monotonic() + self.timeout_s
+        texts = await self._read(ends_at, lines, *settings)
+        streams = Streams(self.engine.partial, texts, ends_at - time.monotonic())
         streams.expect(self._submit(streams.texts))
         return streams
 
     def too_late(self) -> RequestError:
         return RequestError(504, f"There was no answer within {self.timeout_s:g} seconds.")
 
-    async def _read(self, lines: Sequence[str], *settings: Any) -> list[Any]:
-        return await asyncio.to_thread(lambda: [self.engine.read(line, *settings) for line in lines])
+    async def _read(self, ends_at: float, lines: Sequence[str], *settings: Any) -> list[Any]:
+        reading = asyncio.to_thread(lambda: [self.engine.read(line, *settings) for line in lines])
+        try:
+            return await asyncio.wait_for(reading, ends_at - time.monotonic())
+        except TimeoutError:
+            raise self.too_late() from None
 
     def _submit(self, texts: Sequence[Any]) -> list[Future]:
         try:
@@ -266,6 +259,10 @@ def _has_token(request: fastapi.Request, token: str) -> bool:
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     is_same = hmac.compare_digest(given.strip().encode("latin-1"), token.encode("latin-1"))
     return not token or (scheme.lower() == "bearer" and is_same)
+
+
+async def _all_of(results: Sequence[Future]) -> list[Any]:
+    return [await asyncio.wrap_future(result) for result in results]
 
 
 async def _until_left(request: fastapi.Request) -> None:
