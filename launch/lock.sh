@@ -18,6 +18,7 @@ usage: bash launch/lock.sh [--upgrade]    write the lock files; versions stay un
   launch/requirements-seqio.lock  the same and limba[seqio]
   tests/requirements.lock         all that the tests need
   tests/requirements-hf5.lock     the tests' second environment: what needs other versions than the first has
+  tests/requirements-serve-oldest.lock   the lowest versions of limba[serve], with which the tests of the server run, too
 
 Each holds for Linux (x86-64, aarch64) and macOS (arm64) and for Python ${PYTHONS[0]} to ${PYTHONS[${#PYTHONS[@]} - 1]}: where these differ, a line
 has a marker, such as TensorFlow's, which has no wheels for Python 3.14. Both need the package index and uv $UV_VERSION (UV=$UV).
@@ -83,3 +84,8 @@ resolve "${LOCKS[0]}" --constraints "${LOCKS[2]}"
 SECOND=(transformers sentencepiece protobuf safetensors trackio mlflow-skinny tensorstore "etils[epath]" gin-config)
 printf '%s\n' "${SECOND[@]}" | "$UV" pip compile --quiet --universal --python-version "${PYTHONS[0]}" --fork-strategy fewest \
   --no-annotate --custom-compile-command "bash launch/lock.sh" --output-file tests/requirements-hf5.lock "$@" -
+
+# The lowest versions that limba[serve] allows; what they need besides is in the first environment.
+"$PYTHON" -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["serve"], sep="\n")' |
+  "$UV" pip compile --quiet --universal --python-version "${PYTHONS[0]}" --resolution lowest-direct --no-deps --no-annotate \
+    --custom-compile-command "bash launch/lock.sh" --output-file tests/requirements-serve-oldest.lock -

@@ -4,12 +4,14 @@ set -euo pipefail
 
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 HF5_VENV=${HF5_VENV:-$REPOSITORY/.venv-hf5} # a second environment: transformers 5, which has no Flax models
+# Packages that stand before those of the first environment: the lowest versions that limba[serve] allows.
+SERVE_OLDEST=${SERVE_OLDEST:-$REPOSITORY/.venv-serve-oldest}
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   cat <<HELP
 usage: bash tests/run.sh [pytest options, such as -m smoke (a minute), -m "not slow" or -k checkpoints]
 
-Installs exact versions into .venv and $HF5_VENV, then runs ruff, mypy, shellcheck (if installed) and pytest.
+Installs exact versions into .venv, $HF5_VENV and $SERVE_OLDEST, then runs ruff, mypy, shellcheck (if installed) and pytest.
 HELP
   exit 0
 fi
@@ -54,6 +56,15 @@ if [[ ! -f $hf5_stamp ]]; then
   installing=$!
 fi
 export LIMBA_HF5_PYTHON=$HF5_VENV/bin/python
+
+oldest_stamp=$SERVE_OLDEST/.limba-$(fingerprint "$REPOSITORY/tests/requirements-serve-oldest.lock")
+if [[ ! -f $oldest_stamp ]]; then
+  rm -rf "$SERVE_OLDEST"
+  "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" --no-deps --target "$SERVE_OLDEST" \
+    -r "$REPOSITORY/tests/requirements-serve-oldest.lock"
+  touch "$oldest_stamp"
+fi
+export LIMBA_SERVE_OLDEST=$SERVE_OLDEST
 
 echo "== ruff, mypy"
 ruff check .

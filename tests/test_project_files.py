@@ -1,6 +1,7 @@
 """License, citation, changelog and GitHub's files exist and agree with each other."""
 
 import hashlib
+import json
 import tomllib
 from pathlib import Path
 
@@ -32,10 +33,24 @@ def test_version_and_authors_are_the_same_everywhere():
     assert f"## [Unreleased] {limba.__version__}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
+def test_each_bound_of_a_dependency_has_its_reason():
+    """In a comment behind it."""
+    lines = (ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines()
+    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    for requirement in (x for group in groups for x in group):
+        stated = [line for line in lines if json.dumps(requirement) in line]
+        assert stated and all("] # " in line or ", # " in line for line in stated), requirement
+
+
 def test_github_runs_the_checks_and_asks_for_the_environment():
     job = _yaml(".github/workflows/ci.yml")["jobs"]["test"]
     assert job["steps"][-1] == {"run": "bash .ci/run"} and job["timeout-minutes"] == 120
     assert f">={job['steps'][1]['with']['python-version']}" == PROJECT["requires-python"]
+    audit = _yaml(".github/workflows/ci.yml")["jobs"]["audit"]["steps"][-1]["run"]
+    locks = [
+        file.relative_to(ROOT).as_posix() for folder in ("launch", "tests") for file in ROOT.glob(f"{folder}/*.lock")
+    ]
+    assert len(locks) == 5 and all(lock in audit for lock in locks), "pip-audit reads each of the lock files"
     form = _yaml(".github/ISSUE_TEMPLATE/bug.yml")
     assert {"name", "description", "body"} <= form.keys()
     questions = {part["id"]: part for part in form["body"]}
