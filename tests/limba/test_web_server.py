@@ -5,6 +5,7 @@ import contextlib
 import http.client
 import json
 import logging
+import math
 import resource
 import signal
 import socket
@@ -274,11 +275,24 @@ def test_garbage_in_a_body_ends_the_request_and_one_line_is_logged(started, monk
     assert messages == ["Invalid HTTP request received."]
 
 
-def test_long_requests_are_read_in_parts(started):
+@pytest.mark.parametrize("long_parsing_s", [math.inf, -1])
+def test_long_requests_are_read_in_parts_and_slowly_where_they_are_slow_to_parse(started, monkeypatch, long_parsing_s):
+    monkeypatch.setattr(web_server, "_LONG_PARSING_S", long_parsing_s)
+    slowed = []
+    monkeypatch.setattr(web_server.Connection, "_read_on", _counted(web_server.Connection._read_on, slowed))
     server, _, port = started(_echo, Times())
     body = json.dumps(list(range(50_000))).encode()
     assert _ask(port, body) == body
+    assert len(slowed) > 100 if long_parsing_s < 0 else not slowed
     with _connect(port):
         _wait_until(lambda: server.server_state.connections)
         (connection,) = server.server_state.connections
-        assert len(connection.get_buffer(-1)) == 4096
+        assert len(connection.get_buffer(-1)) == 1024
+
+
+def _counted(function, calls):
+    def counting(*arguments):
+        calls.append(arguments)
+        return function(*arguments)
+
+    return counting
