@@ -41,10 +41,13 @@ _GRACE_S = 0.5
 # A connection waits so long for its request before it makes room: that of an honest client is on its way.
 _PATIENCE_S = 0.5
 _RETRY_S = 0.05
+# At the end of the server, for the rest of a request, and for an answer to be read.
+_REST_S = 5
 _BACKLOG = 2048
 _READ_BYTES = 1024
 # Of a read; a usual one takes a twentieth.
 _LONG_PARSING_S = 0.002
+_LENGTHS = {b"content-length", b"transfer-encoding"}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -127,7 +130,8 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._set_clock(None)
+        if self._clock is not None:
+            self._clock.cancel()
         self._clocks.waiting.pop(self, None)
         super().connection_lost(exc)
 
@@ -157,7 +161,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
 
     def shutdown(self) -> None:
         """Ends after the request that is here or has begun, at once without one."""
-        self._set_clock(self._clocks.times.ending_s)
+        self._set_clock(_REST_S if self in self._clocks.waiting else None)
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if is_answering or self._is_idle():
             super().shutdown()
@@ -220,11 +224,16 @@ class Server(uvicorn.Server):
         self.has_closed_doors = False
 
     def _closing(self, app: App) -> App:
-        """The application; after a signal its answers ask clients to send nothing more."""
+        """The application; its answer is the last of a connection after a signal, and to a request with two lengths.
+
+        Where such a request ends, a proxy may see otherwise: what follows it is not taken for another one (RFC 9112).
+        """
 
         async def closing(scope: Message, receive: Receive, send: Send) -> None:
+            has_two_lengths = {name for name, _ in scope.get("headers", ())} >= _LENGTHS
+
             async def sending(message: Message) -> None:
-                if message["type"] == "http.response.start" and self.should_exit:
+                if message["type"] == "http.response.start" and (self.should_exit or has_two_lengths):
                     message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
                 await send(message)
 

@@ -220,7 +220,8 @@ def test_what_has_connected_before_a_signal_is_answered(started, monkeypatch):
         connection.close()
 
 
-def test_half_a_request_and_an_answer_that_does_not_come_hold_no_server_at_its_end(started):
+@pytest.mark.parametrize("rest_s", [0.1, 600])
+def test_half_a_request_and_an_answer_that_does_not_come_hold_no_server_at_its_end(started, monkeypatch, rest_s):
     working = threading.Event()
 
     async def never(scope, receive, send):
@@ -228,6 +229,7 @@ def test_half_a_request_and_an_answer_that_does_not_come_hold_no_server_at_its_e
         while (await receive())["type"] != "http.disconnect":
             pass
 
+    monkeypatch.setattr(web_server, "_REST_S", rest_s)
     server, thread, port = started(never, Times(timeout_s=600, answer_s=None, ending_s=0.5))
     held = [_connect(port, sent) for sent in (b"POST / HT", _HEAD + b"Content-Length: 9\r\n\r\nx", b"")]
     held.append(_connect(port, _HEAD + b"Content-Length: 1\r\n\r\nx"))
@@ -248,6 +250,14 @@ def test_half_a_request_at_the_signal_is_answered_when_it_is_whole(started):
         assert connection.makefile("rb").read().endswith(b"\r\n\r\nlate")
     thread.join(_LONGEST_S)
     assert not thread.is_alive()
+
+
+def test_behind_a_request_with_two_lengths_nothing_is_read(started):
+    _, _, port = started(_echo, Times())
+    two = b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n4\r\ntext\r\n0\r\n\r\n"
+    with _connect(port, _HEAD + two + _request(b"hidden")) as connection:
+        answer = connection.makefile("rb").read()
+    assert answer.endswith(b"connection: close\r\n\r\ntext") and answer.count(b"HTTP/1.1") == 1
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
