@@ -6,19 +6,25 @@ limba convert check exports/base --dtype float16 --lines texts.txt --rescale exp
 
 import argparse
 import sys
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from convert.compare import comparison, comparison_rows, folder_files, folder_tokens
+from convert import finished_folder, to_hf
+from convert.compare import comparison, comparison_rows, folder_files, folder_settings, folder_tokens
+from convert.compare.comparison_rows import Comparison
 from convert.model_files import any_format
-from convert.model_files.model import Model
+from convert.model_files.model import Model, ModelHints
 
 RECORD = "rescale.json"
 _MOST_TEXTS = 64
 # Of the largest logit: the norms' epsilon sees that the sum of residuals is smaller.
 _ALLOWED = 1e-4
+# How the note of a row begins that could have been compared.
+_NOT_COMPARED = "not compared: "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +47,9 @@ def run(args: argparse.Namespace) -> None:
     if args.dtype is None and (args.lines or args.rescale):
         raise ValueError("--lines and --rescale belong to --dtype.")
     hints = any_format.hints_of(args)
+    if args.b is not None and (report := finished_folder.report_of(args.b)) is not None:
+        _check_finished(args.a, Path(args.b).expanduser(), report, hints)
+        return
     a = any_format.open_model(args.a, hints)
     b = any_format.open_model(args.b, hints) if args.b is not None else None
     for label, model in (("A", a), ("B", b)):
@@ -51,18 +60,62 @@ def run(args: argparse.Namespace) -> None:
     if b is None:
         _check_dtype(a, args)
         return
-    of_folders = [*folder_files.compare_generation(a, b)]
+    settings = {label: _settings(model) for label, model in (("A", a), ("B", b))}
+    of_folders = [*folder_settings.compare(*settings.values()), *folder_tokens.compare_all(a, b)]
+    in_transformers: list[Comparison] = []
     for label, model in (("A", a), ("B", b)):
-        of_folders += folder_tokens.compare(label, model, args.text)
+        in_transformers += folder_tokens.compare(label, model, args.text)
         of_folders += folder_files.compare(label, model, hints)
-    rows = [*of_folders, *comparison.compare(a, b, args.text)]
+        if (found := settings[label]) is not None:
+            of_folders += folder_settings.contradictions(label, found)
+    _conclude([*in_transformers, *of_folders, *comparison.compare(a, b, args.text)], of_folders, in_transformers)
+
+
+def _check_finished(a: str, folder: Path, report: Mapping[str, Any], hints: ModelHints) -> None:
+    """B is a folder for an engine, or of sentence-transformers."""
+    rows = [*finished_folder.compare_files("B", folder, report)]
+    if all(row.holds for row in rows):  # An engine's reader need not survive damaged files.
+        model = any_format.open_model(a, hints, takes_vectors=True)
+        print(f"A: {_description(model)}")
+        rows += finished_folder.compare(model, folder, report)
+    print(f"B: {folder} ({finished_folder.kind(report)})")
+    _conclude(rows, [row for row in rows if row.note.startswith(_NOT_COMPARED)], [])
+
+
+def _conclude(rows: list[Comparison], must: Sequence[Comparison], others: Sequence[Comparison]) -> None:
+    """Prints the table and what it says.
+
+    Args:
+      must: rows of files; one that is not compared is an error, too.
+      others: rows of a second reader of files, which may not be installed.
+
+    Raises:
+      ValueError: if a row does not hold, or a file was not compared.
+    """
     print(comparison_rows.table(rows))
     comparison_rows.require(rows, "A and B are not the same model")
-    not_compared = [
-        f"{row.what} ({row.note.removeprefix('not compared: ')})" for row in of_folders if row.value is None
-    ]
-    but = f" in what was compared. Not compared: {'; '.join(not_compared)}" if not_compared else ""
+    if not_compared := _not_compared(must):
+        raise ValueError(f"A and B do not differ in what was compared. Not compared: {not_compared}.")
+    but = f" in what was compared. Not compared: {found}" if (found := _not_compared(others)) else ""
     print(f"A and B are the same model{but}.")
+
+
+def _not_compared(rows: Sequence[Comparison]) -> str:
+    return "; ".join(f"{row.what} ({row.note.removeprefix(_NOT_COMPARED)})" for row in rows if row.value is None)
+
+
+def _settings(model: Model) -> folder_settings.Settings | None:
+    """The settings in a folder's files; of a checkpoint, those that `to-hf` writes. None where they are not known."""
+    if model.folder is not None:
+        return folder_settings.of_folder(Path(str(model.path))) if Path(str(model.path)).is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="limba-check-") as name:
+        try:
+            written = to_hf.export_of(model).write_beside(Path(name), str(model.dtype))
+        except FileNotFoundError:  # It has no vocabulary.
+            return None
+        for file, content in written.items():
+            to_hf.write_json(Path(name) / file, content)
+        return folder_settings.of_folder(Path(name), is_run=True)
 
 
 def _check_dtype(model: Model, args: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from convert import from_hf
 from convert.compare import comparison_rows
+from convert.compare.comparison_rows import Comparison
 from convert.engines.engine_export import AnyExport
 from convert.model_files import any_format
 from convert.model_files.hf import hf_folder
@@ -19,7 +20,8 @@ from convert.model_files.model import NO_HINTS, Model, ModelHints
 from convert.to_hf import write_json
 from limba.checkpoint_files import run_folder
 from limba.files import disk
-from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
+from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, hashes, previous
+from limba.files.untrusted_files import shown
 from limba.files.version import VERSION
 
 
@@ -130,12 +132,29 @@ def convert(
         }
         (folder / "README.md").write_text(export.readme(folder, out.name, report, rows), "utf-8")
         report["files"] = sorted({REPORT, *(file.name for file in folder.iterdir() if not file.name.startswith("."))})
+        report["sha256"] = hashes(folder, report["files"])
         write_json(folder / REPORT, report)
     what = f"The average of the parameters at {model.path.name}" if hints.average else model.path.name
     size = f"{sum(file.stat().st_size for file in out.iterdir()) / 1e6:,.1f} MB"
     print(f"{what} is converted to {out} for {export.engine} ({quantization}, {size}); README.md has a program.")
     print(comparison_rows.table(rows) if verify else "The conversion was not checked (--no-check).")
     return report
+
+
+def compare(engine: Engine, model: Model, folder: Path, report: Mapping[str, Any]) -> list[Comparison]:
+    """Compares a folder that was written for an engine with a model, in that engine.
+
+    Raises:
+      ValueError: if the engine is not installed or does not have the model, or cannot load the folder.
+    """
+    engine.version()
+    quantization = report.get("quantization")
+    if quantization not in engine.quantizations:
+        raise ValueError(
+            f"{folder / REPORT} is damaged: its quantization is {shown(quantization)}, and {engine.format} has "
+            f"{', '.join(engine.quantizations)}."
+        )
+    return engine.export(model, quantization).compare(folder)
 
 
 def _open(source: str | Path, hints: ModelHints) -> Model:

@@ -20,11 +20,11 @@ def _export(model: Model, quantization: str) -> Ct2Export:
     return (T5Export if model.family.has_decoder else EncoderExport)(model, quantization)
 
 
-_ENGINE = engine_folder.Engine("ctranslate2", ct2_weights.QUANTIZATIONS, ct2_library.version, _export)
-to_ct2 = functools.partial(engine_folder.convert, _ENGINE)
-run = functools.partial(engine_folder.run, _ENGINE)
+ENGINE = engine_folder.Engine("ctranslate2", ct2_weights.QUANTIZATIONS, ct2_library.version, _export)
+to_ct2 = functools.partial(engine_folder.convert, ENGINE)
+run = functools.partial(engine_folder.run, ENGINE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_ = "of the weights (float32); int8 is a quarter of the size, and the check prints what it changes"
-    engine_folder.add_arguments(parser, _ENGINE, help_)
+    engine_folder.add_arguments(parser, ENGINE, help_)

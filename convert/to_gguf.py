@@ -27,11 +27,11 @@ def _export(model: Model, quantization: str) -> AnyExport:
     return export
 
 
-_ENGINE = engine_folder.Engine("gguf", of_t5.QUANTIZATIONS, library.version, _export)
-to_gguf = functools.partial(engine_folder.convert, _ENGINE)
-run = functools.partial(engine_folder.run, _ENGINE)
+ENGINE = engine_folder.Engine("gguf", of_t5.QUANTIZATIONS, library.version, _export)
+to_gguf = functools.partial(engine_folder.convert, ENGINE)
+run = functools.partial(engine_folder.run, ENGINE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_ = "of the weights (float32); q8_0 is about a quarter of the size, and the check prints what it changes"
-    engine_folder.add_arguments(parser, _ENGINE, help_)
+    engine_folder.add_arguments(parser, ENGINE, help_)

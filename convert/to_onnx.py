@@ -22,11 +22,11 @@ def _export(model: Model, quantization: str) -> OnnxExport:
     return onnx_export.EncoderExport(EncoderExport(model), quantization)
 
 
-_ENGINE = engine_folder.Engine("onnx", onnx_export.QUANTIZATIONS, onnx_library.version, _export)
-to_onnx = functools.partial(engine_folder.convert, _ENGINE)
-run = functools.partial(engine_folder.run, _ENGINE)
+ENGINE = engine_folder.Engine("onnx", onnx_export.QUANTIZATIONS, onnx_library.version, _export)
+to_onnx = functools.partial(engine_folder.convert, ENGINE)
+run = functools.partial(engine_folder.run, ENGINE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_ = "of the weights (float32); int8 is a quarter of the size, and the check prints what it changes"
-    engine_folder.add_arguments(parser, _ENGINE, help_)
+    engine_folder.add_arguments(parser, ENGINE, help_)

@@ -4,23 +4,34 @@ A folder may have its weights several times, and a check of one of them says not
 """
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+
+import numpy as np
 
 from convert.compare import encoder_outputs, t5_outputs
 from convert.compare.comparison_rows import Comparison
-from convert.families.config_keys import keys
 from convert.model_files import any_format
-from convert.model_files.hf import hf_tokenizer, stray_weights
+from convert.model_files.hf import hf_tokenizer, older_tokenizers, stray_weights, tokenizer_settings
 from convert.model_files.model import Model, ModelHints
 from convert.tensors import weight_files
 from limba.files import untrusted_json
-from limba.files.output_folder import read_report
+from limba.files.output_folder import REPORT, read_report
 from limba.files.untrusted_files import cut, shown_list
 
 _GENERATION = "generation_config.json"
+_READ = (
+    *("config.json", "tokenizer.json", "added_tokens.json", REPORT),
+    *(tokenizer_settings.CONFIG, tokenizer_settings.SPECIAL_TOKENS_MAP, *tokenizer_settings.FILES),
+)
+# What people, trainers and the hub leave beside a model, and folders.
+_NO_PART = re.compile(
+    r"(?i)^\.|\.(md|png|jpe?g|gif|svg|webp|pdf|ipynb|log|jsonl|lock|gin)$|^(licen[cs]e|notice|use_policy)"
+    r"|^(trainer_state|(all|eval|train|predict|test|generate)_results|all_metrics|run|model_index)\.json$|^events\.out"
+    r"|^(optimizer|scheduler|scaler|rng_state|training_args)\b|^[^.]*$"
+)
 
 
 def compare(label: str, model: Model, hints: ModelHints) -> Iterator[Comparison]:
@@ -36,33 +47,56 @@ def compare(label: str, model: Model, hints: ModelHints) -> Iterator[Comparison]
     names = sorted(file.name for file in folder.iterdir())
     yield from _lost(label, folder, names)
     yield from _damaged(label, folder, names)
-    known = set()
+    yield from _of_report(label, model, folder)
+    yield from _two_tokenizers(label, model, folder, names)
+    known = {_GENERATION} if model.family.has_decoder else set()
     for format_ in weight_files.formats(names):
         known |= {*weight_files.of_format(names, format_)}
         if format_ != model.folder.format:
             yield _of_format(label, model, format_, hints)
-    if others := [file for file in stray_weights.named(stray_weights.files_below(folder)) if file not in known]:
-        yield Comparison(f"files not read, {label}", None, 0, f"not compared: {shown_list(others)}")
+            known.add(weight_files.index_name(weight_files.FILES[format_]))
+    if weight_files.is_in_shards(folder, model.folder.format):
+        known.add(weight_files.index_name(weight_files.FILES[model.folder.format]))
+    others = {*stray_weights.named(stray_weights.files_below(folder)), *_unknown(names, model.family.has_decoder)}
+    if others := others - known:
+        yield Comparison(f"files not read, {label}", None, 0, f"not compared: {shown_list(sorted(others))}")
 
 
-def compare_generation(a: Model, b: Model) -> Iterator[Comparison]:
-    """The row of the settings of `generate` in two folders, which no network has: those that differ are named."""
-    folders = [Path(str(model.path)) for model in (a, b) if model.folder is not None and model.family.has_decoder]
-    if len(folders) < 2 or not all(folder.is_dir() for folder in folders):
+def _of_report(label: str, model: Model, folder: Path) -> Iterator[Comparison]:
+    """Whether the weights are as exact as the report says: rounded ones are not those that were exported."""
+    told = read_report(folder).get("dtype")
+    found = sorted({np.dtype(tensor.dtype).name for tensor in model.tensors.values()})
+    if told is not None:
+        yield Comparison(
+            f"weights rounded, {label}", int(found != [told]), 0, f"{', '.join(found)}; exported was {told}"
+        )
+
+
+def _two_tokenizers(label: str, model: Model, folder: Path, names: list[str]) -> Iterator[Comparison]:
+    """Whether older files of the tokenizer have the tokens of tokenizer.json: one class reads these, another that."""
+    what, found = f"tokenizers that differ, {label}", ""
+    if "tokenizer.json" not in names:
         return
-    of_a, of_b = (_settings(folder) for folder in folders)
-    differ = [key for key in sorted({*of_a, *of_b}) if of_a.get(key) != of_b.get(key)]
-    if differ:
-        yield Comparison("settings of generate", None, 0, f"not compared: {', '.join(map(cut, differ))}")
-    else:
-        yield Comparison("settings of generate", 0, 0, f"of {len(of_a)}, in {_GENERATION}")
+    if not model.family.has_decoder:
+        is_there = older_tokenizers.has_files(folder)
+        found = older_tokenizers.differences(folder) if is_there else ""
+    elif is_there := hf_tokenizer.SPIECE in names:
+        from tasks.vocabularies import tokenizer_texts
+
+        differences = tokenizer_texts.differences_of_files(hf_tokenizer.describe(folder / hf_tokenizer.SPIECE), folder)
+        found = differences.describe("tokenizer.json", hf_tokenizer.SPIECE) if differences else ""
+    if found:  # The model has one of the two.
+        yield Comparison(what, None, 0, f"not compared: {found.rstrip('.')}")
+    elif is_there:
+        yield Comparison(what, 0, 0, "in tokenizer.json and the older files beside it")
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    """Those that are no default of transformers."""
-    content = hf_tokenizer.read_json(folder / _GENERATION)
-    known = {key.name: key for key in keys.GENERATION}
-    return {name: x for name, x in content.items() if name in known and not known[name].passes(x)}
+def _unknown(names: list[str], has_decoder: bool) -> Iterator[str]:
+    """The files of which nothing is known but that they lie in the folder."""
+    tokenizer = {hf_tokenizer.SPIECE} if has_decoder else {x for files in older_tokenizers.FILES for x in files}
+    for name in names:
+        if name not in _READ and name not in tokenizer and not _NO_PART.search(name):
+            yield name
 
 
 def _lost(label: str, folder: Path, names: list[str]) -> Iterator[Comparison]:

@@ -48,6 +48,37 @@ def compare(label: str, model: Model, text: str, folder: Path | None = None) -> 
     yield Comparison(what, len(problems), 0, "; ".join([note, *problems[:2]]))
 
 
+def compare_all(a: Model, b: Model) -> Iterator[Comparison]:
+    """The row of texts in the vocabularies of two models, which are made of all their tokens; none where one of both
+    has no vocabulary."""
+    from tasks.vocabularies import equality, tokenizer_texts
+
+    of_a, of_b = (_opened(model) for model in (a, b))
+    if of_a is None or of_b is None:
+        return
+    note, differ = "of whole vocabularies", 0
+    if not equality.same_vocabulary(of_a, of_b):
+        texts = [text for x in (of_a, of_b) for text in tokenizer_texts.texts_of(x).plain]
+        found = tokenizer_texts.differences(
+            list(dict.fromkeys(texts)),
+            *map(tokenizer_texts.encoder_of, (of_a, of_b)),
+            is_tie=tokenizer_texts.ties_of(of_a),
+        )
+        differ, note = len(found.found), found.describe("A", "B") if found else f"of {found.num_texts:,}"
+    yield Comparison("texts with other tokens", differ, 0, note)
+
+
+def _opened(model: Model) -> Any:
+    from tasks.pretraining import masked_text
+    from tasks.vocabularies import TokenizerVocabulary
+
+    if model.vocabulary is None:
+        return None
+    if model.family.has_decoder:
+        return masked_text.open_vocabulary(model.vocabulary)
+    return TokenizerVocabulary(model.vocabulary_file or "")
+
+
 def _not_alike(model: Model, folder: Path) -> str:
     """Why transformers gives other tokens than Limba, which a warning has said; "" if it does not."""
     from tasks.vocabularies import beside_tokenizer

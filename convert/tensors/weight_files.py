@@ -110,6 +110,11 @@ def _single(folder: Path, format_: str) -> Path | None:
     return None if index.is_file() else folder / _OF_FSDP
 
 
+def is_in_shards(folder: Path, format_: str) -> bool:
+    """Whether an index says in which files a folder's weights are."""
+    return _single(folder, format_) is None
+
+
 def is_for_transformers(folder: Path, format_: str) -> bool:
     """Whether transformers looks for a folder's weights under the names that they have."""
     return (single := _single(folder, format_)) is None or single.name != _OF_FSDP

@@ -5,15 +5,17 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from limba.files import json_text, storage, untrusted_json
+from limba.files import json_text, storage, untrusted_files, untrusted_json
 from limba.files.storage import AnyPath
 
 REPORT = "conversion_report.json"
 _REQUEST = ".request.json"
+# The report itself, and what people edit.
+_NOT_HASHED = (REPORT, "README.md")
 
 
 def choose_out(out: str | Path, *sources: AnyPath | None) -> Path:
@@ -127,6 +129,28 @@ def fingerprint(*paths: AnyPath | None) -> str:
             status = file.stat()
             digest.update(f"{file.relative_to(Path(root).parent)} {status.st_size} {status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
+
+
+def hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """The SHA-256 of files of a finished conversion, for its report; see `changed`."""
+    return {name: _sha256(folder / name) for name in names if name not in _NOT_HASHED}
+
+
+def changed(folder: Path, report: Mapping[str, Any]) -> list[str]:
+    """The files of which a report has the hash, and that have another content now; lost ones are no part of it.
+
+    Raises:
+      ValueError: if the report's hashes are damaged.
+    """
+    listed = report.get("sha256", {})
+    if not isinstance(listed, dict) or not all(untrusted_files.is_inside(name) for name in listed):
+        raise ValueError(f"{folder / REPORT} is damaged: its sha256 does not name files of the folder.")
+    return [name for name, found in listed.items() if (folder / name).is_file() and _sha256(folder / name) != found]
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _prepare(folder: Path, request: str) -> None:

@@ -5,7 +5,7 @@ Whoever parses such a file gets its bytes from here. Every message names the fil
 
 import stat
 import types
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 # Of text and JSON that is parsed as a whole. The largest in use, tokenizers of 250,000 pieces, have 17 MB.
@@ -98,6 +98,14 @@ def decode(content: bytes, where: str) -> str:
         ) from None
 
 
+def is_inside(name: object) -> bool:
+    """Whether it can name a file in a folder, or in a folder of it, with slashes: it leads to no other place."""
+    if not isinstance(name, str) or not name or "\0" in name:
+        return False
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and str(path) == name
+
+
 def shown(value: Any) -> str:
     """A value for a message: a short one as Python writes it, of others the beginning, or the type and the size.
 
@@ -121,8 +129,13 @@ def shown(value: Any) -> str:
 
 
 def cut(text: str) -> str:
-    """A name for a message, without its end if it is long."""
-    return text if len(text) <= _CUT_LENGTH else f"{text[:_CUT_LENGTH]}…"
+    """A name for a message, in one line, without what a terminal obeys, and without its end if it is long."""
+    short = text if len(text) <= _CUT_LENGTH else f"{text[:_CUT_LENGTH]}…"
+    return short if short.isprintable() else "".join(map(_printable, short))
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 def shown_list(values: Any) -> str:

@@ -303,8 +303,13 @@ def test_weights_of_further_formats_are_compared_and_others_are_named(
     for name in ("tf_model.h5", "onnx/model.onnx", "training_args.bin"):
         (more / name).write_bytes(_NOISE)
     (more / "generation_config.json").write_text('{"num_beams": 4, "top_k": 50}')
-    assert __main__.main(["check", str(folder), str(more)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == (
-        "A and B are the same model in what was compared. Not compared: settings of generate (max_length, num_beams); "
-        "files not read, B (['onnx/model.onnx', 'tf_model.h5'])."
+    assert __main__.main(["check", str(folder), str(more)]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: A and B are not the same model: settings of generate: 2, allowed 0e+00 (")
+    assert "num_beams of generation_config.json is None in A and 4 in B" in error
+    shutil.copy(folder / "generation_config.json", more)
+    assert __main__.main(["check", str(folder), str(more)]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "error: A and B do not differ in what was compared. Not compared: files not read, B (['onnx/model.onnx', "
+        "'tf_model.h5'])."
     )

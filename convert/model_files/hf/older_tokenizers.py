@@ -14,6 +14,7 @@ from limba.files import json_text, untrusted_files, untrusted_json
 from limba.files.untrusted_files import shown
 
 WORDPIECE, BYTES, UNIGRAMS = ("vocab.txt",), ("vocab.json", "merges.txt"), ("sentencepiece.bpe.model",)
+FILES = (WORDPIECE, BYTES, UNIGRAMS)
 _OF_BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
 _OF_ROBERTA = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
 # The tokens before the pieces of SentencePiece, with their scores, and how many of its own pieces these take the place
@@ -33,7 +34,7 @@ _UNIGRAM, _CONTROL, _USER_DEFINED = 1, 3, 4  # of SentencePiece's TrainerSpec an
 
 def has_files(folder: Path) -> bool:
     """Whether a tokenizer can be made of the folder's files."""
-    return any(all((folder / name).is_file() for name in names) for names in (WORDPIECE, BYTES, UNIGRAMS))
+    return any(all((folder / name).is_file() for name in names) for names in FILES)
 
 
 def differences(folder: Path) -> str:
@@ -44,9 +45,7 @@ def differences(folder: Path) -> str:
     """
     from tasks.vocabularies import TokenizerVocabulary, tokenizer_texts
 
-    names = next(
-        (names for names in (WORDPIECE, BYTES, UNIGRAMS) if all((folder / name).is_file() for name in names)), None
-    )
+    names = next((names for names in FILES if all((folder / name).is_file() for name in names)), None)
     if names is None or not (folder / "tokenizer.json").is_file():
         return ""
     try:

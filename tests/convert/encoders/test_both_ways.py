@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import sys
 
 import gin
@@ -167,9 +168,11 @@ def test_a_classifier_begins_with_the_pooler_of_an_encoder_without_its_head(new_
     assert model.head_fields("SequenceClassifier")["activation"] == "tanh"
 
 
-def test_check_compares_a_checkpoint_with_its_export(exported, capsys):
+def test_check_compares_a_checkpoint_with_its_export(exported, tmp_path, capsys):
     folder, _ = exported["roformer"]
-    assert convert_main(["check", str(folder.parent / "run_roformer"), str(folder)]) == 0
+    # The inputs and outputs of other tests lie there, too.
+    export = shutil.copytree(folder, tmp_path / "export", ignore=shutil.ignore_patterns("*.npz"))
+    assert convert_main(["check", str(folder.parent / "run_roformer"), str(export)]) == 0
     assert "ok    parameters that differ  0" in capsys.readouterr().out
     assert convert_main(["check", str(folder.parent / "run_bert"), str(folder)]) == 1
     assert "is a BERT and B" in capsys.readouterr().err

@@ -1,0 +1,324 @@
+"""`convert check` against damage of every kind, in every format that Limba writes: a right folder, one file changed.
+
+Each is found with the file's name, or the file is named as not compared; the exit code is 1 either way.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flax import serialization, traverse_util
+from sentencepiece import sentencepiece_model_pb2
+
+from convert import __main__
+from convert.compare import encoder_outputs, folder_tokens, torch_forward
+from convert.tensors import safetensors_files
+from convert.to_ct2 import to_ct2
+from convert.to_gguf import to_gguf
+from convert.to_hf import to_hf
+from convert.to_onnx import to_onnx
+from convert.to_sentence_transformers import to_sentence_transformers
+from limba.checkpoint_files.saved_tensors import from_array
+from limba.files.output_folder import REPORT
+from tests.convert.conftest import FAMILIES
+from tests.convert.encoders.conftest import SPECIAL_TOKENS, VARIANTS, new_encoder, tokenizer_file  # noqa: F401
+
+torch = pytest.importorskip("torch")
+Tensors = dict[str, np.ndarray]
+Damage = Callable[[Path], object]
+NOISE = np.random.default_rng(5).bytes(4000)
+SAFETENSORS, TORCH, FLAX = "model.safetensors", "pytorch_model.bin", "flax_model.msgpack"
+
+
+# ------------------------------------------------------- the folders -------------------------------------------------
+
+
+def _as_torch(folder: Path, out: Path) -> Path:
+    """The export with the weights in a pickle."""
+    shutil.copytree(folder, out)
+    _write(out, _tensors(out), TORCH)
+    (out / SAFETENSORS).unlink()
+    _change_json(out / REPORT, lambda report: report["files"].__setitem__(report["files"].index(SAFETENSORS), TORCH))
+    return out
+
+
+@pytest.fixture(scope="module")
+def t5(new_run, tmp_path_factory) -> Path:
+    sizes = {"num_heads": 4, "head_dim": 8, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    return new_run(tmp_path_factory.mktemp("t5") / "run", **(FAMILIES["t5"] | sizes))
+
+
+@pytest.fixture(scope="module")
+def bert(new_encoder, tmp_path_factory) -> Path:  # noqa: F811
+    return new_encoder(tmp_path_factory.mktemp("bert") / "run", **(VARIANTS["bert"] | {"num_layers": 1}))
+
+
+WRITERS: dict[str, tuple[str, Callable[[Path, Path], Any]]] = {
+    "safetensors": ("t5", lambda run, out: to_hf(run, out, formats=["safetensors"], verify=False)),
+    "shards": ("t5", lambda run, out: to_hf(run, out, formats=["safetensors"], verify=False, shard_bytes=30_000)),
+    "flax": ("t5", lambda run, out: to_hf(run, out, formats=["flax"], verify=False)),
+    "both": ("t5", lambda run, out: to_hf(run, out, verify=False)),
+    "torch": ("t5", lambda run, out: _as_torch(_written("safetensors", run, out.with_name("of_torch")), out)),
+    "bert": ("bert", lambda run, out: to_hf(run, out, verify=False)),
+    "bert in torch": ("bert", lambda run, out: _as_torch(_written("bert", run, out.with_name("of_bert")), out)),
+    "sentence-transformers": ("bert", lambda run, out: to_sentence_transformers(run, out, verify=False)),
+    "ctranslate2": ("t5", lambda run, out: to_ct2(run, out, verify=False)),
+    "ctranslate2 of bert": ("bert", lambda run, out: to_ct2(run, out, quantization="int8", verify=False)),
+    "gguf": ("t5", lambda run, out: to_gguf(run, out, verify=False)),
+    "onnx": ("bert", lambda run, out: to_onnx(run, out, verify=False)),
+}
+NEEDS = {"ctranslate2": "ctranslate2", "ctranslate2 of bert": "ctranslate2", "gguf": "gguf", "onnx": "onnxruntime"}
+
+
+def _written(kind: str, run: Path, out: Path) -> Path:
+    WRITERS[kind][1](run, out)
+    return out
+
+
+# ------------------------------------------------------- the damage --------------------------------------------------
+
+
+def _change_json(file: Path, change: Callable[[Any], object]) -> None:
+    content = json.loads(file.read_text("utf-8"))
+    change(content)
+    file.write_text(json.dumps(content), "utf-8")
+
+
+def _set(name: str, **values: Any) -> Damage:
+    return lambda folder: _change_json(folder / name, lambda content: content.update(values))
+
+
+def _tensors(folder: Path) -> Tensors:
+    if (folder / SAFETENSORS).is_file():
+        return {name: np.asarray(t) for name, t in safetensors_files.open_tensors([folder / SAFETENSORS]).items()}
+    if (folder / TORCH).is_file():
+        return {name: t.numpy() for name, t in torch.load(folder / TORCH).items()}
+    return traverse_util.flatten_dict(serialization.msgpack_restore((folder / FLAX).read_bytes()), sep="/")
+
+
+def _write(folder: Path, tensors: Tensors, name: str) -> None:
+    tensors = {key: np.ascontiguousarray(x) for key, x in tensors.items()}
+    (folder / name).unlink(missing_ok=True)
+    if name == SAFETENSORS:
+        safetensors_files.write(folder, {key: from_array(x) for key, x in tensors.items()}, lambda _: None, 10**9)
+    elif name == TORCH:
+        torch.save({key: torch.tensor(x) for key, x in tensors.items()}, folder / TORCH)
+    else:
+        tree = traverse_util.unflatten_dict(tensors, sep="/")
+        (folder / FLAX).write_bytes(serialization.msgpack_serialize(tree))
+
+
+def _of_weights(change: Callable[[Tensors], Tensors]) -> Damage:
+    def run(folder: Path) -> None:
+        name = next(name for name in (SAFETENSORS, TORCH, FLAX) if (folder / name).is_file())
+        _write(folder, change(_tensors(folder)), name)
+
+    return run
+
+
+def _matrices(tensors: Tensors) -> list[str]:
+    """The names of square ones, of one shape."""
+    found = [name for name, x in tensors.items() if x.ndim == 2 and x.shape[0] == x.shape[1]]
+    return [name for name in found if tensors[name].shape == tensors[found[0]].shape]
+
+
+def _with_nan(tensors: Tensors) -> Tensors:
+    name = _matrices(tensors)[0]
+    changed = tensors[name].copy()
+    changed[1, 2] = np.nan
+    return tensors | {name: changed}
+
+
+def _exchanged(tensors: Tensors) -> Tensors:
+    first, second = _matrices(tensors)[:2]
+    return tensors | {first: tensors[second], second: tensors[first]}
+
+
+def _transposed(tensors: Tensors) -> Tensors:
+    name = _matrices(tensors)[0]
+    return tensors | {name: tensors[name].T}
+
+
+def _without_one(tensors: Tensors) -> Tensors:
+    return {name: x for name, x in tensors.items() if name != _matrices(tensors)[0]}
+
+
+def _other_tokens(folder: Path) -> None:
+    """Two tokens exchange their ids, both not in the text of the check."""
+    (folder / "spiece.model").unlink(missing_ok=True)
+
+    def exchange(content: Any) -> None:
+        vocab = content["model"]["vocab"]
+        if isinstance(vocab, list):
+            vocab[-130], vocab[-131] = vocab[-131], vocab[-130]
+        else:
+            vocab["w50"], vocab["w51"] = vocab["w51"], vocab["w50"]
+
+    _change_json(folder / "tokenizer.json", exchange)
+
+
+def _stale_pickle(folder: Path) -> None:
+    _write(folder, {name: x * np.float32(1.01) for name, x in _tensors(folder).items()}, TORCH)
+
+
+def _stale_shards(folder: Path) -> None:
+    tensors = {name: from_array(x * np.float32(1.01)) for name, x in _tensors(folder).items()}
+    other = folder / "other"
+    other.mkdir()
+    safetensors_files.write(other, tensors, lambda _: None, 30_000)
+    for file in other.iterdir():
+        file.rename(folder / file.name)
+    other.rmdir()
+
+
+def _to_other_file(place: str) -> Damage:
+    def change(content: Any) -> None:
+        first = next(iter(content["weight_map"]))
+        content["weight_map"][first] = place
+
+    return lambda folder: _change_json(folder / f"{SAFETENSORS}.index.json", change)
+
+
+def _other_spiece(folder: Path) -> None:
+    """With other scores, beside the right tokenizer.json."""
+    model = sentencepiece_model_pb2.ModelProto.FromString((folder / "spiece.model").read_bytes())
+    for piece in model.pieces:
+        piece.score *= len(piece.piece) > 1 and piece.type == 1
+    (folder / "spiece.model").write_bytes(model.SerializeToString())
+
+
+OF_WEIGHTS: dict[str, Damage] = {
+    "a NaN": _of_weights(_with_nan),
+    "two tensors exchanged": _of_weights(_exchanged),
+    "one transposed": _of_weights(_transposed),
+    "one missing": _of_weights(_without_one),
+    "one more": _of_weights(lambda tensors: tensors | {"more.weight": np.zeros((3, 3), np.float32)}),
+    "float16": _of_weights(lambda tensors: {name: x.astype(np.float16) for name, x in tensors.items()}),
+}
+_ROLES = ("tokenizer_config.json", "special_tokens_map.json")
+OF_FILES: dict[str, Damage] = {
+    "tokens exchanged": _other_tokens,
+    **{f"a new {name}": lambda folder, name=name: _add(folder / name) for name in ("encoder.bin", "tf_model.h5")},
+    **{f"{role} of {file}": _set(file, **{role: "w7"}) for file in _ROLES for role in ("unk_token", "pad_token")},
+    "lengths": _set("tokenizer_config.json", model_max_length=4),
+    "a folder of modules": lambda folder: _add(folder / "onnx/model.onnx"),
+    "code": lambda folder: _add(folder / "modeling_mine.py"),
+}
+OF_T5: dict[str, Damage] = {
+    "epsilon": _set("config.json", layer_norm_epsilon=1e-3),
+    "heads": _set("config.json", num_heads=2, d_kv=16),
+    "buckets": _set("config.json", relative_attention_num_buckets=16),
+    "distance": _set("config.json", relative_attention_max_distance=64),
+    "activation": _set("config.json", feed_forward_proj="gelu_new"),
+    "rate": _set("config.json", dropout_rate=0.5),
+    "start": _set("config.json", decoder_start_token_id=2),
+    "penalty in config.json": _set("config.json", repetition_penalty=9.0),
+    **{
+        f"{name} of generate": _set("generation_config.json", **{name: value})
+        for name, value in {
+            "suppress_tokens": [5],
+            "forced_bos_token_id": 7,
+            "repetition_penalty": 9.0,
+            "eos_token_id": 4,
+            "decoder_start_token_id": 3,
+            "max_length": 3,
+            "my_key": 3,
+        }.items()
+    },
+    "another spiece.model": _other_spiece,
+    "no sentinels": _set("tokenizer_config.json", extra_ids=3),
+}
+_WORDS = [f"w{i}" for i in (6, 5, *range(7, 60))]
+OF_BERT: dict[str, Damage] = {
+    "epsilon": _set("config.json", layer_norm_eps=1e-3),
+    "heads": _set("config.json", num_attention_heads=6),
+    "activation": _set("config.json", hidden_act="gelu_new"),
+    "rate": _set("config.json", hidden_dropout_prob=0.5),
+    "positions": _set("config.json", max_position_embeddings=20),
+    "another vocab.txt": lambda folder: (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *_WORDS])),
+}
+OF_MODULES: dict[str, Damage] = {
+    "another pooling": _set("1_Pooling/config.json", pooling_mode_cls_token=True, pooling_mode_mean_tokens=False),
+    "another length": _set("sentence_bert_config.json", max_seq_length=4),
+}
+
+
+def _add(file: Path) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(NOISE)
+
+
+def _of_each_file(folder: Path) -> Iterator[tuple[str, Damage]]:
+    """Every file lost, cut short, and of noise; the card and further shards aside."""
+    names = [str(file.relative_to(folder)) for file in sorted(folder.rglob("*")) if file.is_file()]
+    for name in names:
+        if name == "README.md" or ("-of-" in name and "00001" not in name):
+            continue
+        yield f"noise in {name}", lambda folder, name=name: (folder / name).write_bytes(NOISE)
+        if name != REPORT:
+            yield f"no {name}", lambda folder, name=name: (folder / name).unlink()
+            size = (folder / name).stat().st_size // 2
+            yield (
+                f"half of {name}",
+                lambda folder, name=name, size=size: (folder / name).write_bytes((folder / name).read_bytes()[:size]),
+            )
+
+
+def _damages(kind: str, folder: Path) -> dict[str, Damage]:
+    found = dict(_of_each_file(folder))
+    is_for_engine = kind in NEEDS
+    if not is_for_engine and kind != "shards":
+        found |= OF_WEIGHTS
+    if kind in ("safetensors", "bert"):
+        found |= {"a stale pickle": _stale_pickle, "stale shards": _stale_shards}
+    if kind == "shards":
+        places = ("../safetensors/model.safetensors", "/etc/passwd", "model-\n.safetensors", "missing.safetensors")
+        found |= {f"an index that names {place!r}": _to_other_file(place) for place in places}
+    if kind == "gguf":
+        return found | {"more": lambda folder: _add(folder / "other.gguf")}
+    if is_for_engine:
+        return found | {key: OF_FILES[key] for key in ("tokens exchanged", "a new encoder.bin", "lengths")}
+    others = {
+        "safetensors": OF_FILES | OF_T5,
+        "bert": OF_FILES | OF_BERT,
+        "sentence-transformers": OF_BERT | OF_MODULES,
+    }
+    return found | others.get(kind, {})  # The other formats have the same files beside their weights.
+
+
+# --------------------------------------------------------- tests ----------------------------------------------------
+
+
+@pytest.fixture
+def limba_alone(monkeypatch):
+    """Whatever finds damage here is there for every user."""
+    monkeypatch.setattr(torch_forward, "possible", lambda family: "left out here")
+    monkeypatch.setattr(encoder_outputs, "_impossible", lambda model: "left out here")
+    monkeypatch.setattr(folder_tokens.transformers_library, "version", lambda: None)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_all_damage_is_found(kind, request, limba_alone, tmp_path, capsys):
+    if kind in NEEDS:
+        pytest.importorskip(NEEDS[kind])
+    model, write = WRITERS[kind]
+    run, folder = request.getfixturevalue(model), tmp_path / "right"
+    write(run, folder)
+    capsys.readouterr()
+    assert __main__.main(["check", str(run), str(folder)]) == 0, capsys.readouterr().err
+    assert capsys.readouterr().out.splitlines()[-1].startswith("A and B are the same model")
+    missed = []
+    for number, (name, damage) in enumerate(_damages(kind, folder).items()):
+        wrong = tmp_path / str(number)  # Files of tokenizers are kept by their paths.
+        shutil.copytree(folder, wrong)
+        damage(wrong)
+        code = __main__.main(["check", str(run), str(wrong)])
+        out, error = capsys.readouterr()
+        if code != 1 or not error.splitlines()[-1].startswith("error: ") or "A and B are the same" in out:
+            missed.append((name, code, error[-300:]))
+        shutil.rmtree(wrong)
+    assert missed == []
