@@ -58,12 +58,9 @@ def compare_all(a: Model, b: Model) -> Iterator[Comparison]:
         return
     note, differ = "of whole vocabularies", 0
     if not equality.same_vocabulary(of_a, of_b):
-        texts = [text for x in (of_a, of_b) for text in tokenizer_texts.texts_of(x).plain]
-        found = tokenizer_texts.differences(
-            list(dict.fromkeys(texts)),
-            *map(tokenizer_texts.encoder_of, (of_a, of_b)),
-            is_tie=tokenizer_texts.ties_of(of_a),
-        )
+        texts = dict.fromkeys(text for x in (of_a, of_b) for text in tokenizer_texts.texts_of(x).plain)
+        encode_a, encode_b = tokenizer_texts.encoder_of(of_a), tokenizer_texts.encoder_of(of_b)
+        found = tokenizer_texts.differences([*texts], encode_a, encode_b, is_tie=tokenizer_texts.ties_of(of_a))
         differ, note = len(found.found), found.describe("A", "B") if found else f"of {found.num_texts:,}"
     yield Comparison("texts with other tokens", differ, 0, note)
 
