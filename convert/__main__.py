@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 
 from convert.compare import memory
-from limba.files import named_flags, os_errors
+from limba.files import named_flags, os_errors, rust_panics
 
 # The module of a command has `add_arguments(parser)` and `run(args)`. It is imported when its command is given.
 _COMMANDS = {
@@ -88,6 +88,11 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted: the same command resumes there.", file=sys.stderr)
         return 130
+    except BaseException as error:
+        if not rust_panics.is_panic(error):
+            raise
+        print(f"error: {rust_panics.describe(error)}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from limba import closed_pipes
 from limba.devices import compiling, library_patches, out_of_memory
-from limba.files import named_flags, os_errors, redaction, storage, temporary_files
+from limba.files import named_flags, os_errors, redaction, rust_panics, storage, temporary_files
 from limba.gin_config import import_errors, macros, messages
 from limba.gin_config.gin_files import GinError, get_gin_config_str
 from limba.inference import tasks_door
@@ -229,6 +229,12 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
         except KeyboardInterrupt:
             print("\ninterrupted", file=sys.stderr)
             code = 130
+        except BaseException as error:
+            if not rust_panics.is_panic(error):
+                raise
+            print(f"error: {rust_panics.describe(error)}", file=sys.stderr)
+            heartbeats.tell_failure(error, rust_panics.describe(error))
+            code = 1
         if code != 0 and compiling.is_running():  # Nobody waits for a program that will not run.
             heartbeats.leave_at_once(code)
         sys.exit(code)

@@ -9,16 +9,21 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from limba.files.untrusted_files import shown
 from limba.network import layers, stacks
 
 # Far more than any network has. A configuration from elsewhere with ten million would keep a machine busy with names.
 MOST_LAYERS = 10_000
+# XLA's indices are of 32 bits.
+MOST = 2**31 - 1
 
 
 def whole_number(owner: str, field: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         macro = " (VOCAB_SIZE)" if field == "vocab_size" else ""
         raise ValueError(f"{owner}.{field}{macro} is {value!r}; it is a whole number of at least {least}.")
+    if value > MOST:
+        raise ValueError(f"{owner}.{field} is {shown(int(value))}; a size of a network is at most {MOST:,}.")
 
 
 def depth(owner: str, field: str, value: int) -> None:

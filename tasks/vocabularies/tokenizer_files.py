@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from limba.data.token_rows import Frame, Row, Texts
-from limba.files import json_text, missing_vocabulary, storage, untrusted_files, untrusted_json
+from limba.files import json_text, missing_vocabulary, rust_panics, storage, untrusted_files, untrusted_json
 from tasks.vocabularies import beside_tokenizer, framed_rows
 from tasks.vocabularies import words as of_words
 from tasks.vocabularies.vocabulary import Vocabulary, flatten
@@ -109,11 +109,14 @@ class _TokenizerFile(Vocabulary):
         return _load(self._tokenizer_file).vocab_size
 
     def _encode(self, s: str) -> list[int]:
-        return self.tokenizer.encode(s, add_special_tokens=False).ids
+        with rust_panics.of_file(self._tokenizer_file):
+            return self.tokenizer.encode(s, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
         strings = [text.decode("utf-8", errors="replace") for text in texts]
-        return flatten([of_text.ids for of_text in self.tokenizer.encode_batch_fast(strings, add_special_tokens=False)])
+        with rust_panics.of_file(self._tokenizer_file):
+            encoded = self.tokenizer.encode_batch_fast(strings, add_special_tokens=False)
+        return flatten([of_text.ids for of_text in encoded])
 
     @property
     def longest_row(self) -> int | None:
@@ -144,15 +147,17 @@ class _TokenizerFile(Vocabulary):
           ValueError: as `limba.data.token_rows.of_vocabulary`; if the usual template needs a token that the file lacks.
         """
         framing = _framing(self._tokenizer_file, *self._templates)
-        return framed_rows.make(
-            framing, texts, most, lambda most: _cutting(self._tokenizer_file, *self._templates, most)
-        )
+        with rust_panics.of_file(self._tokenizer_file):
+            return framed_rows.make(
+                framing, texts, most, lambda most: _cutting(self._tokenizer_file, *self._templates, most)
+            )
 
     def _decode(self, ids: Sequence[int]) -> str:
         """[MASK] and [UNK] are shown, and sentinels; padding, [CLS] and [SEP] are not."""
         special_tokens = _load(self._tokenizer_file).special_tokens
         hidden = {special_tokens.get(role) for role in ("pad", "cls", "sep")}
-        return self.tokenizer.decode([i for i in ids if i not in hidden], skip_special_tokens=False)
+        with rust_panics.of_file(self._tokenizer_file):
+            return self.tokenizer.decode([i for i in ids if i not in hidden], skip_special_tokens=False)
 
     def _required(self, role: str) -> int:
         found = _load(self._tokenizer_file).special_tokens.get(role)
@@ -178,7 +183,8 @@ class T5TokenizerVocabulary(_TokenizerFile):
 
     def encode_words(self, texts: Sequence[Sequence[str]]) -> list[Words]:
         """The tokens of texts whose words are known, as of transformers' `is_split_into_words`."""
-        encoded = self.tokenizer.encode_batch(texts, is_pretokenized=True, add_special_tokens=False)
+        with rust_panics.of_file(self._tokenizer_file):
+            encoded = self.tokenizer.encode_batch(texts, is_pretokenized=True, add_special_tokens=False)
         return [
             Words(x.ids, of_words.first_by_number(len(words), x.word_ids))
             for words, x in zip(texts, encoded, strict=True)
@@ -237,13 +243,15 @@ class TokenizerVocabulary(_TokenizerFile):
         Byte-level BPE that reads no blank before a text would put words together: it reads them with blanks between.
         """
         if not _joins_words(self._tokenizer_file):
-            encoded = self.tokenizer.encode_batch(texts, is_pretokenized=True, add_special_tokens=False)
+            with rust_panics.of_file(self._tokenizer_file):
+                encoded = self.tokenizer.encode_batch(texts, is_pretokenized=True, add_special_tokens=False)
             return [
                 Words(x.ids, of_words.first_by_number(len(words), x.word_ids))
                 for words, x in zip(texts, encoded, strict=True)
             ]
         joined = [" ".join(words) for words in texts]
-        encoded = self.tokenizer.encode_batch(joined, add_special_tokens=False)
+        with rust_panics.of_file(self._tokenizer_file):
+            encoded = self.tokenizer.encode_batch(joined, add_special_tokens=False)
         return [
             Words(x.ids, of_words.first_by_offset(words, x.offsets)) for words, x in zip(texts, encoded, strict=True)
         ]
@@ -276,22 +284,24 @@ def _read(file: str) -> _Opened:
     import tokenizers  # Configurations name vocabularies that nobody opens.
 
     text = untrusted_files.decode(_read_bytes(file), file)
-    try:
+    with rust_panics.of_file(file):
         if Path(file).name == FILE and Path(file).is_file():
             text = beside_tokenizer.applied(Path(file).parent, text)
         content = untrusted_json.parse_object(text, file)
-        tokenizer = tokenizers.Tokenizer.from_str(text)
-    except ValueError:
-        raise
-    except Exception as error:  # The library raises nothing more exact.
-        raise ValueError(
-            f"{file} is not a tokenizer.json of the library tokenizers {tokenizers.__version__} "
-            f"({untrusted_files.cut(str(error))}). Download it again, or build one with `limba vocab build --kind "
-            "wordpiece`; a newer version of the library may know newer files."
-        ) from error
+        try:
+            tokenizer = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # The library raises nothing more exact.
+            raise ValueError(
+                f"{file} is not a tokenizer.json of the library tokenizers {tokenizers.__version__} "
+                f"({untrusted_files.cut(str(error))}). Download it again, or build one with `limba vocab build --kind "
+                "wordpiece`; a newer version of the library may know newer files."
+            ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     _check_added_tokens(tokenizer, file)
+    with rust_panics.of_file(file):
+        for texts in (("a",), ("a", "b")):  # A template may name tokens that are not there.
+            tokenizer.encode(*texts)
     ids = tokenizer.get_vocab(with_added_tokens=True)
     if not ids:
         raise ValueError(f"{file} has no tokens. Download it again, or build one with `limba vocab build`.")

@@ -11,13 +11,14 @@ import re
 import threading
 import zlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from limba.data import token_rows
 from limba.data.token_rows import Frame, Row, Texts
-from limba.files import storage
+from limba.files import storage, untrusted_files
 from tasks.vocabularies import words as of_words
 from tasks.vocabularies.words import Words
 
@@ -454,7 +455,9 @@ def _read(file: str, extra_ids: int) -> tuple[Any, bytes]:
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2
 
-    model = sentencepiece_model_pb2.ModelProto.FromString(storage.read_bytes(storage.as_path(file)))
+    path = storage.as_path(file)
+    content = storage.read_bytes(path) if storage.is_remote(path) else untrusted_files.read_bytes(Path(file))
+    model = sentencepiece_model_pb2.ModelProto.FromString(content)
     user_defined = sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
     for i in reversed(range(extra_ids)):
         model.pieces.add(piece=f"▁<extra_id_{i}>", score=0.0, type=user_defined)

@@ -19,7 +19,7 @@ from convert.families.table import of_model_type, t5_families
 from limba.files import untrusted_json
 from limba.files.untrusted_files import shown
 from limba.network import own_layers
-from limba.network.config_checks import MOST_LAYERS
+from limba.network.config_checks import MOST, MOST_LAYERS
 from limba.network.layers import LayerNorm
 from limba.network.t5 import MAX_DISTANCE, NUM_BUCKETS, T5Config
 
@@ -298,6 +298,8 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
     for key in (*sizes, *(["num_decoder_layers"] if content.get("num_decoder_layers") is not None else [])):
         if not isinstance(content[key], int) or isinstance(content[key], bool) or content[key] < 1:
             raise ValueError(f"{file}: {key} is {shown(content[key])}; it is a whole number of at least 1.")
+        if content[key] > MOST:
+            raise ValueError(f"{file}: {key} is {shown(content[key])}; a size of a network is at most {MOST:,}.")
     for key in ("num_layers", "num_decoder_layers"):
         if (content.get(key) or 0) > MOST_LAYERS:
             raise ValueError(f"{file}: {key} is {shown(content[key])}; a network has at most {MOST_LAYERS:,} layers.")

@@ -179,10 +179,9 @@ def open_model(model_file: str | Path, extra_ids: int | None) -> Tokenizer:
             f"There is no SentencePiece model {str(path)!r} (working directory {str(Path.cwd())!r}); "
             "say where it is with --vocab FILE."
         )
-    untrusted_files.check_is_file(path)
-    serialized, where = path.read_bytes(), repr(str(path))
+    serialized, where = untrusted_files.read_bytes(path), repr(str(path))
     try:
-        processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        processor = sentencepiece.SentencePieceProcessor(model_proto=serialized)
     except RuntimeError as error:
         raise ValueError(f"{where} is not a SentencePiece model.") from error
     proto = sentencepiece_pb2.ModelProto.FromString(serialized)

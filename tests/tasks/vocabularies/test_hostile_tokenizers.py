@@ -1,0 +1,74 @@
+"""A tokenizer.json with which the library panics, or fails on every text: an error that names the file."""
+
+import json
+
+import pytest
+
+from convert.__main__ import main
+from limba.files import rust_panics
+from tasks.vocabularies import T5TokenizerVocabulary, TokenizerVocabulary
+from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
+
+_NOTHING = {"type": "TemplateProcessing", "pair": [], "special_tokens": {}}
+_BACKTRACKS = {"Regex": "(x+x+)+y"}
+AT_ONCE = {
+    "a template with a token that is not there": {
+        "post_processor": {**_NOTHING, "single": [{"SpecialToken": {"id": "absent", "type_id": 0}}]}
+    },
+    "a character map that is none": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA/////w=="}},
+    "words that have no token": {
+        "model": {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "z", "max_input_chars_per_word": 0}
+        | {"continuing_subword_prefix": "##"}
+    },
+    "an expression that is none": {"normalizer": {"type": "Replace", "pattern": {"Regex": "("}, "content": "x"}},
+}
+ON_A_TEXT = {
+    "normalizer": {"type": "Replace", "pattern": _BACKTRACKS, "content": "x"},
+    "pre_tokenizer": {"type": "Split", "pattern": _BACKTRACKS, "behavior": "Isolated", "invert": False},
+}
+
+
+def _changed(folder, **steps):
+    file = write_tokenizer(folder / "tokenizer.json", SPECIAL_TOKENS)
+    file.write_text(json.dumps(json.loads(file.read_text()) | steps))
+    return str(file)
+
+
+@pytest.mark.parametrize("kind", AT_ONCE)
+def test_what_fails_on_every_text_is_refused_at_once(kind, tmp_path):
+    file = _changed(tmp_path, **AT_ONCE[kind])
+    for vocabulary in (TokenizerVocabulary(file), T5TokenizerVocabulary(file)):
+        with pytest.raises(ValueError, match="tokenizer.json is not a tokenizer.json "):
+            _ = vocabulary.tokenizer
+
+
+@pytest.mark.parametrize("step", ON_A_TEXT)
+def test_what_fails_on_a_text_names_the_file(step, tmp_path):
+    vocabulary = TokenizerVocabulary(_changed(tmp_path, **{step: ON_A_TEXT[step]}))
+    assert vocabulary.encode("w7 w8")
+    long = "x" * 200
+    calls = (
+        lambda: vocabulary.encode(long),
+        lambda: vocabulary.encode_batch([long.encode()]),
+        lambda: vocabulary.rows([(long,)]),
+        lambda: vocabulary.encode_words([[long]]),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match="takes too many steps") as error:
+            call()
+        assert str(tmp_path) in str(error.value)
+
+
+def test_a_panic_elsewhere_is_one_message(monkeypatch, capsys):
+    panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
+    assert rust_panics.is_panic(panic("x")) and not rust_panics.is_panic(KeyboardInterrupt())
+
+    def fails(args):
+        raise panic("no entry found for key")
+
+    monkeypatch.setattr("convert.check.run", fails)
+    assert main(["check", "a", "b"]) == 1
+    assert capsys.readouterr().err == (
+        "error: a library fails on its input (no entry found for key). A file that it reads is damaged, or made to "
+        "do this.\n"
+    )
