@@ -10,6 +10,7 @@ from convert.adapters import peft_config
 from convert.adapters.peft_config import REMEDY, PeftConfig
 from convert.tensors import safetensors_files, tensor_parts, torch_files
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
+from limba.files import bounded_time
 from limba.files.untrusted_files import cut
 
 WEIGHTS, _PICKLED = "adapter_model.safetensors", "adapter_model.bin"
@@ -101,7 +102,9 @@ def read(path: Path, ignored: Collection[str] = ()) -> Adapter:
         factors.setdefault(name.removeprefix(_PREFIX).removesuffix(ending), {})[ending] = tensor
     if not factors:
         raise ValueError(f"{weights} has no factors.")
-    return Adapter(path, config, {name: _module(weights, config, name, pair) for name, pair in factors.items()})
+    with bounded_time.within(f"{path / peft_config.FILE}: looking for modules by its expressions"):
+        modules = {name: _module(weights, config, name, pair) for name, pair in factors.items()}
+    return Adapter(path, config, modules)
 
 
 def _module(weights: Path, config: PeftConfig, name: str, pair: Mapping[str, SavedTensor]) -> ModuleFactors:

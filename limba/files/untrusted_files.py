@@ -98,6 +98,20 @@ def decode(content: bytes, where: str) -> str:
         ) from None
 
 
+def check_stays(path: Path) -> None:
+    """Of a file that is copied as it is: it lies in its folder, or is a link into the blobs of the hub's cache.
+
+    Raises:
+      ValueError: for another link, whose target a copy would make public.
+    """
+    folder = path.parent.resolve()
+    # huggingface_hub keeps models--ORG--NAME/snapshots/REVISION/FILE as a link to models--ORG--NAME/blobs/HASH.
+    home = folder.parents[1] / "blobs" if folder.parent.name == "snapshots" else folder
+    real = path.resolve()
+    if not (real.is_relative_to(folder) or real.is_relative_to(home)):
+        raise ValueError(f"{path} is a link to {real}, outside of its folder; put a copy of the file in its place.")
+
+
 def is_inside(name: object) -> bool:
     """Whether it can name a file in a folder, or in a folder of it, with slashes: it leads to no other place."""
     if not isinstance(name, str) or not name or "\0" in name:

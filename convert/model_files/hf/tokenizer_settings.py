@@ -73,9 +73,16 @@ NONE = Settings()
 
 
 def of_folder(folder: Path) -> Settings:
-    """Those of a Hugging Face folder. Raises ValueError if a file is damaged."""
+    """Those of a Hugging Face folder.
+
+    Raises:
+      ValueError: if a file is damaged, or a link to elsewhere: exports have a copy of it.
+    """
     from tasks.vocabularies import beside_tokenizer
 
+    for name in (SPECIAL_TOKENS_MAP, CONFIG, *FILES):
+        if (folder / name).is_file():
+            untrusted_files.check_stays(folder / name)
     both = (folder / SPECIAL_TOKENS_MAP, folder / CONFIG)
     of_map, config = (untrusted_json.read_object(file) if file.is_file() else {} for file in both)
     kept = {key: x for key, x in (of_map | config).items() if key not in _NOT_KEPT}

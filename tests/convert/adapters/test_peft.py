@@ -20,6 +20,7 @@ from convert.model_files import any_format
 from convert.model_files.model import NO_HINTS, ModelHints
 from convert.to_hf import to_hf
 from limba.checkpoints import checkpointing
+from limba.files import bounded_time
 from limba.gin_config import gin_files
 from limba.models import EncoderDecoderModel
 from tests.convert.conftest import FAMILIES
@@ -191,6 +192,15 @@ CONFIGS = {
         f"has factors of {QUERY}, which target_modules",
     ),
     "a key of a later version": ({"new_way": 3}, "new_way is 3, a key that Limba does not know"),
+    # Each step back doubles the steps.
+    "an expression without an end": (
+        {"target_modules": "((.*)*)*!"},
+        "adapter_config.json: looking for modules by its expressions takes more than 0.5 seconds.",
+    ),
+    "a pattern without an end": (
+        {"rank_pattern": {"((\\w|\\.)*)*!": 3}},
+        "adapter_config.json: looking for modules by its expressions takes more than 0.5 seconds.",
+    ),
     "no rank": ({"r": 0}, "r is 0; it is a number above 0."),
     "no base": ({}, "does not name the base of the adapter (base_model_name_or_path): give --base"),
     "a revision": (
@@ -201,8 +211,10 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_what_limba_cannot_hold(plain, tmp_path, capsys, name):
+def test_what_limba_cannot_hold(plain, tmp_path, capsys, monkeypatch, name):
     changes, message = CONFIGS[name]
+    if name.endswith("without an end"):
+        monkeypatch.setattr(bounded_time, "SECONDS", 0.5)
     (tmp_path / "adapter").mkdir()
     for file in ("adapter_config.json", "adapter_model.safetensors"):
         (tmp_path / "adapter" / file).write_bytes((plain.home / "adapter" / file).read_bytes())

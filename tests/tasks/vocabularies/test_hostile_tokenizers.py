@@ -38,7 +38,7 @@ def _changed(folder, **steps):
 def test_what_fails_on_every_text_is_refused_at_once(kind, tmp_path):
     file = _changed(tmp_path, **AT_ONCE[kind])
     for vocabulary in (TokenizerVocabulary(file), T5TokenizerVocabulary(file)):
-        with pytest.raises(ValueError, match="tokenizer.json is not a tokenizer.json "):
+        with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer\.json "):
             _ = vocabulary.tokenizer
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
 from convert.model_files.hf import folder_tokenizer, hf_tokenizer
+from tasks.vocabularies import SentencePieceVocabulary
 from tests.convert import vocabularies
 from tests.convert.vocabularies import NUM_PIECES
 
@@ -419,6 +421,10 @@ def test_a_file_that_is_no_model_is_refused(tmp_path):
     (tmp_path / "text.model").write_text("not a model")
     with pytest.raises(ValueError, match="not a SentencePiece model"):
         hf_tokenizer.describe(tmp_path / "text.model")
+    os.truncate(tmp_path / "text.model", 20 * 2**30)  # Without a byte on the disk.
+    for read in (hf_tokenizer.describe, lambda file: SentencePieceVocabulary(str(file)).vocab_size):
+        with pytest.raises(ValueError, match=r"text\.model has 21,474,836,480 bytes; a file of this kind has at most"):
+            read(tmp_path / "text.model")
 
 
 def test_other_special_ids_are_refused(tmp_path, sentences):

@@ -215,3 +215,27 @@ def test_another_vocabulary_than_the_folder_s_has_no_settings_of_it(there_and_ba
     checkpoint = from_hf(there_and_back["hf"], tmp_path / "run", hints=hints, verify=False)
     assert not (tmp_path / "run" / run_folder.TOKENIZER_SETTINGS).exists()
     assert tokenizer_settings.of_checkpoint(checkpoint) == tokenizer_settings.NONE
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "special_tokens_map.json", "tokenizer_config.json"])
+def test_a_link_to_elsewhere_is_not_copied(name, tmp_path):
+    """A folder from elsewhere would make a file of the user's public, in an export that is uploaded."""
+    secret = tmp_path / "docker.json"
+    secret.write_text('{"auths": {"registry": "token"}}')
+    folder = tmp_path / "models--org--name/snapshots/main"
+    folder.mkdir(parents=True)
+    for target in (secret, Path("../../../docker.json")):
+        (folder / name).symlink_to(target)
+        with pytest.raises(ValueError, match=rf"{name} is a link to .*docker.json, outside of its folder; put a copy"):
+            tokenizer_settings.of_folder(folder)
+        (folder / name).unlink()
+    # The cache of the hub, and links inside of a folder.
+    (tmp_path / "models--org--name/blobs").mkdir()
+    (tmp_path / "models--org--name/blobs/abc").write_text('{"model_max_length": 7}')
+    (folder / name).symlink_to("../../blobs/abc")
+    found = tokenizer_settings.of_folder(folder)
+    assert found.files or found.config == {"model_max_length": 7}
+    (folder / "own.json").write_text("{}")
+    (folder / name).unlink()
+    (folder / name).symlink_to("own.json")
+    assert tokenizer_settings.of_folder(folder).config == {}
