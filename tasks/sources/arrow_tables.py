@@ -27,7 +27,7 @@ import pyarrow.parquet
 
 from limba.files import untrusted_files, untrusted_json
 from tasks.sources import class_names
-from tasks.sources.read_columns import arrow_columns, csv_columns, json_columns, line_tables
+from tasks.sources.read_columns import arrow_columns, bounded_lines, csv_columns, json_columns, line_tables
 from tasks.sources.remote_files import bucket_files, http_files
 
 BUILDERS = ("json", "parquet", "text", "csv", "arrow")
@@ -94,6 +94,10 @@ class Shard:
         file: Any = self.location.open("rb") if isinstance(self.location, pathlib.Path) else self.location.open()
         decompress = _DECOMPRESSORS.get(self.path.suffix.lower())
         return io.BufferedReader(decompress(file), 1 << 20) if decompress else file
+
+    def open_lines(self) -> BinaryIO:
+        """As `open`, of a text; a line that does not end is an error."""
+        return bounded_lines.bounded(self.open())
 
     def open_parquet(self) -> pa.parquet.ParquetFile:
         # Buffering in advance makes one read of neighbouring columns and pages.
@@ -177,31 +181,35 @@ class Tables:
                 return None
             if (kept := self._kept.get(shard)) is not None:
                 return kept
+            tables, size = [], sum(other.nbytes for other in self._kept.values())
             try:
-                tables = list(self._open(shard, batch_size)[1])
-                table = pa.concat_tables(tables) if tables else pa.table({})
+                for table in self._open(shard, batch_size)[1]:
+                    tables.append(table)
+                    if (size := size + table.nbytes) > _KEPT_BYTES:  # A small file may stand for any number of rows.
+                        self._kept = None
+                        return None
             except Exception:  # It is read again as it comes: the rows before the error count, and the error is raised.
                 return None
-            self._kept[shard] = table
-            if sum(other.nbytes for other in self._kept.values()) > _KEPT_BYTES:
-                self._kept = None
-            return table
+            self._kept[shard] = whole = pa.concat_tables(tables) if tables else pa.table({})
+            return whole
 
     def _open(self, shard: int, batch_size: int, first_row: int = 0) -> tuple[int, Iterator[pa.Table]]:
         if self.builder == "parquet":
             return _read_parquet(self.shards[shard], self._columns, batch_size, first_row)
         if self.builder == "csv":
             file, names = self.shards[shard], self._names[shard]
-            tables = csv_columns.tables(file.open, self._columns, self._load_args, names, self._fill, file.name)
+            tables = csv_columns.tables(file.open_lines, self._columns, self._load_args, names, self._fill, file.name)
             return 0, (table.slice(row, batch_size) for table in tables for row in range(0, len(table), batch_size))
         if self.builder == "arrow":
             return 0, arrow_columns.tables(self.shards[shard].open(), self._columns, self._names[shard], batch_size)
         if callable(self.builder):
             return 0, _read_rows(self.shards[shard], self.builder, self._columns, batch_size, self._names[shard])
         if not self._load_args and self.builder == "json":
-            return 0, line_tables.of_json(self.shards[shard].open(), self._columns, self._names[shard], batch_size)
+            return 0, line_tables.of_json(
+                self.shards[shard].open_lines(), self._columns, self._names[shard], batch_size
+            )
         if not self._load_args and self.builder == "text":
-            return 0, line_tables.of_text(self.shards[shard].open(), batch_size)
+            return 0, line_tables.of_text(self.shards[shard].open_lines(), batch_size)
         dataset = self._open_dataset()
         return 0, dataset.shard(dataset.num_shards, shard).with_format("arrow").iter(batch_size=batch_size)
 
@@ -413,7 +421,7 @@ class _ShardFileSystem(fsspec.AbstractFileSystem):
     def _open(self, path: str, mode: str = "rb", **_) -> BinaryIO:
         assert mode == "rb", mode
         published = _published[path]
-        file = published.shard.open()
+        file = published.shard.open_lines()
         if published.builder == "text":
             _skip_byte_order_mark(file)
         if published.builder != "json":

@@ -24,7 +24,7 @@ def find(shard: shards.Shard, builder: str | None, columns: Sequence[str]) -> st
     if shard.is_remote:
         return None
     try:
-        with shard.open() as file:
+        with shard.open_lines() as file:
             if builder == "csv":
                 return _of_csv(file, "\t" if ".tsv" in shard.path.suffixes else ",")
             if builder == "json":

@@ -5,7 +5,6 @@ They are read as the loaders of Hugging Face's `datasets` read them without opti
 
 import codecs
 import io
-import itertools
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from limba.files import json_text, untrusted_json
-from tasks.sources.read_columns import json_columns
+from tasks.sources.read_columns import bounded_lines, json_columns
 
 # Bytes that are parsed at a time. The first block of a file decides on the types of its columns.
 BLOCK = 10 << 20
@@ -36,13 +35,22 @@ def of_json(file: BinaryIO, columns: Sequence[str], names: dict[str, None], batc
     with json_columns.only_columns(untrusted_json.guarded(file), columns, names) as rows:
         while block := rows.read(BLOCK):
             block = block.removeprefix(codecs.BOM_UTF8) if schema is None else block
-            block = _lines(block + rows.read()) if block.startswith(b"[") else block + rows.readline()
+            block = _lines(block + _rest(rows)) if block.startswith(b"[") else block + rows.readline()
             if not block:  # an empty list
                 return
             table = _parsed(block)
             schema = schema or table.schema
             table = table if table.schema == schema else table.select(schema.names).cast(schema)
             yield from (table.slice(row, batch_size) for row in range(0, table.num_rows, batch_size))
+
+
+def _rest(rows: BinaryIO) -> bytes:
+    """What follows of a list of rows, which is parsed as a whole."""
+    content = rows.read(bounded_lines.MOST_OF_LIST)
+    if rows.read(1):
+        most = f"{bounded_lines.MOST_OF_LIST:,}"
+        raise ValueError(f"its list of rows has more than {most} bytes; write it as lines of JSON, a row in each")
+    return content
 
 
 def _parsed(block: bytes) -> pa.Table:
@@ -64,7 +72,14 @@ def _lines(content: bytes) -> bytes:
 
 
 def of_text(file: BinaryIO, batch_size: int) -> Iterator[pa.Table]:
-    """Tables of at most `batch_size` lines, in the column `text`."""
+    """Tables of at most `batch_size` lines, and of about `BLOCK` characters, in the column `text`."""
     with io.TextIOWrapper(file, "utf-8-sig") as lines:
-        while batch := [line.removesuffix("\n") for line in itertools.islice(lines, batch_size)]:
+        batch, size = [], 0
+        for line in lines:
+            batch.append(line.removesuffix("\n"))
+            size += len(line)
+            if len(batch) == batch_size or size > BLOCK:
+                yield pa.table({"text": pa.array(batch, pa.string())})
+                batch, size = [], 0
+        if batch:
             yield pa.table({"text": pa.array(batch, pa.string())})

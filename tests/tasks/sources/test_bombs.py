@@ -1,0 +1,88 @@
+"""Small files that stand for more than a memory holds are read in parts, or are errors before that."""
+
+import bz2
+import gzip
+import lzma
+import os
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from tasks.sources import arrow_tables, corpora
+from tasks.sources.read_columns import bounded_lines, line_tables
+from tasks.sources.remote_files import http_retries
+
+MOST = 3 << 20
+PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, "": bytes}
+LINES = {"jsonl": b'{"text": "', "txt": b"", "csv": b"text\n"}
+
+
+def _documents(file):
+    source = corpora.HuggingFaceSource({"train": str(file)}, ["text"])
+    return (document for some in source.documents("train") for document in some)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(bounded_lines, "MOST_BYTES", MOST)
+    monkeypatch.setattr(bounded_lines, "MOST_OF_LIST", 2 * MOST)
+
+
+@pytest.mark.parametrize("pack", PACK)
+@pytest.mark.parametrize("kind", LINES)
+def test_a_line_without_an_end(kind, pack, tmp_path):
+    file = tmp_path / f"bomb.{kind}{pack}"
+    file.write_bytes(PACK[pack](LINES[kind] + b"a" * (8 * MOST)))
+    with pytest.raises(
+        http_retries.BrokenFileError, match=rf"bomb\.{kind}.* cannot be read .*line . has more than {MOST:,} bytes"
+    ):
+        list(_documents(file))
+
+
+def test_lines_of_some_length_are_read(tmp_path):
+    file = tmp_path / "long.txt"
+    file.write_text("\n".join("a" * (MOST - 2**20) for _ in range(5)))
+    assert [len(document["text"]) for document in _documents(file)] == [MOST - 2**20] * 5
+    # A table ends where it has enough, whatever the number of rows is.
+    assert max(t.num_rows for t in line_tables.of_text(file.open("rb"), 1024)) == 5
+
+
+def test_a_list_that_is_too_long(tmp_path):
+    file = tmp_path / "list.json"
+    row = '{"text": "' + "a" * 1000 + '"}'
+    file.write_text("[" + ", ".join([row] * 4000) + "]")  # A line above the limit of one, and below that of a list.
+    assert sum(1 for _ in _documents(file)) == 4000
+    file.write_text("[" + ",\n".join([row] * 20_000) + "]")
+    with pytest.raises(
+        http_retries.BrokenFileError, match=r"its list of rows has more than [\d,]+ bytes; write it as lines of JSON"
+    ):
+        list(_documents(file))
+
+
+def test_a_file_with_holes(tmp_path):
+    for name in ("holes.jsonl", "holes.txt", "holes.csv"):
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, 20 * 2**30)  # Without a byte on the disk.
+        with pytest.raises(http_retries.BrokenFileError, match="it is not a text file: it has many bytes"):
+            list(_documents(tmp_path / name))
+
+
+def test_a_small_file_of_many_rows_is_not_kept(tmp_path, monkeypatch):
+    """Parquet has a text once for all rows that have it."""
+    monkeypatch.setattr(arrow_tables, "_KEPT_BYTES", 2**20)
+    rows = pa.DictionaryArray.from_arrays(pa.array([0] * 10_000, pa.int32()), pa.array(["x" * 10_000]))
+    pa.parquet.write_table(pa.table({"text": rows}), tmp_path / "bomb.parquet")
+    assert (tmp_path / "bomb.parquet").stat().st_size < 2**15
+    read = []
+    parts = arrow_tables._read_parquet
+
+    def counted(*arguments):
+        begin, tables = parts(*arguments)
+        return begin, (read.append(table.num_rows) or table for table in tables)
+
+    monkeypatch.setattr(arrow_tables, "_read_parquet", counted)
+    tables = arrow_tables.Tables([arrow_tables.local_shard(tmp_path / "bomb.parquet")], None, {}, ["text"])
+    _, found = tables.open(0, 64)
+    assert next(found).num_rows == 64 and sum(read) < 400  # Of 100 MB.
+    assert next(_documents(tmp_path / "bomb.parquet"))["text"] == "x" * 10_000
