@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from limba import closed_pipes
 from limba.devices import compiling, library_patches, out_of_memory
-from limba.files import named_flags, os_errors, redaction, rust_panics, storage, temporary_files
+from limba.files import named_flags, os_errors, redaction, rust_panics, storage, temporary_files, terminal
 from limba.gin_config import import_errors, macros, messages
 from limba.gin_config.gin_files import GinError, get_gin_config_str
 from limba.inference import tasks_door
@@ -203,7 +203,8 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
     atexit.register(gc.freeze)
     sys.excepthook = _show_error
     interrupts.catch()
-    with redaction.redacted_stderr(), heartbeats.membership(), closed_pipes.ending_silently():
+    ends_silently = closed_pipes.ending_silently()
+    with terminal.obeying_colours_alone(), redaction.redacted_stderr(), heartbeats.membership(), ends_silently:
         _set_up_logging()
         if launchers.is_beside_another(os.environ):  # C++ libraries print there too.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

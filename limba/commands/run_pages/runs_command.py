@@ -24,10 +24,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from limba.commands.run_pages import run_curves, run_state, runs_table, terminal_plot
-from limba.files import named_flags, storage
+from limba.files import named_flags, storage, terminal
 
 _DEPTH = 5
-_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -51,10 +50,11 @@ def main(argv: Sequence[str]) -> int:
     if not flags.watch:
         print(_shown(flags.folders, flags.json, flags.plot))
         return 0
-    clear = _CLEAR if sys.stdout.isatty() else ""
     try:
         while True:
-            print(f"{clear}{_shown(flags.folders, False, flags.plot)}", flush=True)
+            shown = _shown(flags.folders, False, flags.plot)
+            terminal.clear()
+            print(shown, flush=True)
             time.sleep(flags.every)
     except KeyboardInterrupt:
         return 0
