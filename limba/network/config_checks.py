@@ -22,7 +22,7 @@ def whole_number(owner: str, field: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         macro = " (VOCAB_SIZE)" if field == "vocab_size" else ""
         raise ValueError(f"{owner}.{field}{macro} is {value!r}; it is a whole number of at least {least}.")
-    if value > MOST:
+    if int(value) > MOST:
         raise ValueError(f"{owner}.{field} is {shown(int(value))}; a size of a network is at most {MOST:,}.")
 
 
