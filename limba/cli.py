@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -208,11 +207,12 @@ def main() -> None:
     with _ended_by_interrupt():
         from limba import closed_pipes
         from limba.devices import accelerators, native_logs
+        from limba.files import python_path
 
+        python_path.install()
         with closed_pipes.ending_silently():
             command = _find_command()
         accelerators.forget_absent_tpu(os.environ)
-        sys.path.insert(0, str(Path.cwd()))  # Task modules of the user's own, as `python -m` finds them.
         with native_logs.filtered(), _without_garbage():
             module = _load(command)
             from limba.command_line import run_command

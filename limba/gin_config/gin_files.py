@@ -24,6 +24,7 @@ from limba.devices import native_logs
 from limba.files import redaction, repository, storage, untrusted_files
 from limba.files.repository import REPOSITORY
 from limba.gin_config import (
+    closed_list,
     gin_names,
     import_errors,
     importing,
@@ -34,6 +35,7 @@ from limba.gin_config import (
     moved_files,
     operative_text,
     other_files,
+    recipe,
     t5x_files,
     t5x_names,
     value_types,
@@ -91,6 +93,7 @@ def _remote(url: str) -> str | None:
 
 
 def _open_gin_file(name: str) -> IO[str]:
+    closed_list.check_include(name)
     found = _locate(name)
     if isinstance(found, Path):
         if what := other_files.named(name):
@@ -105,7 +108,7 @@ class _GinText(io.StringIO):
     An error gets the place where reading stopped, as `limba_place`: not all of gin's errors have one.
     """
 
-    _open: ClassVar[list[str]] = []
+    _open: ClassVar[list[str]] = closed_list.open_files
     # A file whose modules of tasks are not imported.
     without_tasks: ClassVar[str] = ""
     # All that were read since `parse_files` began, by name.
@@ -171,6 +174,7 @@ def parse_files(files: Sequence[str], search_paths: str = "") -> None:
     """
     importing.prepare()
     methods.install()
+    closed_list.install()
     repository.warn_of_hidden_modules()
     set_search_paths(search_paths)
     _GinText.texts.clear()
@@ -193,6 +197,7 @@ def parse_bindings(bindings: Sequence[str]) -> None:
     """Binds values of the command line, after the files are read."""
     for binding in bindings:
         _parse_binding(binding)
+        closed_list.give_modules(closed_list.modules_in(recipe.Recipe.parse(binding).bindings))
         macros.check_cycles(f"--gin.{binding}")
         _warn_of_scopes(binding)
 

@@ -5,12 +5,13 @@ that imports such a module comes here first: `load` for a module's name, `prepar
 """
 
 import importlib
+import sys
 import types
 
 from gin import config as gin_config
 
 from limba.devices import library_patches
-from limba.gin_config import t5x_names
+from limba.gin_config import closed_list, t5x_names
 
 
 def prepare() -> None:
@@ -25,6 +26,13 @@ def of_gin_files() -> list[str]:
 
 
 def load(name: str) -> types.ModuleType:
-    """The module of that name, imported. Raises whatever the module raises."""
+    """The module of that name, imported, for a file or flag that names it.
+
+    Raises:
+      RefusedNameError: for a module that is not imported yet and that no file may name (`closed_list`).
+      Exception: whatever the module raises.
+    """
     prepare()
+    if name not in sys.modules:
+        closed_list.check_module(name)
     return importlib.import_module(name)

@@ -19,6 +19,7 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from limba.files import python_path
 from limba.files.repository import REPOSITORY
 
 logger = logging.getLogger(__name__)
@@ -246,7 +247,7 @@ def _own_module(fullname: str, target: types.ModuleType | None) -> importlib.mac
     package, *parents, _ = fullname.split(".")
     if fullname in MODULES and not MODULES[fullname]:
         return None  # A package with nothing in it: what it holds is looked for one by one.
-    folders = dict.fromkeys(Path(entry or ".").resolve() / package for entry in sys.path)
+    folders = dict.fromkeys(Path(folder) / package for folder in python_path.folders())
     folders.pop(REPOSITORY / "launch" / "t5x", None)  # It stands in for T5X's scripts.
     is_t5x = fullname in MODULES or _instead_of(fullname) is not None
     places = [
@@ -257,6 +258,12 @@ def _own_module(fullname: str, target: types.ModuleType | None) -> importlib.mac
     spec = importlib.machinery.PathFinder.find_spec(fullname, places, target)
     # A folder without Python files, of checkpoints perhaps, takes no name from T5X.
     return None if spec is not None and spec.origin is None and fullname in MODULES else spec
+
+
+def own_file(fullname: str) -> str | None:
+    """The file or folder of a module below `t5x` or `t5` that is no alias; None if there is none."""
+    spec = _own_module(fullname, None) if "." in fullname else None
+    return None if spec is None else spec.origin or next(iter(spec.submodule_search_locations or ()), None)
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

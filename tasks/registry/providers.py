@@ -4,7 +4,7 @@ import sys
 from typing import Any
 
 from limba.files import repository
-from limba.gin_config import import_errors, importing
+from limba.gin_config import closed_list, import_errors, importing
 from tasks.registry import tasks
 
 # Names in a message, where none is near.
@@ -40,6 +40,8 @@ def find_provider(name: Any, module: str | None = None) -> Any:
 def _import(module: str) -> None:
     try:
         importing.load(module)
+    except closed_list.RefusedNameError:
+        raise
     except Exception as error:  # A module of the user's may raise anything.
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise ValueError(

@@ -1,0 +1,203 @@
+"""The working directory of a command, kept off Python's path: its modules are found only where they are meant.
+
+Python, and everything that it loads, imports by name, also libraries that are not installed (`try: import libtpu`). A
+folder that somebody downloaded may have a file of any name. So a command takes its working directory out of `sys.path`,
+and a finder behind all others finds a module there only if Limba asked for its name (`ask`: a gin file's import,
+`--module`), or if code of that folder imports it. Installed modules come first, as behind `sys.path`.
+
+This is the first module that a command imports: it imports only what Python itself has loaded when it starts.
+"""
+
+import os
+import sys
+
+_REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+
+
+def _take_out(folder: str) -> None:
+    """Takes a folder out of Python's path. A clone of Limba stays where it is: it is Limba."""
+    if folder != _REPOSITORY:
+        sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or ".") != folder]
+
+
+_is_command = False
+# `limba`, or `python -m PACKAGE` while Python looks for the module's own code.
+if os.path.basename([*sys.argv, ""][0]) in ("-m", "limba"):
+    _take_out(os.path.realpath(os.getcwd()))
+    _is_command = True
+
+# Modules that Python has not loaded yet, so behind that.
+import importlib.machinery  # noqa: E402
+import sysconfig  # noqa: E402
+import types  # noqa: E402
+from collections.abc import Iterable, Mapping, Sequence  # noqa: E402
+
+_OURS = tuple(os.path.join(_REPOSITORY, name) + os.sep for name in ("limba", "tasks", "convert"))
+_OF_PYTHON = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
+_OF_PACKAGES = ("site-packages", "dist-packages")
+# Python does not put the working directory first on the path of a process that has this variable.
+_SAFE_PATH = "PYTHONSAFEPATH"
+
+
+class _Finder:
+    """Finds top-level modules of one folder, of the names that were asked for or are imported by its own code."""
+
+    def __init__(self, folder: str):
+        self.folder = folder
+        self.asked: set[str] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if path is not None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, [self.folder], target)
+        if spec is None or not (fullname in self.asked or self._is_importing()):
+            return None
+        self.asked.add(fullname)
+        return spec
+
+    def _is_importing(self) -> bool:
+        """Whether code of the folder runs: what it imports, also through a library, may be its neighbour."""
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if is_code_of(frame.f_code.co_filename, self.folder):
+                return True
+            frame = frame.f_back
+        return False
+
+
+_finder: _Finder | None = None
+_set_safe_path = False
+
+
+def install() -> None:
+    """Takes the working directory out of `sys.path`, here and in Python processes that this one starts.
+
+    Does nothing the second time in the same directory.
+    """
+    global _finder, _set_safe_path
+    folder = os.path.realpath(os.getcwd())
+    _take_out(folder)
+    if _SAFE_PATH not in os.environ:
+        os.environ[_SAFE_PATH] = "1"
+        _set_safe_path = True
+    if _finder is None or _finder.folder != folder:
+        _remove()
+        _finder = _Finder(folder)
+        sys.meta_path.append(_finder)  # type: ignore[arg-type]
+
+
+def _remove() -> None:
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)  # type: ignore[arg-type]
+
+
+def ask(name: str) -> None:
+    """From now on `import name`, or of what is below it, finds the module of the working directory."""
+    if _finder is not None:
+        _finder.asked.add(name.partition(".")[0])
+
+
+def asked() -> tuple[str, ...]:
+    """The names that were asked for and found, for `continue_with` in another process."""
+    return tuple(sorted(_finder.asked)) if _finder is not None else ()
+
+
+def continue_with(names: Iterable[str]) -> None:
+    """In a process that a command started: finds the same modules of the working directory as the command."""
+    if names:
+        install()
+    for name in names:
+        ask(name)
+
+
+def environment_of_users() -> dict[str, str]:
+    """The environment for a program of the user's own, which finds its modules as Python finds them."""
+    return {name: value for name, value in os.environ.items() if name != _SAFE_PATH or not _set_safe_path}
+
+
+# --------------------------------------------------- where modules are ----------------------------------------------
+
+
+def folders() -> list[str]:
+    """The folders of Python's path, and the working directory of a command behind them."""
+    found = [os.path.realpath(entry or ".") for entry in sys.path]
+    return list(dict.fromkeys([*found, *([_finder.folder] if _finder is not None else [])]))
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file or folder is of Python's library or of an installed package."""
+    file = os.path.realpath(file)
+    return f"{file}{os.sep}".startswith(_OF_PYTHON) or any(part in _OF_PACKAGES for part in file.split(os.sep))
+
+
+def is_code_of(file: str, folder: str) -> bool:
+    """Whether a file of code lies below the folder, and is of no installed package and not Limba's.
+
+    Code that was no file has a name such as `<string>`.
+    """
+    if not os.path.isabs(file):
+        return False
+    file = os.path.realpath(file)
+    return file.startswith(folder.rstrip(os.sep) + os.sep) and not is_installed(file) and not file.startswith(_OURS)
+
+
+def find(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Where a top-level module is or would be imported from, the working directory last; None if nowhere.
+
+    Imports nothing.
+    """
+    with_spec = sys.modules.get(name)
+    if with_spec is not None and getattr(with_spec, "__spec__", None) is not None:
+        return with_spec.__spec__
+    for finder in sys.meta_path:
+        spec = finder.find_spec(name, None) if hasattr(finder, "find_spec") else None
+        if spec is not None:
+            return spec
+    return importlib.machinery.PathFinder.find_spec(name, [_finder.folder]) if _finder is not None else None
+
+
+def hidden(name: str) -> tuple[str, str] | None:
+    """A module of the user's that another one hides, and that one: their files. None if nothing is hidden.
+
+    The user's is the one in the working directory, of the first part of the name.
+    """
+    top = name.partition(".")[0]
+    own = importlib.machinery.PathFinder.find_spec(top, [_finder.folder if _finder else os.getcwd()])
+    taken = find(top)
+    if own is None or own.origin is None or taken is None or taken.origin is None:
+        return None
+    same = os.path.realpath(own.origin) == os.path.realpath(taken.origin)
+    return None if same or is_installed(own.origin) or own.origin.startswith(_OURS) else (own.origin, taken.origin)
+
+
+def remedy_of_hidden(name: str) -> str:
+    """A sentence for a module of the user's that another hides; "" where none is hidden."""
+    found = hidden(name)
+    top = name.partition(".")[0]
+    if found is None:
+        return ""
+    what = "of Python's library" if found[1] in ("built-in", "frozen") or found[1].startswith(_OF_PYTHON) else found[1]
+    return f"{found[0]} is hidden by the installed module {top!r} ({what}): rename it, to my_{top} for example."
+
+
+def spec_below(name: str) -> importlib.machinery.ModuleSpec | None:
+    """`find` of a whole name, through folders without `__init__.py`, which are no code; of a package, the package."""
+    first, *rest = name.split(".")
+    spec = find(first)
+    whole = first
+    while spec is not None and spec.origin is None and spec.submodule_search_locations is not None and rest:
+        whole = f"{whole}.{rest.pop(0)}"
+        spec = importlib.machinery.PathFinder.find_spec(whole, list(spec.submodule_search_locations))
+    return spec
+
+
+def with_path(variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process of Limba's own, with this process' path and these variables."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return {**os.environ, "PYTHONPATH": path, _SAFE_PATH: "1", **variables}
+
+
+if _is_command:
+    install()
