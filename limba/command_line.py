@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from limba import closed_pipes
 from limba.devices import compiling, library_patches, out_of_memory
 from limba.files import named_flags, os_errors, redaction, rust_panics, storage, temporary_files, terminal
-from limba.gin_config import import_errors, macros, messages
+from limba.gin_config import closed_list, import_errors, macros, messages
 from limba.gin_config.gin_files import GinError, get_gin_config_str
 from limba.inference import tasks_door
 from limba.workers import distributed, handshake, heartbeats, interrupts, launchers
@@ -71,6 +71,7 @@ def argument_parser(
         parser.add_argument("files", nargs="*", metavar=metavar, help="; ".join(filter(None, (run, gin))))
     group = parser.add_argument_group("gin and files")
     add_gin_flags(group)
+    add_module_flag(group)
     _add_t5x_flags(parser)
     # The other commands use one machine, also on a worker of a pod.
     parser.set_defaults(joins_cluster=command in ("train", "eval", "infer"))
@@ -88,6 +89,24 @@ def add_gin_flags(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> 
     parser.add_argument(
         "--buckets", metavar="DIR", help="folder of mounted buckets: gs://NAME/x is read and written as DIR/NAME/x"
     )
+    parser.add_argument(
+        "--trust", action="append", default=[], metavar="FILE",
+        help="a recipe that may name any Python module and function, as a script does (docs/gin.md); repeatable",
+    )  # fmt: skip
+
+
+def add_module_flag(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    parser.add_argument(
+        "--module", action="append", metavar="NAME",
+        help="a Python module of tasks, or that gin files may name beside yours in this folder; repeatable",
+    )  # fmt: skip
+
+
+def take_gin_flags(flags: argparse.Namespace) -> None:
+    """Applies those flags of `add_gin_flags` that hold for all that is read from now on."""
+    if flags.buckets:
+        storage.mount_buckets(flags.buckets)
+    closed_list.trust(flags.trust)
 
 
 def _add_t5x_flags(parser: argparse.ArgumentParser) -> None:
@@ -131,8 +150,10 @@ def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argpars
     flags.gin_file = [*flags.gin_file, *getattr(flags, "files", [])]
     logging.getLogger("limba").setLevel(logging.INFO - 10 * flags.verbosity)
     join_others(flags)
-    if flags.buckets:
-        storage.mount_buckets(flags.buckets)
+    closed_list.give_modules(flags.module or [])
+    take_gin_flags(flags)
+    if getattr(flags, "run_dir", None):
+        closed_list.read_run(flags.run_dir)
     if flags.tfds_data_dir or flags.seqio_additional_cache_dirs:
         tasks_door.set_folders(flags.tfds_data_dir, [d for d in flags.seqio_additional_cache_dirs.split(",") if d])
     return flags

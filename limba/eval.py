@@ -304,7 +304,7 @@ def run_bindings(flags: argparse.Namespace) -> dict[str, Any]:
         "eval/checkpoints.RestoreCheckpointConfig.mode": "all" if which == "all" else "latest",
         "EVAL_OUTPUT_DIR": flags.output_dir or str(home / ("eval_average" if flags.average else "eval")),
         "MIXTURE_OR_TASK_NAME": flags.task,
-        "MIXTURE_OR_TASK_MODULE": flags.module,
+        "MIXTURE_OR_TASK_MODULE": flags.module[-1] if flags.module else None,
         "eval/data.DatasetConfig.split": flags.split,
         "eval_script.evaluate.eval_steps": flags.eval_steps,
         "eval/checkpoints.RestoreCheckpointConfig.average": flags.average,
@@ -332,7 +332,6 @@ def main(argv: Sequence[str]) -> int:
         "--checkpoints", metavar="WHICH", help="latest (default), all (the new ones), or steps: 500,1000"
     )
     group.add_argument("--task", help="another task or mixture than the run's; its lengths: --gin.TASK_FEATURE_LENGTHS")
-    group.add_argument("--module", help="the Python module that registers it")
     group.add_argument("--split", help="validation, unless given")
     group.add_argument("--output_dir", help="RUN/eval, unless given")
     group.add_argument("--eval_steps", type=int, metavar="N", help="batches of the loss; the whole split, unless given")
@@ -342,7 +341,7 @@ def main(argv: Sequence[str]) -> int:
     eval_pairs.add_flags(parser)
     flags = command_line.parse_flags(parser, argv)
     eval_pairs.check_flags(flags, parser)
-    names = ("checkpoints", "task", "module", "split", "output_dir", "eval_steps", "average")
+    names = ("checkpoints", "task", "split", "output_dir", "eval_steps", "average")
     of_a_run = [f"--{name}" for name in names if getattr(flags, name) is not None]
     if flags.eval_steps is not None and flags.eval_steps < 1:
         parser.error(f"--eval_steps is {flags.eval_steps}; give a number of batches, or leave it out for all.")

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from limba.data import contract
-from limba.files import named_flags, os_errors, storage
+from limba.files import named_flags, os_errors
+from limba.gin_config import closed_list
 from limba.inference import blanks
 from tasks.objectives import sentence_pairs
 from tasks.pipeline import task_batches
@@ -73,6 +74,7 @@ def main(argv: list[str] | None = None) -> None:
         words = _add_gin_flags(parser, words)
     args = parser.parse_intermixed_args(words)
     try:
+        closed_list.give_modules(filter(None, [args.module]))
         if reads_gin:
             _take_from_gin(args)
         if len(args.task) > 1:
@@ -88,7 +90,10 @@ def main(argv: list[str] | None = None) -> None:
 def _gin_of_run(word: str) -> str:
     """The configuration of a run's folder; another word is itself."""
     file = Path(word) / "config.gin"
-    return str(file) if file.is_file() else word
+    if not file.is_file():
+        return word
+    closed_list.read_run(word)
+    return str(file)
 
 
 def _add_gin_flags(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
@@ -100,10 +105,10 @@ def _add_gin_flags(parser: argparse.ArgumentParser, words: list[str]) -> list[st
 
 def _take_from_gin(args: argparse.Namespace) -> None:
     """Replaces gin files in `task` by the name that they have; module and lengths that are not given are theirs too."""
+    from limba import command_line  # imports JAX
     from limba.gin_config import gin_files
 
-    if args.buckets:
-        storage.mount_buckets(args.buckets)
+    command_line.take_gin_flags(args)
     files = [*args.gin_file, *(word for word in args.task if word.endswith(".gin"))]
     gin_files.parse_gin_flags(files, args.gin_bindings, args.gin_search_paths)
     args.module = args.module or gin_files.value_of("%MIXTURE_OR_TASK_MODULE")

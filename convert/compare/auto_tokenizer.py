@@ -7,7 +7,6 @@ python -m convert.compare.auto_tokenizer FOLDER TEXTS    (texts as JSON; prints 
 
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from convert.compare import transformers_library
 from convert.compare.comparison_rows import Comparison
-from limba.files import json_text
+from limba.files import json_text, python_path
 
 # Tokenizers need no network of any library, whose import takes longer than they do, and a folder needs no hub.
 _ALONE = {"USE_TORCH": "0", "USE_FLAX": "0", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
@@ -47,7 +46,7 @@ def read(folder: Path, texts: Sequence[Sequence[str]] = ()) -> Found:
     Raises:
       ValueError: if it makes none, with transformers' reason.
     """
-    environment = os.environ | _ALONE | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    environment = python_path.with_path(_ALONE)
     asked = json_text.dumps([[*text] for text in texts])
     command = [sys.executable, "-m", "convert.compare.auto_tokenizer", str(folder), asked]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)

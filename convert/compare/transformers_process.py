@@ -6,7 +6,6 @@ Their imports take 0.4 GB, which the process frees at its end, and cannot distur
 """
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from convert.compare import memory, torch_forward, transformers_library
 from convert.compare.outputs import Batch
 from convert.model_files import t5_files
 from convert.tensors import tensor_parts
-from limba.files import json_text
+from limba.files import json_text, python_path
 
 _REQUEST, _BATCH, _ANSWER = "request.json", "batch.npz", "answer.npz"
 
@@ -71,7 +70,7 @@ def _run(
         Path(directory, _REQUEST).write_text(json_text.dumps(whole), "utf-8")
         Path(directory, "config.json").write_text(json_text.dumps(dict(config)), "utf-8")
         np.savez(Path(directory, _BATCH), **batch)  # type: ignore[arg-type]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "JAX_PLATFORMS": "cpu"}
+        environment = python_path.with_path({"JAX_PLATFORMS": "cpu"})
         command = [sys.executable, "-m", "convert.compare.transformers_process", directory]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:

@@ -79,7 +79,7 @@ class Export(abc.ABC, Generic[AFamily, ANetwork]):
         if not (self.model.info.get("task") and run_example.modules(gin)):
             return None
         try:
-            return run_example.of_run(self.model.info, gin)
+            return run_example.of_run(self.model.info, gin, str(self.model.path))
         except ValueError as error:
             remedy = "" if has_other else " The card's example is a neutral one; --example TEXT gives another."
             print(f"warning: the data of the run cannot be read: {str(error).rstrip('.')}.{remedy}", file=sys.stderr)

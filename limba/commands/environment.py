@@ -89,7 +89,11 @@ def ask_jax(timeout: float = 60) -> dict[str, Any]:
     environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_LOGGING_LEVEL": "INFO"}
     environment.pop("ALLOW_MULTIPLE_LIBTPU_LOAD", None)  # It switches that refusal off.
     process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-P", "-c", _PROGRAM],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
     try:
         out, err = process.communicate(timeout=timeout)

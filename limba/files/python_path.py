@@ -5,9 +5,11 @@ folder that somebody downloaded may have a file of any name. So a command takes 
 and a finder behind all others finds a module there only if Limba asked for its name (`ask`: a gin file's import,
 `--module`), or if code of that folder imports it. Installed modules come first, as behind `sys.path`.
 
-This is the first module that a command imports: it imports only what Python itself has loaded when it starts.
+This is the first module that a command imports: before the path is right it imports only what Python itself has loaded,
+which pathlib is not.
 """
 
+# ruff: noqa: PTH100, PTH109, PTH117, PTH118, PTH119, PTH120, PTH206
 import os
 import sys
 
@@ -15,9 +17,15 @@ _REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(_
 
 
 def _take_out(folder: str) -> None:
-    """Takes a folder out of Python's path. A clone of Limba stays where it is: it is Limba."""
-    if folder != _REPOSITORY:
-        sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or ".") != folder]
+    """Takes a folder out of Python's path; behind everything if PYTHONPATH has it, by its whole path.
+
+    A clone of Limba stays where it is: it is Limba.
+    """
+    if folder == _REPOSITORY:
+        return
+    given = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(entry)]
+    others = [entry for entry in sys.path if os.path.realpath(entry or ".") != folder]
+    sys.path[:] = [*others, *(entry for entry in given if os.path.realpath(entry) == folder)]
 
 
 _is_command = False
@@ -34,7 +42,7 @@ from collections.abc import Iterable, Mapping, Sequence  # noqa: E402
 
 _OURS = tuple(os.path.join(_REPOSITORY, name) + os.sep for name in ("limba", "tasks", "convert"))
 _OF_PYTHON = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
-_OF_PACKAGES = ("site-packages", "dist-packages")
+_OF_PACKAGES = {"site-packages", "dist-packages"}
 # Python does not put the working directory first on the path of a process that has this variable.
 _SAFE_PATH = "PYTHONSAFEPATH"
 
@@ -128,8 +136,8 @@ def folders() -> list[str]:
 
 def is_installed(file: str) -> bool:
     """Whether a file or folder is of Python's library or of an installed package."""
-    file = os.path.realpath(file)
-    return f"{file}{os.sep}".startswith(_OF_PYTHON) or any(part in _OF_PACKAGES for part in file.split(os.sep))
+    paths = [f"{path}{os.sep}" for path in (os.path.abspath(file), os.path.realpath(file))]
+    return any(x.startswith(_OF_PYTHON) or not _OF_PACKAGES.isdisjoint(x.split(os.sep)) for x in paths)
 
 
 def is_code_of(file: str, folder: str) -> bool:
@@ -139,8 +147,9 @@ def is_code_of(file: str, folder: str) -> bool:
     """
     if not os.path.isabs(file):
         return False
-    file = os.path.realpath(file)
-    return file.startswith(folder.rstrip(os.sep) + os.sep) and not is_installed(file) and not file.startswith(_OURS)
+    paths = (os.path.abspath(file), os.path.realpath(file))  # A link in the folder is of the folder.
+    is_inside = any(path.startswith(folder.rstrip(os.sep) + os.sep) for path in paths)
+    return is_inside and not is_installed(file) and not paths[1].startswith(_OURS)
 
 
 def find(name: str) -> importlib.machinery.ModuleSpec | None:

@@ -1,9 +1,9 @@
 """What a gin text may name: a closed list, because gin calls what a text names, with arguments that it gives.
 
-A text may name what makes models, optimizers, tasks and their parts in Limba, T5X's and SeqIO's names for them, parts of
-jax, flax and optax, types of numbers, and the user's own modules: those of the working directory, or of another folder
-on Python's path that holds no installed packages, and those that the command line gives (`--module`). Everything else is
-refused before it is imported or called.
+A text may name what makes models, optimizers, tasks and their parts in Limba, T5X's and SeqIO's names for them, parts
+of jax, flax and optax, types of numbers, and the user's own modules: those of the working directory, or of another
+folder on Python's path that holds no installed packages, and those that the command line gives (`--module`). Everything
+else is refused before it is imported or called.
 
 An object counts by the module that defines it, not by the name under which a text reaches it: `jax.numpy.os.system` is
 of `posix`. A run's configuration, which may come from a stranger, names no module that lies in the run's folder, and
@@ -26,7 +26,6 @@ from gin import config as gin_config
 
 from limba.checkpoint_files import directories, run_folder
 from limba.files import python_path, storage
-from limba.files.repository import REPOSITORY
 from limba.gin_config import old_names, t5x_names
 from limba.gin_config.messages import GinError
 from limba.gin_config.recipe import Binding, Recipe, Reference
@@ -100,8 +99,8 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "jax": ("PartitionSpec",),
     "jax._src.mesh": ("Mesh",),
 }
-# Modules that may be imported and reached, with all that is below those that end with a point. What of them may be named
-# is above. Limba's import nothing but Limba's, and what it needs.
+# Modules that may be imported and reached, with all that is below those that end with a point; what of them may be
+# named is above.
 _IMPORTED = (
     *("__main__", "gin", "limba.", "tasks.", "t5x.", "t5.data.", "t5.evaluation.", "seqio.", "optax."),
     *("flax", "flax.core.", "flax.linen.", "flax.traverse_util", "numpy"),
@@ -176,8 +175,15 @@ def modules_in(bindings: Iterable[Binding]) -> list[str]:
 def read_run(folder: str | os.PathLike) -> None:
     """From now on modules in the folder of this run, or of the run of this checkpoint, are not imported."""
     if not storage.is_remote(str(folder)):
-        home = Path(folder).expanduser().resolve()
-        _given.runs.add(home.parent if directories.is_checkpoint(home) else home)
+        _given.runs.add(_home(Path(folder).expanduser().resolve()))
+
+
+def _home(folder: Path) -> Path:
+    """The folder of the run at a path: of a checkpoint in it, or of an output folder of `limba run` around it."""
+    home = (
+        folder.parent if directories.is_checkpoint(folder) and directories.checkpoint_steps(folder.parent) else folder
+    )
+    return home.parent if home.name == "run" and (home.parent / "config.json").is_file() else home
 
 
 def run_of(file: str) -> Path | None:
@@ -189,22 +195,18 @@ def run_of(file: str) -> Path | None:
         return _IN_BUCKET
     folder = Path(file).expanduser().resolve().parent
     if folder.name == run_folder.FOLDER and directories.is_checkpoint(folder.parent):
-        home = folder.parent
-        return home.parent if directories.checkpoint_steps(home.parent) else home
-    return folder if directories.checkpoint_steps(folder) or folder in _given.runs else None
+        return _home(folder.parent)
+    home = _home(folder)
+    return home if directories.checkpoint_steps(folder) or home in _given.runs else None
 
 
 # -------------------------------------------------- while gin reads -------------------------------------------------
 
 
 def check_include(file: str) -> None:
-    """Raises RefusedNameError if the file that is read now may not include this one."""
-    if not open_files:
-        return
-    if not file.endswith(".gin"):
-        raise RefusedNameError(f"include {file!r}: the name of a gin file ends with .gin.")
-    inside = not Path(file).is_absolute() and (REPOSITORY / file).is_file() and file.startswith("gin/")
-    if run_of(open_files[-1]) is not None and not (inside or file.startswith("t5x/")):
+    """Raises RefusedNameError if the file that is read now is a run's, and this one is not Limba's own."""
+    is_ours = file.startswith(("gin/", "t5x/")) and ".." not in Path(file).parts
+    if open_files and run_of(open_files[-1]) is not None and not is_ours:
         raise RefusedNameError(
             f"include {file!r}: the configuration of a run includes Limba's own files only; give the other file "
             "yourself, by --gin_file."
@@ -310,7 +312,8 @@ def _refused_module(name: str) -> str:
             return "it is of Python's own library"
         if python_path.is_installed(place):
             return f"it is of Python's own library, or of an installed package ({place})"
-        if not any(python_path.is_code_of(place, folder) or place == folder for folder in python_path.folders()):
+        folders = python_path.folders()
+        if top not in sys.modules and not any(python_path.is_code_of(place, x) or place == x for x in folders):
             return f"it lies in {place}, and not in your working directory"
         if inside := _in_run(place):
             return inside

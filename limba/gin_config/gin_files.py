@@ -98,8 +98,13 @@ def _open_gin_file(name: str) -> IO[str]:
     if isinstance(found, Path):
         if what := other_files.named(name):
             raise GinError(f"{name} is no gin file: {what}")
-        return _GinText(str(found), untrusted_files.read_text(found, _MOST_BYTES))
-    return _GinText(name, found or "")
+        text = _GinText(str(found), untrusted_files.read_text(found, _MOST_BYTES))
+    else:
+        text = _GinText(name, found or "")
+    # A message about a line shows it, so no other file is taken for one of gin's because a file includes it.
+    if closed_list.open_files and not name.endswith(".gin"):
+        raise GinError(f"include {name!r}: the name of a gin file ends with .gin.")
+    return text
 
 
 class _GinText(io.StringIO):

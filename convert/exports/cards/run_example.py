@@ -11,7 +11,6 @@ reads a JSON object from standard input, and writes an `Example` as JSON to stan
 import dataclasses
 import itertools
 import json
-import os
 import re
 import subprocess
 import sys
@@ -19,8 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from convert.exports.cards.card_example import Example
-from limba.files import json_text, repository
-from limba.gin_config import import_errors, importing, t5x_names
+from limba.files import json_text, python_path, repository
+from limba.gin_config import closed_list, import_errors, importing, t5x_names
 from limba.gin_config.recipe import Recipe, Reference
 
 _SECONDS = 120
@@ -34,19 +33,20 @@ _NO_TASKS = ("limba", "gin", "__gin__", "seqio", "tensorflow", "jax", "flax", "o
 _EXCEPTION = re.compile(r"(error: |[\w.]*(Error|Exception|Exit|Interrupt): )")
 
 
-def of_run(info: Mapping[str, Any], gin: str) -> Example:
+def of_run(info: Mapping[str, Any], gin: str, run: str = "") -> Example:
     """The example of a run's task, from its validation split, else from its training split.
 
     Args:
       info: `run.json`.
       gin: the run's operative configuration, whose imports register the task.
+      run: its folder, or one of its checkpoints. No module in it is imported.
 
     Raises:
       ValueError: if the task or its data cannot be read, with the reason.
     """
-    request = {name: info.get(name) for name in ("task", "feature_lengths", "modules")} | {"gin": gin}
+    request = {name: info.get(name) for name in ("task", "feature_lengths", "modules")} | {"gin": gin, "run": run}
     # Messages may have names in any alphabet, whatever the locale is.
-    own = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "JAX_PLATFORMS": "cpu", "PYTHONUTF8": "1"}
+    environment = python_path.with_path({"JAX_PLATFORMS": "cpu", "PYTHONUTF8": "1"})
     command = [sys.executable, "-m", "convert.exports.cards.run_example"]
     try:
         done = subprocess.run(
@@ -55,7 +55,7 @@ def of_run(info: Mapping[str, Any], gin: str) -> Example:
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            env=os.environ | own,
+            env=environment,
             timeout=_SECONDS,
         )
     except subprocess.TimeoutExpired:
@@ -89,6 +89,8 @@ def _find(request: Mapping[str, Any]) -> Example:
     from tasks.sources import corpora
     from tasks.supervised.row_preprocessor import Supervise
 
+    if request.get("run"):
+        closed_list.read_run(request["run"])
     recipe = Recipe.parse(request["gin"])
     task_of_gin = recipe.macros.get("MIXTURE_OR_TASK_NAME")
     if isinstance(task_of_gin, Reference):  # as in the files of `limba run`: a function that registers the task

@@ -26,7 +26,7 @@ from limba.commands.sweep import proposals, sweep_file, sweep_parameters, sweep_
 from limba.commands.sweep.proposals import propose
 from limba.commands.sweep.sweep_file import Sweep
 from limba.commands.sweep.trial_folders import Process, SweepFolder, Trial, conclude
-from limba.files import named_flags, shell_words
+from limba.files import named_flags, python_path, shell_words
 from limba.files.local_paths import local_path
 from limba.workers.preemption import PREEMPTED_EXIT_CODE
 
@@ -269,7 +269,7 @@ def _wandb_trial(sweep: Sweep, folder: Path, words: Sequence[str], fixed: Mappin
     command = trial_command.trial_command(sweep, parameters, trial_folder, on_wandb=True)
     sys.stdout.flush()
     # The agent stops its child process by a signal, so the trial must be this process.
-    os.execvpe(command[0], command, os.environ)
+    os.execvpe(command[0], command, python_path.environment_of_users() if sweep.command else os.environ)
 
 
 if __name__ == "__main__":

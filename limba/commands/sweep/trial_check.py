@@ -18,6 +18,7 @@ from limba import command_line
 from limba.commands.sweep import own_command, trial_command
 from limba.commands.sweep.sweep_file import Sweep
 from limba.data.contract import DatasetConfig
+from limba.files import python_path
 from limba.gin_config import gin_files
 from limba.inference import tasks_door
 
@@ -41,7 +42,7 @@ def check(sweep: Sweep, parameters: Mapping[str, Any]) -> None:
     result = subprocess.run(
         [sys.executable, "-m", __name__, sweep.metric, *listed, *flags],
         cwd=trial_command.working_directory(sweep),
-        env=trial_command.environment(sweep, None),
+        env=trial_command.environment(sweep, None) | python_path.with_path({}),
         capture_output=True,
         text=True,
         check=False,

@@ -8,6 +8,7 @@ from typing import Any
 
 from limba.commands.sweep import own_command
 from limba.commands.sweep.sweep_file import Sweep
+from limba.files import python_path
 from limba.gin_config.gin_files import REPOSITORY
 
 _LIMBA = [sys.executable, "-m", "limba"]
@@ -51,7 +52,8 @@ def working_directory(sweep: Sweep) -> Path:
 
 def environment(sweep: Sweep, device: str | None) -> dict[str, str]:
     """The environment of a trial's process; the sweep is its W&B group."""
-    env = {**os.environ, "WANDB_RUN_GROUP": sweep.name}
+    # A command of the user's own finds its modules as Python does.
+    env = {**(python_path.environment_of_users() if sweep.command else os.environ), "WANDB_RUN_GROUP": sweep.name}
     if sweep.project:
         env["WANDB_PROJECT"] = sweep.project
     if device is not None:

@@ -18,6 +18,7 @@ import tqdm
 from limba.data import contract
 from limba.files import json_text, named_flags, os_errors
 from limba.files.local_paths import local_path
+from limba.gin_config import closed_list
 from tasks import objectives
 from tasks.pipeline import fingerprints, readers, streams, task_batches
 from tasks.pipeline.cached import cached_data
@@ -215,6 +216,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the preprocessors' random choices (0)")
     args = parser.parse_args(argv)
     try:
+        closed_list.give_modules(filter(None, [args.module]))
         task = providers.find_provider(args.task, args.module)
         lengths = _parse_lengths(args.sequence_length)
         splits = args.split.split(",")

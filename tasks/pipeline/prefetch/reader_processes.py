@@ -12,13 +12,14 @@ import pickle
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection, shared_memory
 from typing import Any
 
 import numpy as np
 
 from limba.data.contract import ReadingStoppedError
+from limba.files import python_path
 from limba.gin_config import importing
 from tasks.pipeline.positions import ReadPlan
 from tasks.pipeline.prefetch.open_iterators import close_at_exit
@@ -113,7 +114,7 @@ class _Worker:
     def __init__(self, num_rows: int):
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, num_rows), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, num_rows, python_path.asked()), daemon=True)
         self._process.start()
         theirs.close()
         self._content: bytes | None = None
@@ -251,12 +252,17 @@ class _Layout:
         }
 
 
-def _serve(messages: connection.Connection, num_rows: int) -> None:
-    """The main function of a reader's process: it ends when the consumer's end of the pipe is closed."""
+def _serve(messages: connection.Connection, num_rows: int, modules: Sequence[str] = ()) -> None:
+    """The main function of a reader's process: it ends when the consumer's end of the pipe is closed.
+
+    Args:
+      modules: of the working directory, that the main process has imported.
+    """
     # Ctrl-C and requests to stop are the main process's: it saves first.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     importing.prepare()  # Reading a stream imports the modules of its functions.
+    python_path.continue_with(modules)
     send_lock = threading.Lock()
 
     def send(message: Any) -> None:

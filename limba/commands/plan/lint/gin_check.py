@@ -26,9 +26,9 @@ import gin
 from limba import command_line
 from limba.checkpoint_files import directories, run_folder
 from limba.devices import native_logs
-from limba.files import named_flags, storage
+from limba.files import named_flags
+from limba.gin_config import closed_list, importing, macros, t5x_names
 from limba.gin_config import gin_files as gin_utils
-from limba.gin_config import importing, macros, t5x_names
 from limba.gin_config.recipe import Recipe
 
 # The packages that are slow to import, which is done once for all files.
@@ -153,9 +153,10 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="a gin file, or a folder of them")
     command_line.add_gin_flags(parser)
+    command_line.add_module_flag(parser)
     flags = parser.parse_args(command_line.rewrite_gin_flags(argv))
-    if flags.buckets:
-        storage.mount_buckets(flags.buckets)
+    closed_list.give_modules(flags.module or [])
+    command_line.take_gin_flags(flags)
     files = gin_files(flags.files)
     if len(files) > 1:  # For one file, its process imports what that file needs: mostly no TensorFlow.
         _warm_up([*flags.gin_file, *files])

@@ -98,8 +98,8 @@ HEAD = "from __gin__ import dynamic_registration\nfrom t5x import utils\n"
             "{}:1: No configurable matching 'nowhere_imported.T5Config'. Import its module in this file, or read",
         ),
         (
-            "import json\nX = @json.dumps\n",
-            "{}:2: No configurable matching reference '@json.dumps'. Begin this file with `from __gin__ import dyn",
+            "import optax\nX = @optax.adamw\n",
+            "{}:2: No configurable matching reference '@optax.adamw'. Begin this file with `from __gin__ import dyn",
         ),
         ("X = four\n", "{}:1: cannot read `X = four`. Strings need quotes"),
         (
