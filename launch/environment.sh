@@ -13,9 +13,10 @@ LOCK=${LOCK:-$REPOSITORY/launch/requirements.lock}
 # An exact version, because the installer interprets the lock file.
 UV_VERSION=${UV_VERSION:-0.13.8}
 
+# With PYTHONSAFEPATH=1 Python imports nothing of the working directory, which may hold files of somebody else.
 # Prints the SHA-256 of files.
 fingerprint() {
-  cat "$@" | "$PYTHON" -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())'
+  cat "$@" | PYTHONSAFEPATH=1 "$PYTHON" -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())'
 }
 
 # Prints tpu, cuda or cpu.
@@ -47,7 +48,7 @@ newest_python() {
 
 # fits PYTHON LOCK
 fits() {
-  "$1" -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, $(newest_python "$2")))" 2>/dev/null
+  PYTHONSAFEPATH=1 "$1" -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, $(newest_python "$2")))" 2>/dev/null
 }
 
 # setup_environment LOCK: installs the packages of LOCK and this repository; returns at once if that is done. With the LOCK
@@ -90,14 +91,14 @@ setup_environment() {
   if [[ ! -f $stamp ]]; then
     echo "== installing into $VENV for $kind (a minute or two)"
     if [[ ! -x $VENV/bin/python ]]; then
-      "$PYTHON" -m venv "$VENV"
+      PYTHONSAFEPATH=1 "$PYTHON" -m venv "$VENV"
       # venv of Python 3.11 brings an old setuptools, which drift.py would take for an extra that has drifted. Nothing needs
       # it: uv builds packages in environments of their own.
-      if "$VENV/bin/python" -c 'import setuptools' 2>/dev/null; then
-        "$VENV/bin/python" -m pip uninstall --quiet --yes --disable-pip-version-check setuptools
+      if PYTHONSAFEPATH=1 "$VENV/bin/python" -c 'import setuptools' 2>/dev/null; then
+        PYTHONSAFEPATH=1 "$VENV/bin/python" -m pip uninstall --quiet --yes --disable-pip-version-check setuptools
       fi
     fi
-    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$UV_VERSION"
+    PYTHONSAFEPATH=1 "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$UV_VERSION"
     # Compiled once, here: else each of many processes that start together would do it, or each start on a machine that
     # does not write bytecode.
     "$VENV/bin/uv" pip install --quiet --compile-bytecode --python "$VENV/bin/python" -r "$lock" ${jax[@]+"${jax[@]}"}
@@ -119,13 +120,13 @@ provide_python() {
   # An environment that is there is not made again, which needs ensurepip.
   [[ -x $VENV/bin/python ]] && fits "$PYTHON" "$LOCK" && return
   for candidate in "$PYTHON" python3.12 python3.13 python3.11 python3.14 "$folder/python/bin/python3"; do
-    if fits "$candidate" "$LOCK" && "$candidate" -c 'import ensurepip' 2>/dev/null; then
+    if fits "$candidate" "$LOCK" && PYTHONSAFEPATH=1 "$candidate" -c 'import ensurepip' 2>/dev/null; then
       PYTHON=$candidate
       return
     fi
   done
   echo "== installing Python 3.12 into $folder"
-  "$PYTHON" -m pip install --quiet --disable-pip-version-check --target "$folder/uv" "uv==$UV_VERSION"
+  PYTHONSAFEPATH=1 "$PYTHON" -m pip install --quiet --disable-pip-version-check --target "$folder/uv" "uv==$UV_VERSION"
   "$folder/uv/bin/uv" python install --quiet --no-bin --install-dir "$folder/versions" 3.12
   ln -sfn "$(dirname "$(dirname "$(compgen -G "$folder/versions/cpython-3.12*/bin/python3" | head -n 1)")")" "$folder/python"
   PYTHON=$folder/python/bin/python3

@@ -8,6 +8,8 @@ import logging
 import sys
 from pathlib import Path
 
+from limba.files import python_path
+
 logger = logging.getLogger(__name__)
 
 # The folder of gin/, so that `gin/runs/pretrain.gin` is found from any working directory.
@@ -30,7 +32,7 @@ def claim() -> None:
 
 def hidden_modules() -> list[Path]:
     """Modules of the user that cannot be imported because Limba's packages have their names."""
-    folders = dict.fromkeys(Path(entry or ".").resolve() for entry in sys.path)
+    folders = map(Path, python_path.folders())
     files = [folder / file for folder in folders for name in _OURS for file in (f"{name}.py", f"{name}/__init__.py")]
     return [file for file in files if file.is_file() and REPOSITORY not in (file.parent, file.parent.parent)]
 

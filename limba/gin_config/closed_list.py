@@ -106,7 +106,7 @@ _IMPORTED = (
     *("flax", "flax.core.", "flax.linen.", "flax.traverse_util", "numpy"),
     *("jax", "jax.checkpoint_policies", "jax.lax", "jax.nn.", "jax.numpy", "jax.random", "jax.sharding"),
 )
-_PACKAGES = {name.partition(".")[0] for name in (*_IMPORTED, *_WHOLE, "convert.")} - {"__main__"}
+_PACKAGES = {name.partition(".")[0] for name in (*_IMPORTED, "convert")} - {"__main__"}
 # Below them: programs, which Python starts.
 _PROGRAMS = ("limba.__main__", "seqio.beam_utils", "seqio.scripts", "seqio.test_utils", "t5x.scripts")
 # The files of a run that gin reads; those of a branch have a name of their own.
@@ -297,12 +297,15 @@ def check_module(name: str) -> None:
 def _refused_module(name: str) -> str:
     """Why a module may not be imported or reached; "" if it may."""
     top = name.partition(".")[0]
-    is_listed = _is_in(name, _IMPORTED) or old_names.new_name(name) is not None
-    if is_listed and not any(f"{name}.".startswith(f"{program}.") for program in _PROGRAMS):
+    if _is_below(name, _PROGRAMS):
+        return "it is a program"
+    if _is_in(name, _IMPORTED) or old_names.new_name(name) is not None:
         own = t5x_names.own_file(name) if top in ("t5x", "t5") else None
         return _in_run(own) if own else ""
     if top in _given.modules:
         return ""
+    if top in _PACKAGES:
+        return f"of {top} it is no part that gin files use"
     spec = python_path.spec_below(name)
     if spec is None:
         return ""

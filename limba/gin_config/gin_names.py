@@ -4,12 +4,12 @@ A module has the name of its file, except those of `MODULES`, most of which have
 """
 
 import contextlib
-import importlib.util
 import re
 from collections.abc import Mapping
 
 import gin
 
+from limba.files import python_path
 from limba.files.repository import REPOSITORY
 from limba.gin_config import t5x_names
 
@@ -76,7 +76,7 @@ def _t5x_import_line(name: str) -> str:
     for package in ("t5x", "t5x.examples.t5"):
         if t5x_names.MODULES.get(f"{package}.{name}"):
             return f"from {package} import {name}"
-    is_module = name.isidentifier() and importlib.util.find_spec(name) is not None  # SeqIO, optax, the user's own
+    is_module = name.isidentifier() and python_path.find(name) is not None  # SeqIO, optax, the user's own
     return import_line(name) or (f"import {name}" if is_module else "")
 
 

@@ -3,9 +3,11 @@
 import difflib
 import sys
 import traceback
+import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from limba.files import python_path
 from limba.files.local_paths import local_path
 from limba.files.shell_words import quoted
 
@@ -67,7 +69,16 @@ def describe(error: BaseException) -> str | None:
     # The line in the last module that was imported, not in the library that it called.
     line = [frame.lineno for frame in frames if frame.filename == imported[-1]][-1]
     said = missing_extra(error) or f"{type(error).__name__}: {error}"
-    return f"the Python module {imported[-1]}, line {line}: {said}"
+    hidden = _hidden(error)
+    return f"the Python module {imported[-1]}, line {line}: {said}" + (f". {hidden}" if hidden else "")
+
+
+def _hidden(error: BaseException) -> str:
+    """A sentence where a module lacks a name because another hides it; "" elsewhere."""
+    module = getattr(error, "obj", None) if isinstance(error, AttributeError) else None
+    name = module.__name__ if isinstance(module, types.ModuleType) else None
+    name = error.name if isinstance(error, ImportError) else name
+    return python_path.remedy_of_hidden(name) if name else ""
 
 
 def missing_extra(error: BaseException) -> str | None:
