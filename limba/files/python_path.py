@@ -174,11 +174,12 @@ def hidden(name: str) -> tuple[str, str] | None:
     """
     top = name.partition(".")[0]
     own = importlib.machinery.PathFinder.find_spec(top, [_finder.folder if _finder else os.getcwd()])
-    taken = find(top)
-    if own is None or own.origin is None or taken is None or taken.origin is None:
+    if own is None or own.origin is None or is_installed(own.origin) or own.origin.startswith(_OURS):
         return None
-    same = os.path.realpath(own.origin) == os.path.realpath(taken.origin)
-    return None if same or is_installed(own.origin) or own.origin.startswith(_OURS) else (own.origin, taken.origin)
+    taken = find(top)
+    if taken is None or taken.origin is None or os.path.realpath(own.origin) == os.path.realpath(taken.origin):
+        return None
+    return own.origin, taken.origin
 
 
 def remedy_of_hidden(name: str) -> str:

@@ -69,16 +69,24 @@ def describe(error: BaseException) -> str | None:
     # The line in the last module that was imported, not in the library that it called.
     line = [frame.lineno for frame in frames if frame.filename == imported[-1]][-1]
     said = missing_extra(error) or f"{type(error).__name__}: {error}"
-    hidden = _hidden(error)
-    return f"the Python module {imported[-1]}, line {line}: {said}" + (f". {hidden}" if hidden else "")
+    return f"the Python module {imported[-1]}, line {line}: {said}"
 
 
-def _hidden(error: BaseException) -> str:
-    """A sentence where a module lacks a name because another hides it; "" elsewhere."""
-    module = getattr(error, "obj", None) if isinstance(error, AttributeError) else None
-    name = module.__name__ if isinstance(module, types.ModuleType) else None
-    name = error.name if isinstance(error, ImportError) else name
-    return python_path.remedy_of_hidden(name) if name else ""
+def describe_hidden(error: BaseException) -> str:
+    """The end of the message for a module that lacks a name because an installed one hides it; "" elsewhere."""
+    known: BaseException | None = error
+    while known is not None:
+        if isinstance(known, ImportError) and known.name:
+            return _sentence(known.name)
+        if isinstance(known, AttributeError) and isinstance(known.obj, types.ModuleType):
+            return _sentence(known.obj.__name__)
+        known = known.__context__  # Gin raises a copy of the error, without the name.
+    return ""
+
+
+def _sentence(module: str) -> str:
+    remedy = python_path.remedy_of_hidden(module)
+    return f". {remedy}" if remedy else ""
 
 
 def missing_extra(error: BaseException) -> str | None:

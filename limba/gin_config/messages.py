@@ -67,7 +67,7 @@ def explanation(error: BaseException) -> str:
     if isinstance(error, tokenize.TokenError):
         return "the file ends inside a bracket or a string."
     if in_module := import_errors.describe(error):
-        return " ".join(_LOCATION.split(in_module)[0].split())
+        return " ".join(_LOCATION.split(in_module)[0].split()) + import_errors.describe_hidden(error)
     if needed := import_errors.missing_extra(error):
         return needed
     if isinstance(error, ModuleNotFoundError) and (missing := _MISSING_MODULE.search(message)):

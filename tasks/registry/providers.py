@@ -49,7 +49,10 @@ def _import(module: str) -> None:
                 f"{import_errors.did_you_mean(module)}{import_errors.where_it_was(module)}"
             ) from error
         why = import_errors.describe(error) or f"{type(error).__name__}: {error}"
-        raise ValueError(f"{module!r} (DatasetConfig.module, --module) cannot be imported: {why}") from error
+        raise ValueError(
+            f"{module!r} (DatasetConfig.module, --module) cannot be imported: {why}"
+            f"{import_errors.describe_hidden(error)}"
+        ) from error
 
 
 def tasks_with_split(provider: Any, split: str) -> list[Any]:

@@ -21,7 +21,10 @@ ATTACKS = {
     "an installed package": ("import torch.utils.cpp_extension", "the module torch.utils.cpp_extension"),
     "a program": ("import limba.__main__", "the module limba.__main__ is not imported: it is a program"),
     "another of our packages": ("import convert.push", "of convert it is no part that gin files use"),
-    "a module of a module": (f"import jax\n{TARGET} = @jax.profiler.start_server()", "profiler is a module that gin files do"),
+    "a module of a module": (
+        f"import jax\n{TARGET} = @jax.profiler.start_server()",
+        "profiler is a module that gin files do",
+    ),
     "a module in ours": (f"from limba import train\n{TARGET} = @train.os.getcwd()", "os is a module"),
     "through our package": (f"import limba.infer\n{TARGET} = @limba.infer.zlib.crc32", "zlib is a module"),
     "through SeqIO's": (f"import seqio\n{TARGET} = @seqio.utils.os.getcwd", "os is a module"),
