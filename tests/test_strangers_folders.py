@@ -20,17 +20,19 @@ pytestmark = pytest.mark.slow
 MODULE = "open({!r}, 'a').write(__name__ + '\\n')\n"
 # What the configuration of a run may name, each as its only line that is wrong.
 NAMED = {
-    "a module of Python's": "import subprocess\nX = @subprocess.getoutput()\nsubprocess.getoutput.cmd = 'touch {}'\n",
+    "a module of Python's": "import subprocess\nfrom limba import models as theirs\n"
+    "theirs.EncoderDecoderModel.label_smoothing = @subprocess.getoutput()\nsubprocess.getoutput.cmd = 'touch {}'\n",
     "a module in the run": "import evil\n",
     "a module of tasks in the run": "MIXTURE_OR_TASK_MODULE = 'evil'\n",
-    "a layer in the run": "network.T5Config.encoder_self_attention_layer = 'evil:Layer'\n",
+    "a layer in the run": "from limba.network import t5 as theirs\n"
+    "theirs.T5Config.encoder_self_attention_layer = 'evil:Layer'\ntheirs.T5Config.kernels = 'xla'\n",
 }
 # Commands that read a run, RUN, in its own folder. Some refuse the run, and some do not read what is wrong in it.
 RUN_COMMANDS = {
     "infer": "infer . --input text",
     "infer of a task": "infer --gin_file=config.gin --gin_file=gin/runs/infer.gin --gin.CHECKPOINT_PATH='.' "
     "--gin.INFER_OUTPUT_DIR='out' --gin.MIXTURE_OR_TASK_NAME='x'",
-    "eval": "eval . --eval_steps 1",
+    "eval": "eval . --eval_steps 1 --task x --gin.TASK_FEATURE_LENGTHS={'inputs':8,'targets':8}",
     "eval of pairs": "eval . --pairs pairs.jsonl",
     "embed": "embed . --input_file text.txt --output_file ../vectors.npy",
     "try": "try .",
