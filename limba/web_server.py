@@ -150,6 +150,9 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self._wait()
         super().on_response_complete()
 
+    def _should_upgrade(self) -> bool:
+        return False  # uvicorn would warn that a package for websockets is missing.
+
     def send_400_response(self, msg: str) -> None:
         if self.cycle is not None and not self.cycle.response_complete:  # Nobody waits for this answer any more.
             self.cycle.disconnected = True

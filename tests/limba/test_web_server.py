@@ -252,6 +252,14 @@ def test_half_a_request_at_the_signal_is_answered_when_it_is_whole(started):
     assert not thread.is_alive()
 
 
+def test_a_request_for_a_websocket_is_answered_as_any_other(started, caplog):
+    _, _, port = started(_echo, Times())
+    upgrade = b"Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    with _connect(port, _request(b"text", upgrade)) as connection:
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+    assert not [x for x in caplog.records if x.levelno >= logging.WARNING]
+
+
 def test_behind_a_request_with_two_lengths_nothing_is_read(started):
     _, _, port = started(_echo, Times())
     two = b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n4\r\ntext\r\n0\r\n\r\n"
