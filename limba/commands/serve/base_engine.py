@@ -13,6 +13,8 @@ from limba.data.token_rows import Row
 from limba.inference import blanks, text_batches
 
 SHORTEST, _FACTOR = 32, 4
+# Of a text, for each token that it may have: what is longer by far is refused before seconds go into its tokens.
+_MOST_CHARACTERS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +96,10 @@ class BaseEngine(abc.ABC):
         Raises:
           RequestError: 413 if it is too long, 422 if the model cannot answer it.
         """
+        if len(text) > (most := _MOST_CHARACTERS * self.max_input_tokens):
+            raise RequestError(
+                413, f"A text has {len(text):,} characters; at most {most:,} are taken: make it shorter."
+            )
         try:
             text.encode()
             line = blanks.typed(text) if self.has_blanks and max_tokens else text

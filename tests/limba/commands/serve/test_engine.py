@@ -97,6 +97,9 @@ def test_what_is_too_long_or_no_text(t5):
     with pytest.raises(RequestError, match="A text has 41 tokens; at most 40 are taken: make it shorter") as error:
         engine.read("7 " * 40, 6)
     assert error.value.status == 413
+    with pytest.raises(RequestError, match="A text has 2,561 characters; at most 2,560 are taken") as error:
+        engine.read("7" + " " * 64 * 40, 6)
+    assert error.value.status == 413 and engine.read("7" + " " * (64 * 40 - 1), 6).ids == engine.read("7", 6).ids
     with pytest.raises(RequestError, match="A text is not UTF-8") as error:
         engine.read("caf\udce9", 6)
     assert error.value.status == 422
