@@ -241,7 +241,8 @@ def test_a_sentinel_with_too_many_digits_is_refused_wherever_it_is_read(tmp_path
     for read in readers:
         with pytest.raises(ValueError, match=message):
             read(line)
-    engine = types.SimpleNamespace(has_blanks=True, input_vocabulary=vocabulary, texts=of_model)
+    reader = {"has_blanks": True, "input_vocabulary": vocabulary, "texts": of_model, "max_input_tokens": 512}
+    engine = types.SimpleNamespace(**reader)
     engine._encode = functools.partial(base_engine.BaseEngine._encode, engine)
     for max_tokens in (0, 8):
         with pytest.raises(request_fields.RequestError, match=message) as error:
