@@ -5,6 +5,7 @@ and `epath.Path` for a bucket, so `/`, `.name` and `.parent` work for both; the 
 TensorFlow or a cloud library.
 """
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,6 +17,9 @@ from limba.files import written_files
 from limba.files.local_paths import local_path
 
 AnyPath: TypeAlias = Path | epath.Path
+
+# Of a local file that is read at once.
+MOST_BYTES = 2**30
 
 _mounts: list[Path] = []
 
@@ -102,13 +106,19 @@ def read_bytes(path: AnyPath) -> bytes:
 
     Raises:
       FileNotFoundError: if the file does not exist.
+      ValueError: if a local one has more than `MOST_BYTES`: a file with holes, or a device, may be larger than memory.
     """
     if is_remote(path):
         read = _open(path.parent).read(path.name).result()
         if read.state != "value":
             raise FileNotFoundError(f"{path} does not exist")
         return read.value
-    return path.read_bytes()
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        content = b"" if size > MOST_BYTES else file.read(MOST_BYTES + 1)
+    if max(size, len(content)) > MOST_BYTES:
+        raise ValueError(f"{path} has more than {MOST_BYTES:,} bytes, which are read at once; remove it.")
+    return content
 
 
 def write_bytes(path: AnyPath, content: bytes) -> None:

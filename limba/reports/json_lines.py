@@ -19,7 +19,8 @@ Record = dict[str, Any]
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether it is a number that an array holds; Python's whole numbers have no end."""
+    return isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
 
 
 def read(path: AnyPath, is_record: Callable[[Record], bool]) -> list[Record]:

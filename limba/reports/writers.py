@@ -128,6 +128,7 @@ def is_metrics(line: json_lines.Record) -> bool:
     values = (value for name, value in line.items() if name != "dataset")
     return (
         isinstance(step, int)
+        and json_lines.is_number(step)
         and isinstance(dataset, str)
         and all(value is None or json_lines.is_number(value) for value in values)
     )

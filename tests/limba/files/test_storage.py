@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+from limba.files import storage
+
 # TensorStore reads the server's address once in a process, so this runs in a fork of its own.
 _SCRIPT = """
 import os, sys, tarfile
@@ -102,3 +104,16 @@ def test_a_bucket_out_of_reach_is_named_with_the_remedy(forks):
     assert done.returncode == 1
     assert "ValueError: gs://no-bucket/run cannot be reached" in done.stderr
     assert "--buckets=DIR" in done.stderr
+
+
+def test_a_file_larger_than_what_is_read_at_once(tmp_path, monkeypatch):
+    """A file with holes takes no room on the disk, and a device has no end."""
+    (tmp_path / "holes.gin").touch()
+    os.truncate(tmp_path / "holes.gin", 20 * 2**30)
+    monkeypatch.setattr(storage, "MOST_BYTES", 1000)
+    (tmp_path / "device.gin").symlink_to("/dev/zero")
+    for name in ("holes.gin", "device.gin"):
+        with pytest.raises(ValueError, match=rf"{name} has more than 1,000 bytes, which are read at once"):
+            storage.read_bytes(tmp_path / name)
+    (tmp_path / "right.gin").write_bytes(b"a" * 1000)
+    assert len(storage.read_bytes(tmp_path / "right.gin")) == 1000

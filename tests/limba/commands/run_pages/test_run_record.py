@@ -88,3 +88,13 @@ def test_folders_that_are_no_runs_are_named(tmp_path):
 def test_runs_have_the_shortest_names_that_differ(tmp_path):
     folders = [tmp_path / "a" / "run", tmp_path / "b" / "run"]
     assert report_command.names(folders) == ["a/run", "b/run"] and report_command.names(folders[:1]) == ["run"]
+
+
+def test_numbers_that_no_array_holds_are_damaged_lines(tmp_path):
+    folder = make_run(tmp_path / "run")
+    right = run_record.load(folder, "run")
+    with (folder / "metrics.jsonl").open("a") as file:
+        for line in ({"step": 10**30}, {"step": 1, "loss": 10**400}):
+            file.write(json.dumps({"dataset": "train", **line}) + "\n")
+    found = run_record.load(folder, "run")
+    assert (found.damaged, found.step) == (right.damaged + 2, right.step)
