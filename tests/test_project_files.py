@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import re
 import tomllib
 from pathlib import Path
 
 import yaml
 
 import limba
+from tests import house
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -57,3 +59,18 @@ def test_github_runs_the_checks_and_asks_for_the_environment():
     assert questions.keys() == {"command", "expected", "log", "environment"}
     assert all(part["validations"]["required"] for part in questions.values())
     assert "`limba env`" in questions["environment"]["attributes"]["label"]
+
+
+def test_each_promise_of_the_page_on_security_has_a_test():
+    page = (house.ROOT / "docs/security.md").read_text(encoding="utf-8")
+    promises = page.partition("## Promises")[2].partition("## Not promised")[0]
+    rows = [
+        row.split(" | ") for row in promises.splitlines() if row.startswith("| ") and not row.startswith("| promise")
+    ]
+    assert len(rows) > 15
+    for promise, tests in rows:
+        files = [house.ROOT / name for name in re.findall(r"`(tests/[\w/]+\.py)`", tests)]
+        files += [files[0].parent / name for name in re.findall(r"`(test_\w+\.py)`", tests)]
+        assert files, promise
+        text = "".join(file.read_text(encoding="utf-8") for file in files)
+        assert all(f"def {name}(" in text for name in re.findall(r"`(test_\w+)`", tests)), tests
