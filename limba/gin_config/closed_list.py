@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from gin import config as gin_config
 
-from limba.checkpoint_files import directories, run_folder
+from limba.checkpoint_files import directories
 from limba.files import python_path, storage
 from limba.gin_config import old_names, t5x_names
 from limba.gin_config.messages import GinError
@@ -109,8 +109,8 @@ _IMPORTED = (
 _PACKAGES = {name.partition(".")[0] for name in (*_IMPORTED, "convert")} - {"__main__"}
 # Below them: programs, which Python starts.
 _PROGRAMS = ("limba.__main__", "seqio.beam_utils", "seqio.scripts", "seqio.test_utils", "t5x.scripts")
-# The files of a run that gin reads; those of a branch have a name of their own.
-_OF_RUNS = (run_folder.GIN, "model.gin")
+# The files of a run that gin reads, and their folder in a checkpoint: `checkpoint_files.run_folder`, which needs JAX.
+_OF_RUNS, _IN_CHECKPOINT = ("config.gin", "model.gin"), "run"
 # In place of the folder of a run in a bucket: no module lies there.
 _IN_BUCKET = Path("/dev/null")
 _OF_GIN = (gin_config.macro, gin_config._retrieve_constant, gin_config.singleton)
@@ -194,7 +194,7 @@ def run_of(file: str) -> Path | None:
     if storage.is_remote(file):
         return _IN_BUCKET
     folder = Path(file).expanduser().resolve().parent
-    if folder.name == run_folder.FOLDER and directories.is_checkpoint(folder.parent):
+    if folder.name == _IN_CHECKPOINT and directories.is_checkpoint(folder.parent):
         return _home(folder.parent)
     home = _home(folder)
     return home if directories.checkpoint_steps(folder) or home in _given.runs else None
