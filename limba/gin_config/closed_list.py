@@ -180,9 +180,10 @@ def read_run(folder: str | os.PathLike) -> None:
 
 def _home(folder: Path) -> Path:
     """The folder of the run at a path: of a checkpoint in it, or of an output folder of `limba run` around it."""
-    home = (
-        folder.parent if directories.is_checkpoint(folder) and directories.checkpoint_steps(folder.parent) else folder
-    )
+    from limba.checkpoint_files import directories  # imports JAX
+
+    is_inside = directories.is_checkpoint(folder) and bool(directories.checkpoint_steps(folder.parent))
+    home = folder.parent if is_inside else folder
     return home.parent if home.name == "run" and (home.parent / "config.json").is_file() else home
 
 
@@ -193,6 +194,8 @@ def run_of(file: str) -> Path | None:
         return None
     if storage.is_remote(file):
         return _IN_BUCKET
+    from limba.checkpoint_files import directories  # imports JAX
+
     folder = Path(file).expanduser().resolve().parent
     if folder.name == _IN_CHECKPOINT and directories.is_checkpoint(folder.parent):
         return _home(folder.parent)
