@@ -7,6 +7,7 @@ TensorFlow or a cloud library.
 
 import os
 import shutil
+import stat
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -114,11 +115,16 @@ def read_bytes(path: AnyPath) -> bytes:
             raise FileNotFoundError(f"{path} does not exist")
         return read.value
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        content = b"" if size > MOST_BYTES else file.read(MOST_BYTES + 1)
-    if max(size, len(content)) > MOST_BYTES:
+        found = os.fstat(file.fileno())
+        if stat.S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES:
+            return file.read()
+        blocks, size = [], found.st_size
+        while size <= MOST_BYTES and (block := file.read(1 << 20)):  # A pipe or a device does not know its size.
+            blocks.append(block)
+            size += len(block)
+    if size > MOST_BYTES:
         raise ValueError(f"{path} has more than {MOST_BYTES:,} bytes, which are read at once; remove it.")
-    return content
+    return b"".join(blocks)
 
 
 def write_bytes(path: AnyPath, content: bytes) -> None:
