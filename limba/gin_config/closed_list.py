@@ -180,7 +180,6 @@ def read_run(folder: str | os.PathLike) -> None:
 
 def _home(folder: Path) -> Path:
     """The folder of the run at a path: of a checkpoint in it, or of an output folder of `limba run` around it."""
-    from limba.checkpoint_files import directories  # imports JAX
 
     is_inside = directories.is_checkpoint(folder) and bool(directories.checkpoint_steps(folder.parent))
     home = folder.parent if is_inside else folder
@@ -194,7 +193,6 @@ def run_of(file: str) -> Path | None:
         return None
     if storage.is_remote(file):
         return _IN_BUCKET
-    from limba.checkpoint_files import directories  # imports JAX
 
     folder = Path(file).expanduser().resolve().parent
     if folder.name == _IN_CHECKPOINT and directories.is_checkpoint(folder.parent):
