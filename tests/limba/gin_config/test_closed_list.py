@@ -83,8 +83,9 @@ def project(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_a_name_that_is_not_on_the_list(project, name):
+def test_a_name_that_is_not_on_the_list(project, name, monkeypatch):
     lines, said = ATTACKS[name]
+    monkeypatch.setattr(sys.modules["__main__"], "sys", sys, raising=False)  # As programs have it.
     (project / "a.gin").write_text(f"{HEAD}{lines}\n")
     imported = set(sys.modules)
     with pytest.raises(gin_files.GinError) as raised:
