@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 from gin import config as gin_config
 
-from limba.checkpoint_files import directories
 from limba.files import python_path, storage
 from limba.gin_config import old_names, t5x_names
 from limba.gin_config.messages import GinError
@@ -180,6 +179,7 @@ def read_run(folder: str | os.PathLike) -> None:
 
 def _home(folder: Path) -> Path:
     """The folder of the run at a path: of a checkpoint in it, or of an output folder of `limba run` around it."""
+    from limba.checkpoint_files import directories  # imports JAX
 
     is_inside = directories.is_checkpoint(folder) and bool(directories.checkpoint_steps(folder.parent))
     home = folder.parent if is_inside else folder
@@ -193,6 +193,7 @@ def run_of(file: str) -> Path | None:
         return None
     if storage.is_remote(file):
         return _IN_BUCKET
+    from limba.checkpoint_files import directories  # imports JAX
 
     folder = Path(file).expanduser().resolve().parent
     if folder.name == _IN_CHECKPOINT and directories.is_checkpoint(folder.parent):

@@ -36,7 +36,8 @@ class MaskedLM:
         with more pieces than all of them, as a clause of Chinese in byte-level BPE, single tokens are masked.
       pairs: "next_sentence" (BERT), "sentence_order" (ALBERT) or "" for rows of one segment; see
         `sentence_pairs.arrange`.
-      frame: how many special tokens the tokenizer's template puts before and behind a text that stands alone.
+      frame: how many special tokens the tokenizer's template puts before and behind a text that stands alone. Of one
+        that puts none (1, 1) makes rows `[CLS] text [SEP]`.
     """
 
     main_feature: ClassVar[str] = "inputs"
@@ -64,6 +65,13 @@ class MaskedLM:
     @property
     def special_tokens(self) -> tuple[str, ...]:
         return ("cls", "sep", "mask") if self.pairs else ("mask",)
+
+    def _around(self, ids: VocabularyIds) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What stands before and behind a row."""
+        is_unframed = ids.frame == ((), ()) and tuple(self.frame) == (1, 1)
+        if not (self.pairs or is_unframed) or ids.cls_id is None or ids.sep_id is None:
+            return ids.frame
+        return (ids.cls_id,), (ids.sep_id,)
 
     @property
     def name(self) -> str:
@@ -101,7 +109,7 @@ class MaskedLM:
                 "MaskedLM.whole_words needs a vocabulary that knows which pieces continue a word, such as "
                 "vocabularies.TokenizerVocabulary of a WordPiece tokenizer.json."
             )
-        found = tuple(map(len, ids.frame))
+        found = tuple(map(len, self._around(ids)))
         if found != tuple(self.frame) and not self.pairs:
             raise ValueError(
                 f"MaskedLM.frame is {tuple(self.frame)}, and the tokenizer's template puts {found[0]} special tokens "
@@ -116,13 +124,11 @@ class MaskedLM:
         """
         self.check_ids(ids)
         assert ids.mask_id is not None
-        before, behind = ids.frame
+        before, behind = self._around(ids)
         batch, longest = tokens.shape
         rows, border = np.arange(batch), np.full(batch, longest)  # nothing stands behind the border
         others: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         if self.pairs:
-            assert ids.cls_id is not None and ids.sep_id is not None
-            before, behind = (ids.cls_id,), (ids.sep_id,)
             arranged = sentence_pairs.arrange(self.pairs, tokens, lengths, seeds, ids.continues_word)
             tokens, lengths, border, labels = arranged
             for name, values in (("pair_start", border + 2), ("pair_labels", labels)):

@@ -107,3 +107,37 @@ def test_lengths():
 def test_refusals(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+@pytest.mark.parametrize(
+    ("frame", "before", "behind", "row"),
+    [
+        ((1, 1), None, None, [CLS, "text", SEP]),
+        ((1, 1), (), (), [CLS, "text", SEP]),  # A tokenizer without a template, in the recipe of one's own.
+        ((0, 0), (), (), ["text"]),
+        ((2, 1), (CLS, 7), (SEP,), [CLS, 7, "text", SEP]),
+        ((0, 2), (), (8, SEP), ["text", 8, SEP]),
+    ],
+)
+def test_rows_have_the_frame_of_the_tokenizer(frame, before, behind, row):
+    objective, ids = objectives.MaskedLM(frame=frame), dataclasses.replace(IDS, before=before, behind=behind)
+    width = objective.raw_length(12)
+    assert width == 12 - sum(frame)
+    tokens, lengths = _text(2, width), [width, 5]
+    tokens[1, 5:] = 0
+    batch = _corrupt(objective, tokens, lengths, ids=ids)
+    for i, length in enumerate(lengths):
+        inputs = batch.inputs[i].copy()
+        count = batch.targets_lengths[i]
+        inputs[batch.others["target_positions"][0][i, :count]] = batch.targets[i, :count]
+        place = row.index("text")
+        whole = [*row[:place], *tokens[i, :length].tolist(), *row[place + 1 :]]
+        assert inputs.tolist() == [*whole, *[0] * (12 - len(whole))]
+
+
+def test_a_frame_that_is_not_the_tokenizers_is_refused():
+    ids = dataclasses.replace(IDS, before=(CLS, 7), behind=(SEP,))
+    with pytest.raises(ValueError, match=r"puts 2 special tokens .*set objectives.MaskedLM.frame = \(2, 1\)"):
+        objectives.MaskedLM().check_ids(ids)
+    with pytest.raises(ValueError, match=r"MaskedLM.frame is \(0, 0\)"):
+        objectives.MaskedLM(frame=(0, 0)).check_ids(IDS)
