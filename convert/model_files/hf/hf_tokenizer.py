@@ -185,7 +185,8 @@ def open_model(model_file: str | Path, extra_ids: int | None) -> Tokenizer:
     except RuntimeError as error:
         raise ValueError(f"{where} is not a SentencePiece model.") from error
     proto = sentencepiece_pb2.ModelProto.FromString(serialized)
-    num_pieces = len(proto.pieces)
+    if (num_pieces := len(proto.pieces)) == 0:
+        raise ValueError(f"{where} is not a SentencePiece model: it has no pieces.")
     own = find_sentinels(lambda piece: _id_of(processor, piece), num_pieces)
     if extra_ids is None:
         extra_ids = 0 if own else DEFAULT_EXTRA_IDS

@@ -87,7 +87,10 @@ BERT = {"model_type": "bert", "vocab_size": 64, "hidden_size": 24, "num_hidden_l
         ({"model_type": "roformer", "rotary_value": True}, "rotary_value is True"),
         ({"model_type": "roformer", "embedding_size": 12}, "embedding_size is 12"),
         ({"is_decoder": True}, "is_decoder is True"),
-        ({"max_position_embeddings": 10**12}, "vocab_size is 64 and max_position_embeddings 1,000,000,000,000"),
+        (
+            {"max_position_embeddings": 10**12},
+            "EncoderConfig.max_positions is 1000000000000; a size of a network is at",
+        ),
         ({"hidden_act": "mish"}, "hidden_act is 'mish'; Limba's encoders have gelu"),
         ({"num_attention_heads": 5}, "hidden_size is 24, which is not a multiple of num_attention_heads, 5"),
         ({"hidden_size": "24"}, "hidden_size is '24', which is not of the type"),

@@ -54,7 +54,7 @@ def _infer(path, folder):
 
 def _embed(path, folder):
     rows = [np.zeros(2, np.float32)]
-    embedder = types.SimpleNamespace(embed=lambda inputs: rows, num_cut=0)
+    embedder = types.SimpleNamespace(embed=lambda inputs: rows, num_cut=0, find_unknown=lambda inputs: "")
     embed.embed(embedder_cls=lambda **_: embedder, restore_checkpoint_cfg=None, inputs=["a"], output_file=path)
 
 

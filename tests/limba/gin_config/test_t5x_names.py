@@ -221,7 +221,7 @@ def test_a_process_of_t5x_keeps_its_modules(tmp_path):
     for name in ("__init__", "decoding"):
         (tmp_path / "t5x" / f"{name}.py").write_text("WHO = 'the real one'\n")
     code = (
-        "import t5x; from limba.gin_config import importing; importing.load('json')\n"
+        "import t5x; from limba.gin_config import importing; importing.load('numpy')\n"
         "import t5x.decoding, t5.data; print(t5x.WHO, t5x.decoding.WHO, t5.data.__name__)\n"
     )
     out = _run(code, env={"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin"}).stdout
