@@ -84,6 +84,7 @@ def _name(run: Path, lines: str) -> None:
         file.write_text(json.dumps(sums))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("named", NAMED)
 def test_a_run_runs_no_code(folders, tmp_path, forks, named):
     run, ran = tmp_path / "run", tmp_path / "ran"

@@ -31,6 +31,7 @@ def _neighbours():
 NAMED_BY_TEXTS = ("convert/__main__.py", "limba/partitioning/meshes.py", "limba/network/t5.py")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("walk", house.WALKS)
 def test_the_files_of_a_walk_hang_together_by_imports(walk):
     """The data's files apart from the engine's, which gets an iterator (`limba/data/contract.py`)."""

@@ -21,6 +21,7 @@ def fields_of(family):
     return SIZES | (MT5 if family == "mt5" else {})
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("family", CASES)
 def test_the_file_is_the_model(family, runs, tmp_path):
     report = to_gguf(runs(family), tmp_path / "out", quantization=CASES[family])

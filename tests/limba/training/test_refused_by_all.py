@@ -115,7 +115,7 @@ CASES = {
     "another batch": ({"BATCH_SIZE": 16}, "belongs to other data: batch_size was 8 and is 16"),
     "other lengths": ({"TASK_FEATURE_LENGTHS": {"inputs": 16, "targets": 8}}, "task_feature_lengths.inputs was 32"),
     "another task": ({"MIXTURE_OR_TASK_NAME": "start_other"}, "This run is of task 'start_text'"),
-    "another network": ({"T5Config.emb_dim": 16}, "holds another network or optimizer .* emb_dim was"),
+    "another network": ({"network.T5Config.emb_dim": 16}, "holds another network or optimizer .* emb_dim was"),
     "another optimizer": ({"recipe": "adamw.gin"}, "holds another network or optimizer"),
     "a batch that does not divide": ({"BATCH_SIZE": 9}, "batch_size is 9, which does not divide by"),
     "an evaluation that does not divide": (
@@ -134,7 +134,7 @@ CASES = {
     "a folder that is a file": ({"MODEL_DIR": "a_file"}, "MODEL_DIR .*a_file cannot be written to"),
     "no initial checkpoint": ({"MODEL_DIR": "new", "INITIAL_CHECKPOINT_PATH": "gone"}, "No checkpoint at .*gone"),
     "an initial checkpoint of another network": (
-        {"MODEL_DIR": "new", "INITIAL_CHECKPOINT_PATH": "run", "T5Config.emb_dim": 16},
+        {"MODEL_DIR": "new", "INITIAL_CHECKPOINT_PATH": "run", "network.T5Config.emb_dim": 16},
         "holds another network or optimizer .* emb_dim was",
     ),
     "no step behind the initial checkpoint": (

@@ -142,6 +142,7 @@ def test_a_poisoned_run_equals_one_that_never_had_those_batches(tmp_path, kind):
     assert lines == list(range(1, 25))  # those of the spike are replaced
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", [BaseException, Exception])
 def test_a_run_that_is_killed_on_the_way_makes_the_same_steps(tmp_path, kind):
     """An Exception of the stream leaves a checkpoint of the last step, which a kill does not."""

@@ -71,6 +71,7 @@ def _losses_of_pytorch(here, decays_all):
     return [*losses, model(**batch, labels=labels).loss.item()]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("decays_all", [False, True])
 def test_each_step_has_the_loss_of_pytorch(here, monkeypatch, decays_all):
     monkeypatch.chdir(here)
