@@ -31,7 +31,6 @@ def _neighbours():
 NAMED_BY_TEXTS = ("convert/__main__.py", "limba/partitioning/meshes.py", "limba/network/t5.py")
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("walk", house.WALKS)
 def test_the_files_of_a_walk_hang_together_by_imports(walk):
     """The data's files apart from the engine's, which gets an iterator (`limba/data/contract.py`)."""
@@ -46,6 +45,7 @@ def test_the_files_of_a_walk_hang_together_by_imports(walk):
         assert reached == part
 
 
+@pytest.mark.exhaustive
 def test_the_walks_are_those_of_a_training_and_an_export():
     command = [sys.executable, "-m", "tests.walks", "--json"]
     environment = os.environ | {"PYTHONPATH": str(house.ROOT)}
