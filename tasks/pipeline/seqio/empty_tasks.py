@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from limba.data import contract
+from tasks.pipeline.seqio import tf_iterators
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +42,9 @@ def _say(tasks: Sequence[Any], config: contract.DatasetConfig) -> None:
 def describe(task: Any, config: contract.DatasetConfig) -> str:
     """A sentence if no example is made of the first documents of a task; "" if one is."""
     documents = task.source.get_dataset(split=config.split, shuffle=False, seed=0).take(_NUM_DOCUMENTS)
-    found = task.preprocess_precache(documents, seed=0)
-    found = task.preprocess_postcache(found, sequence_length=config.task_feature_lengths, seed=0)
+    with tf_iterators.building:
+        found = task.preprocess_precache(documents, seed=0)
+        found = task.preprocess_postcache(found, sequence_length=config.task_feature_lengths, seed=0)
     if next(iter(found), None) is not None:
         return ""
     count = int(documents.reduce(tf.constant(0, tf.int64), lambda n, _: n + 1))

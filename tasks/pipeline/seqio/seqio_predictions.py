@@ -9,7 +9,7 @@ import seqio
 import tensorflow as tf
 
 from limba.data import contract
-from tasks.pipeline.seqio import registry_copies
+from tasks.pipeline.seqio import registry_copies, tf_iterators
 from tasks.pipeline.seqio.seqio_streams import converter_class
 from tasks.registry.providers import find_provider, tasks_with_split
 from tasks.supervised import row_preprocessor
@@ -26,15 +26,16 @@ def chunks(
 ) -> Iterator[tuple[tf.data.Dataset, contract.Batch]]:
     """`tasks.pipeline.predictions.chunks` of a task or feature converter of SeqIO's."""
     row_preprocessor.check_generated(task, config.split, config.task_feature_lengths)
-    examples = registry_copies.seqio_provider(task).get_dataset(
-        sequence_length=config.task_feature_lengths,
-        split=config.split,
-        shuffle=False,
-        num_epochs=1,
-        shard_info=seqio.ShardInfo(index=shard_id, num_shards=num_shards),
-        use_cached=config.use_cached,
-        seed=config.seed,
-    )
+    with tf_iterators.building:
+        examples = registry_copies.seqio_provider(task).get_dataset(
+            sequence_length=config.task_feature_lengths,
+            split=config.split,
+            shuffle=False,
+            num_epochs=1,
+            shard_info=seqio.ShardInfo(index=shard_id, num_shards=num_shards),
+            use_cached=config.use_cached,
+            seed=config.seed,
+        )
     converter = converter_class(feature_converter)(pack=False)
     both = tf.data.Dataset.zip((examples, converter(examples, config.task_feature_lengths)))
     for of_task, of_model in both.padded_batch(size).skip(skip).prefetch(1).as_numpy_iterator():

@@ -187,20 +187,21 @@ class ForeignStream(Stream):
 
     def _examples_of(self, task: Any, plan: ReadPlan) -> tf.data.Dataset:
         number, config = self.tasks.index(task), self.config
-        dataset = registry_copies.seqio_provider(task).get_dataset(
-            self._lengths,
-            config.split,
-            config.use_cached,
-            # The shuffle buffer comes later, for all sources; SeqIO shuffles the files of this one.
-            shuffle=config.shuffle,
-            shuffle_buffer_size=1,
-            # All readers need one order of files, since they may take every n-th example of it.
-            seed=derive_seed(plan.seed, number),
-            shard_info=seqio.ShardInfo(plan.reader, plan.num_readers) if plan.num_readers > 1 else None,
-            num_epochs=plan.num_epochs,
-            trim_output_features=False,
-            try_in_mem_cache=False,
-        )
+        with tf_iterators.building:
+            dataset = registry_copies.seqio_provider(task).get_dataset(
+                self._lengths,
+                config.split,
+                config.use_cached,
+                # The shuffle buffer comes later, for all sources; SeqIO shuffles the files of this one.
+                shuffle=config.shuffle,
+                shuffle_buffer_size=1,
+                # All readers need one order of files, since they may take every n-th example of it.
+                seed=derive_seed(plan.seed, number),
+                shard_info=seqio.ShardInfo(plan.reader, plan.num_readers) if plan.num_readers > 1 else None,
+                num_epochs=plan.num_epochs,
+                trim_output_features=False,
+                try_in_mem_cache=False,
+            )
         unknown = tf.constant([number] + [-1] * (POSITION_SIZE - 1), tf.int64)
         examples = keep_features(self, task, dataset).map(
             lambda example: {**example, "document": unknown[1:4], "position": unknown}

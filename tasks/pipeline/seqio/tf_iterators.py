@@ -53,6 +53,9 @@ def next_element(iterator: Any) -> dict[str, Any]:
         raise ReadingError(next((found[0] for found in reasons), _FRAME.sub("", lines[0]))) from error
 
 
+# Held while a pipeline of SeqIO's is built: the seeds of its steps are counted in a global variable of SeqIO's, and
+# readers are threads.
+building = threading.RLock()
 _of_thread = threading.local()
 _random_dataset = tf.data.Dataset.random
 
@@ -69,11 +72,12 @@ tf.data.Dataset.random = staticmethod(_random)
 @contextlib.contextmanager
 def random_datasets_from(seed: tf.Tensor) -> Iterator[None]:
     """Adds a seed to those that SeqIO gives its random data sets in this thread, when it builds a graph."""
-    _of_thread.seed = seed
-    try:
-        yield
-    finally:
-        del _of_thread.seed
+    with building:
+        _of_thread.seed = seed
+        try:
+            yield
+        finally:
+            del _of_thread.seed
 
 
 def hash_numbers(numbers: tf.Tensor) -> tf.Tensor:
