@@ -1,7 +1,6 @@
 """The state that a training step changes: step, parameters, optimizer state; and its random beginning."""
 
 import functools
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +15,6 @@ from jax.experimental import multihost_utils
 
 from limba.checkpoint_files import saved_average
 from limba.checkpoints import initial_values
-from limba.devices import host_memory
 from limba.optimizers.averaging import AveragedState
 from limba.optimizers.definitions import OptimizerDef
 from limba.partitioning.meshes import PjitPartitioner
@@ -135,14 +133,7 @@ class TrainStateInitializer:
         return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=self._optimizer_def.init(params))
 
     def from_scratch(self, init_rng: jax.Array) -> TrainState:
-        """A randomly initialized state, created where it is sharded. The same numbers on every mesh.
-
-        Raises:
-          ValueError: if it is larger than the machine's memory, where the devices are CPUs.
-        """
-        arrays = jax.tree.leaves(self.train_state_shapes)
-        size = sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays)
-        host_memory.require(size, "The state of this training (parameters and optimizer)")
+        """A randomly initialized state, created where it is sharded. The same numbers on every mesh."""
         with self._partitioner.activate():
             return initial_values.compute(functools.partial(self.new_state, init_rng), self.train_state_axes)
 

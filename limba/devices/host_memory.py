@@ -4,8 +4,11 @@ An accelerator refuses an array that does not fit. A machine without one hands o
 and ends the process or another one.
 """
 
+import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -25,13 +28,15 @@ def total() -> int:
     return min(found)
 
 
-def require(num_bytes: int, what: str) -> None:
-    """Raises ValueError if the devices are CPUs, and arrays of this size, on all hosts together, cannot be there."""
+def excess(arrays: Iterable[Any], what: str) -> str:
+    """Why arrays, or their shapes, cannot be on all hosts together where the devices are CPUs; "" if they can."""
     if jax.default_backend() != "cpu":
-        return
+        return ""
+    num_bytes = sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays)
     there = total() * jax.process_count()
-    if num_bytes > there:
-        raise ValueError(
-            f"{what} takes {num_bytes / _GB:,.0f} GB, and this machine has {there / _GB:,.0f} GB of memory. Look at "
-            "the sizes of the network: `limba plan` says which machine has room for it."
-        )
+    if num_bytes <= there:
+        return ""
+    return (
+        f"{what} takes {num_bytes / _GB:,.0f} GB, and this machine has {there / _GB:,.0f} GB of memory. Look at the "
+        "sizes of the network: `limba plan` says which machine has room for it."
+    )

@@ -14,6 +14,7 @@ from limba.checkpoints.restore import check_state
 from limba.checkpoints.train_state import TrainState, TrainStateInitializer
 from limba.data import contract
 from limba.data.contract import BatchIterator
+from limba.devices import host_memory
 from limba.files import storage
 from limba.files.storage import AnyPath
 from limba.inference import tasks_door
@@ -65,8 +66,14 @@ class Beginning:
         """Looks for what `make` would refuse, without reading tensors or moving the batches.
 
         Raises:
-          ValueError, RuntimeError, FileNotFoundError: as `make`.
+          ValueError, RuntimeError, FileNotFoundError: as `make`; for a run on CPUs whose state is larger than the memory.
         """
+        state = jax.tree.leaves(self.trainer.train_state)
+        if too_large := host_memory.excess(state, "The state of this training (parameters and optimizer)"):
+            if not scope.checks_only:
+                raise ValueError(too_large)
+            # Recipes for accelerators are checked on laptops, too.
+            scope.left_out["memory"] = f"a run on this machine is refused: {too_large.rstrip('.')}"
         if not scope.reaches("model_dir", self.checkpointer.model_dir):
             return Place(is_known=False)
         shapes, restore = self.trainer.sharded_state_shapes(), self.restore

@@ -1,6 +1,17 @@
 """What tests of the engine share."""
 
+import jax
 import pytest
+
+from tests.limba import small
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory):
+    """The losses and the last state of six steps of `small.train` without a stop."""
+    folder = tmp_path_factory.mktemp("whole")
+    _, state = small.train(folder, 6)
+    return small.train_losses(folder), jax.device_get(state)
 
 
 @pytest.fixture

@@ -7,11 +7,13 @@ import jax
 import numpy as np
 
 from limba import models
+from limba.checkpoints import checkpointing
 from limba.data.contract import DatasetConfig
 from limba.models import decoding
 from limba.network import t5
 from limba.optimizers import adafactor, schedules
 from limba.partitioning import meshes
+from limba.reports import writers
 from limba.training import trainer
 
 VOCAB_SIZE = 256
@@ -223,3 +225,22 @@ def training(model_dir: Any, total_steps: int) -> dict[str, Any]:
         "get_dataset_fn": lambda *_: Stream(),
         "verify_matching_vocabs_fn": None,
     }
+
+
+def train(model_dir: Any, total_steps: int = 6, stream: Any = None, **options: Any) -> Any:
+    """`train()` on the counter stream, or another, evaluating on two fixed batches; saves every second step."""
+    from limba.train import train
+
+    arguments = training(model_dir, total_steps) | {
+        "checkpoint_cfg": checkpointing.CheckpointConfig(save=checkpointing.SaveCheckpointConfig(period=2)),
+        "eval_period": 3,
+        "get_dataset_fn": lambda *_: stream or Stream(),
+        "train_eval_get_dataset_fn": lambda *_: {"counter": [batch(100), batch(101)]},
+        "run_eval_before_training": True,
+    }
+    return train(**(arguments | options))
+
+
+def train_losses(model_dir: Any) -> list[tuple[int, float]]:
+    """The steps of a run and their losses, as metrics.jsonl has them."""
+    return [(line["step"], line["loss"]) for line in writers.read_metrics(model_dir) if line["dataset"] == "train"]
