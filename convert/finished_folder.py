@@ -18,12 +18,11 @@ from convert.model_files import any_format
 from convert.model_files.model import Model
 from limba.files import untrusted_json
 from limba.files.output_folder import REPORT, changed, read_report
-from limba.files.untrusted_files import cut, is_inside, shown
+from limba.files.untrusted_files import cut, is_inside, shown, some
 
 # By the format of the report: the command, which needs the packages of its engine.
 _ENGINES = {"ctranslate2": "to_ct2", "onnx": "to_onnx", "gguf": "to_gguf"}
 _SENTENCES = "sentence-transformers"
-_MOST_NAMED = 4
 
 
 def report_of(path: str) -> dict[str, Any] | None:
@@ -58,12 +57,11 @@ def compare_files(label: str, folder: Path, report: Mapping[str, Any]) -> Iterat
     else:
         yield _row(f"files changed, {label}", changed(folder, report), f"of {len(hashed)}, by SHA-256")
     if others := sorted(there - {*listed}):
-        note = f"not compared: {', '.join(map(cut, others[:_MOST_NAMED]))}"
-        yield Comparison(f"files not read, {label}", None, 0, note)
+        yield Comparison(f"files not read, {label}", None, 0, f"not compared: {some([*map(cut, others)])}")
 
 
 def _row(what: str, names: list[str], of: str) -> Comparison:
-    more = f": {', '.join(map(cut, names[:_MOST_NAMED]))}" if names else ""
+    more = f": {some([*map(cut, names)])}" if names else ""
     return Comparison(what, len(names), 0, f"{of}{more}")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from convert.compare.comparison_rows import Comparison
 from convert.families.config_keys import keys, t5_keys, tokenizer_keys
 from convert.model_files.hf import hf_tokenizer, tokenizer_settings
-from limba.files.untrusted_files import cut, shown
+from limba.files.untrusted_files import cut, shown, some
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
 _TOKENIZER, _MAP = tokenizer_settings.CONFIG, tokenizer_settings.SPECIAL_TOKENS_MAP
@@ -38,7 +38,6 @@ _OF_PIECES = ("added_tokens_decoder", "additional_special_tokens", "extra_specia
 _BYTES = "ByT5Tokenizer"
 # Lengths above it stand for none: transformers writes 1e30.
 _MOST_TOKENS = 10**9
-_MOST_NAMED = 4
 
 Key = tuple[str, str]  # A file and a key of it.
 
@@ -76,11 +75,11 @@ def compare(a: Settings | None, b: Settings | None) -> Iterator[Comparison]:
             differ = [key for key in differ if key[1] not in _LENGTHS or (key in of_a and key in of_b)]
         if what == "settings of the tokenizer":
             differ = [key for key in differ if _counts(key[1], of_a.get(key), of_b.get(key))]
-        note = "; ".join(
+        named = [
             f"{cut(key)} of {file} is {shown(of_a.get((file, key)))} in A and {shown(of_b.get((file, key)))} in B"
-            for file, key in differ[:_MOST_NAMED]
-        )
-        note += f" and {len(differ) - _MOST_NAMED} more" if len(differ) > _MOST_NAMED else ""
+            for file, key in differ
+        ]
+        note = some(named, 4, "; ")
         if differ and (a.is_run or b.is_run):
             yield Comparison(what, None, 0, f"not compared: {note}; a run has none of its own")
         else:

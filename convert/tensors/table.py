@@ -15,7 +15,7 @@ import numpy as np
 
 from convert.tensors.tensor_parts import transposed
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
-from limba.files.untrusted_files import cut
+from limba.files.untrusted_files import cut, some
 
 Shape = tuple[int, ...]
 
@@ -230,5 +230,4 @@ def verify(what: str, found: Mapping[str, Shape], wanted: Mapping[str, Shape]) -
         if name in found and tuple(found[name]) != tuple(shape)
     ]
     if problems:
-        more = f", and {len(problems) - 8} more" if len(problems) > 8 else ""
-        raise ValueError(f"{what} does not fit its network configuration: {', '.join(problems[:8])}{more}.")
+        raise ValueError(f"{what} does not fit its network configuration: {some(problems, 8)}.")

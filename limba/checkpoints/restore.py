@@ -28,6 +28,7 @@ from limba.checkpoints.state_transformations import RestoreStateTransformationFn
 from limba.checkpoints.train_state import TrainState
 from limba.files import storage
 from limba.files.storage import AnyPath
+from limba.files.untrusted_files import some
 
 logger = logging.getLogger(__name__)
 PyTree = Any
@@ -347,7 +348,7 @@ def _missing(
     if extra and config.strict and not config.transformations():
         problems += [f"{name}: not in the configured model" for name in extra]
     elif extra:
-        logger.warning("%s: not in the configured model and left out: %s.", path, _some(extra))
+        logger.warning("%s: not in the configured model and left out: %s.", path, some(extra))
     if problems:
         raise _mismatch(path, [*_other_settings(tensors, wanted), *problems])
     if new:
@@ -357,7 +358,7 @@ def _missing(
     elif missing and without_optimizer:
         logger.warning("%s has no optimizer state: the optimizer state is initialized.", path)
     if others:
-        logger.warning("%s: initialized from scratch (fallback_to_scratch): %s.", path, _some(others, 50))
+        logger.warning("%s: initialized from scratch (fallback_to_scratch): %s.", path, some(others, 50))
     return missing
 
 
@@ -375,16 +376,11 @@ def _mismatch(path: str | AnyPath, problems: Sequence[str]) -> CheckpointMismatc
     own = storage.as_path(path) / run_folder.FOLDER / run_folder.GIN
     values = f" ({own} has its values)" if storage.is_file(own) else ""
     return CheckpointMismatchError(
-        f"{path} holds another network or optimizer than the gin files configure: {_some(problems, 5, '; ')}. {merge}"
+        f"{path} holds another network or optimizer than the gin files configure: {some(problems, 5, '; ')}. {merge}"
         f"Use the gin files of that run{values}, or another MODEL_DIR. To start from this checkpoint anyway, set "
         "RestoreCheckpointConfig.fallback_to_scratch (missing tensors), .strict = False (extra ones), "
         ".assignment_map (other names) or .reset = ['optimizer'] (another optimizer)."
     )
-
-
-def _some(items: Sequence[str], count: int = 5, separator: str = ", ") -> str:
-    more = f" and {len(items) - count} more" if len(items) > count else ""
-    return separator.join(items[:count]) + more
 
 
 def _initialize(

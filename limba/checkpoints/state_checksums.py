@@ -16,6 +16,7 @@ from limba.checkpoint_files import assignment_maps, saved_average, small_files
 from limba.checkpoint_files.run_folder import FOLDER
 from limba.files import json_text, storage, untrusted_json
 from limba.files.storage import AnyPath
+from limba.files.untrusted_files import some
 
 FILE_NAME = "state_checksums.json"
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
@@ -86,9 +87,7 @@ class SavedChecksums:
             raise self._damaged(wrong)
 
     def _damaged(self, names: list[str]) -> DamagedStateError:
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        which = ", ".join(map(repr, names[:3]))
-        return DamagedStateError(f"{self._path} is damaged: {which}{more} is not what was saved")
+        return DamagedStateError(f"{self._path} is damaged: {some([*map(repr, names)], 3)} is not what was saved")
 
 
 def checksum(array: Any) -> Any:

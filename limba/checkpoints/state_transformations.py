@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from limba.checkpoint_files import assignment_maps
-from limba.files.untrusted_files import shown
+from limba.files.untrusted_files import shown, some
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +37,12 @@ def for_saving(transformations: Sequence[SaveStateTransformationFn], tree: PyTre
         tree, infos = found
         after = _tensors(tree, transform, _SAVE)
     if others := _of_other_shapes(before, after):
+        shapes = [f"{name} as {after[name].shape}, which is {before[name].shape} in training" for name in others]
         logger.warning(
             "%s (%s) write %s. A run resumes from such a checkpoint only if %s undo it.",
             _SAVE,
             ", ".join(map(_name, transformations)),
-            _some([f"{name} as {after[name].shape}, which is {before[name].shape} in training" for name in others]),
+            some(shapes, 3, "; "),
             _RESTORE,
         )
     return tree
@@ -64,8 +65,8 @@ def for_restoring(
         if others:
             shapes = [f"{x} as {after[x].shape}, read as {before[x].shape}, of {wanted[x].shape} here" for x in others]
             raise ValueError(
-                f"{_name(transform)} of {_RESTORE} returned {_some(shapes)}: it returns tensors of the model's shapes, "
-                "which its second argument has. Change the function, or the gin files' sizes of the network."
+                f"{_name(transform)} of {_RESTORE} returned {some(shapes, 3, '; ')}: it returns tensors of the model's "
+                "shapes, which its second argument has. Change the function, or the gin files' sizes of the network."
             )
         before = after
     return before
@@ -96,7 +97,3 @@ def _name(function: Any) -> str:
     """Of a function, or of one whose arguments are bound."""
     function = getattr(function, "func", function)
     return getattr(function, "__qualname__", None) or type(function).__name__
-
-
-def _some(items: Sequence[str]) -> str:
-    return "; ".join(items[:3]) + (f"; and {len(items) - 3} more" if len(items) > 3 else "")

@@ -106,7 +106,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname == "torch" and getattr(_of_thread, "hides_torch", False):
-            raise ModuleNotFoundError("PyTorch is not imported here (limba.devices.library_patches)", name="torch")
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target) if fullname in _waiting else None
         if spec is None or spec.loader is None:
             return None

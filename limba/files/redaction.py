@@ -88,31 +88,16 @@ def redact(text: str) -> str:
     return _TOKEN.sub(HIDDEN, text)
 
 
-class _RedactedStream:
-    """A text stream that shows no credentials."""
-
-    def __init__(self, stream: Any):
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        self._stream.write(redact(text))
-        return len(text)
-
-    def writelines(self, lines: list[str]) -> None:
-        self.write("".join(lines))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
 @contextlib.contextmanager
 def redacted_stderr() -> Iterator[None]:
     """Redacts what this process writes to standard error: messages, warnings, tracebacks of its threads.
 
     Standard output is left alone: it has results, which nothing may change.
     """
+    from limba.files.changed_stream import ChangedStream  # here: the file is loaded alone, too
+
     before: Any = sys.stderr
-    sys.stderr = _RedactedStream(before)
+    sys.stderr = ChangedStream(before, redact)
     try:
         yield
     finally:

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from limba.files.changed_stream import ChangedStream
+
 # Colours, and what progress bars need: the line above, and the end of a line.
 _OBEYED = r"\x1b\[(?:[\d;]*m|[AK])"
 _CONTROL = re.compile(rf"({_OBEYED})|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -26,31 +28,11 @@ def _shown(match: re.Match[str]) -> str:
     return match[1] or match[0].encode("unicode_escape").decode()
 
 
-class _Terminal:
-    """A text stream to a terminal."""
-
-    def __init__(self, stream: Any):
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        self._stream.write(plain(text))
-        return len(text)
-
-    def writelines(self, lines: list[str]) -> None:
-        self.write("".join(lines))
-
-    def clear(self) -> None:
-        self._stream.write(CLEAR)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
 @contextlib.contextmanager
 def obeying_colours_alone() -> Iterator[None]:
     """Standard output and standard error, where they are terminals, show texts and run none of their commands."""
     before: tuple[Any, Any] = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (_Terminal(x) if x is not None and x.isatty() else x for x in before)
+    sys.stdout, sys.stderr = (ChangedStream(x, plain) if x is not None and x.isatty() else x for x in before)
     try:
         yield
     finally:
@@ -59,5 +41,5 @@ def obeying_colours_alone() -> Iterator[None]:
 
 def clear() -> None:
     """Clears the screen, if standard output is a terminal."""
-    if isinstance(stream := sys.stdout, _Terminal):
-        stream.clear()
+    if isinstance(sys.stdout, ChangedStream):
+        sys.stdout.original.write(CLEAR)

@@ -5,6 +5,7 @@ Whoever parses such a file gets its bytes from here. Every message names the fil
 
 import stat
 import types
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -150,6 +151,12 @@ def cut(text: str) -> str:
 
 def _printable(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
+def some(items: Sequence[str], count: int = 5, separator: str = ", ") -> str:
+    """The first of many texts for a message, and how many more there are."""
+    more = f" and {len(items) - count} more" if len(items) > count else ""
+    return separator.join(items[:count]) + more
 
 
 def shown_list(values: Any) -> str:

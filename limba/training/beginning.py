@@ -66,7 +66,8 @@ class Beginning:
         """Looks for what `make` would refuse, without reading tensors or moving the batches.
 
         Raises:
-          ValueError, RuntimeError, FileNotFoundError: as `make`; for a run on CPUs whose state is larger than the memory.
+          ValueError, RuntimeError, FileNotFoundError: as `make`; for a run on CPUs whose state is larger than their
+            memory.
         """
         state = jax.tree.leaves(self.trainer.train_state)
         if too_large := host_memory.excess(state, "The state of this training (parameters and optimizer)"):

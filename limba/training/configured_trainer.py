@@ -21,9 +21,9 @@ from limba.partitioning.meshes import PjitPartitioner
 from limba.training import inputs
 from limba.training.trainer import BaseTrainer
 
-# Of the features that are not int32.
 # Converters of rows with labels.
 _OF_LABELS = ("EncoderClassificationFeatureConverter", "EncoderRegressionFeatureConverter")
+# Of the features that are not int32.
 _DTYPES = {"decoder_target_values": jnp.float32}
 
 logger = logging.getLogger(__name__)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from limba.data.lint_findings import Finding
+from limba.files.untrusted_files import some
 from tasks.sources.sharded import ShardedSource
 
 # Documents that are looked at: the first ones of the evaluation, and of the training up to a number of characters.
@@ -30,8 +31,7 @@ def _of_files(task: str, split: str, shared: list[str]) -> Finding:
     return Finding(
         "seen_in_training",
         "warning",
-        f"The splits 'train' and {split!r} of task {task!r} both read {', '.join(shared[:3])}"
-        f"{f' and {len(shared) - 3} more' if len(shared) > 3 else ''}.",
+        f"The splits 'train' and {split!r} of task {task!r} both read {some(shared, 3)}.",
         _COST,
         "Give each split its own files (such as 'train-*', not '*'), or use tasks.sources.splits.held_out.",
     )

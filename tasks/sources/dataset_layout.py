@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from limba.files import untrusted_files
 from tasks.sources import arrow_tables, class_names
 
 # Read by `datasets` to learn configurations and splits; of the other files it needs the names.
@@ -67,7 +68,7 @@ def of_names(
             reason = " ".join(str(error).replace(str(root), name).strip().splitlines())
             raise ValueError(
                 f"Data set {name!r} cannot be read with config={config!r}, data_files={data_files!r}: {reason}. Its "
-                f"files are {some(paths)}."
+                f"files are {untrusted_files.some(paths, 8)}."
             ) from error
         files = {
             str(split): [pathlib.Path(file).relative_to(root).as_posix() for file in found]
@@ -102,10 +103,6 @@ def of_folder(folder: pathlib.Path, config: str | None = None, without: pathlib.
         )
     files = {split: [str(folder / path) for path in of_split] for split, of_split in found.files.items()}
     return dataclasses.replace(found, files=files)
-
-
-def some(names: list[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def _files(folder: pathlib.Path, without: pathlib.Path | None) -> Iterable[str]:

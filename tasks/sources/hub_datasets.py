@@ -14,7 +14,7 @@ from typing import Any
 import fsspec.utils
 from huggingface_hub import constants
 
-from limba.files import redaction
+from limba.files import redaction, untrusted_files
 from tasks.sources import dataset_layout
 from tasks.sources.remote_files import http_files
 
@@ -84,7 +84,7 @@ class Repository:
         if not (found := sorted(path for path in self.sizes if path == pattern or is_meant(path))):
             raise FileNotFoundError(
                 f"Data set {self.name!r} has no file {pattern!r} at revision {self.revision!r}; it has "
-                f"{dataset_layout.some(sorted(self.sizes))}."
+                f"{untrusted_files.some(sorted(self.sizes), 8)}."
             )
         return found
 

@@ -24,9 +24,9 @@ from tasks.sources.remote_files import http_files
 
 logger = logging.getLogger(__name__)
 
-# Bytes of files that may be read when a split is opened, to count their documents.
 # Of each reader, to see whether its part has a text.
 _ROWS_OF_A_LOOK = 16
+# Bytes of files that may be read when a split is opened, to count their documents.
 _SMALL_CORPUS = 1 << 20
 # Shards that are read in turn. Files and connections are limited.
 _OPEN_SHARDS = 32

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from limba.files.untrusted_files import cut, shown
+from limba.files.untrusted_files import cut, shown, some
 
 FLAG = "--ignore_config_keys"
 
@@ -95,9 +95,8 @@ def check(where: Any, content: Mapping[str, Any], known: Table, ignored: Collect
             raise ValueError(f"{where}: {key} is {shown(value)}; {row.reason}. {row.remedy}")
     if unknown:
         named = [f"{cut(key)} is {shown(value)}{_nearest(key, known)}" for key, value in unknown.items()]
-        more = f" and {len(named) - 5} more" if len(named) > 5 else ""
         raise ValueError(
-            f"{where}: {', '.join(named[:5])}{more}. Limba does not know {'this key' if len(named) == 1 else 'these'}, "
+            f"{where}: {some(named)}. Limba does not know {'this key' if len(named) == 1 else 'these'}, "
             "which may make another network. If you are sure that nothing of the model depends on it, give "
             f"{FLAG} {','.join(map(cut, unknown))}."
         )
