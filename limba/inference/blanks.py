@@ -27,7 +27,7 @@ def typed(line: str) -> str:
 
 def shown(text: str) -> str:
     """A text as it stands on the screen, whatever the model's blanks are."""
-    return re.sub(r"<extra_id_[0-9]+>|\[MASK\]|<mask>", BLANK, text)
+    return re.sub(rf"{SENTINEL.pattern}|\[MASK\]|<mask>", BLANK, text)
 
 
 def decode_row(vocabulary: Any, row: np.ndarray) -> str:
@@ -64,7 +64,7 @@ def row_text(vocabulary: Any, row: np.ndarray, padding: Collection[int] = (0,)) 
 
 def set_apart(line: str) -> str:
     """A text with a space before each sentinel, without which SentencePiece knows none."""
-    return re.sub(r"(?<=\S)(?=<extra_id_[0-9]+>)", " ", line)
+    return re.sub(rf"(?<=\S)(?={SENTINEL.pattern})", " ", line)
 
 
 def has_blanks(text: str) -> bool:

@@ -45,9 +45,8 @@ class VocabularyIds:
     @property
     def frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The special tokens before a text that stands alone, and those behind it."""
-        before = self.before if self.cls_id is None or self.before is not None else (self.cls_id,)
-        behind = self.behind if self.sep_id is None or self.behind is not None else (self.sep_id,)
-        return before or (), behind or ()
+        before, behind = (() if x is None else (x,) for x in (self.cls_id, self.sep_id))
+        return before if self.before is None else self.before, behind if self.behind is None else self.behind
 
     @property
     def first_sentinel(self) -> int:

@@ -358,9 +358,8 @@ class _Cutter:
         self._task = task
 
     def count_inputs(self, texts: Sequence[str]) -> np.ndarray:
-        """The tokens of inputs, EOS included, before any is cut."""
-        feature = self._features["inputs"]
-        return encode_batch(feature.vocabulary, [text.encode() for text in texts])[1] + feature.add_eos
+        """The tokens of inputs, special ones included, before any is cut."""
+        return np.array([row.length for row in self._rows(self._features["inputs"], texts, None)], np.int64)
 
     def made(self, examples: Sequence[Example]) -> Columns:
         """The columns `inputs` and `targets` of examples, cut, and where an encoder reads pairs their token types."""
@@ -381,6 +380,10 @@ class _Cutter:
         texts: list[Texts] = [getattr(example, name) for example in examples]
         if isinstance(feature.vocabulary, TokenizerVocabulary) and name == "inputs":
             texts = [example.texts or example.inputs for example in examples]
+        return self._rows(feature, texts, most)
+
+    @staticmethod
+    def _rows(feature: Feature, texts: Sequence[Texts], most: int | None) -> list[Row]:
         if feature.add_eos:
             return token_rows.of_vocabulary(without_tensorflow(feature.vocabulary), texts, most)
         # Labels and numbers, which have no end.

@@ -54,17 +54,17 @@ except FileNotFoundError as error:
     print(error)
 
 from limba.reports import writers
-from tests.limba import test_train
+from tests.limba import small
 
 whole, parts = "gs://my-bucket/runs/whole", "gs://my-bucket/runs/parts"
-_, there = test_train._train(whole, 4)
-_, here = test_train._train(local / "run", 4)
-test_train._train(parts, 2)
-_, again = test_train._train(parts, 4)
+_, there = small.train(whole, 4)
+_, here = small.train(local / "run", 4)
+small.train(parts, 2)
+_, again = small.train(parts, 4)
 same = lambda a, b: jax.tree.all(jax.tree.map(lambda x, y: np.array_equal(jax.device_get(x), jax.device_get(y)), a, b))
 assert same(there, here) and same(again, here)
 assert checkpoints.checkpoint_steps(parts) == [2, 4]
-losses = [test_train._train_losses(storage.as_path(d)) for d in (whole, parts, str(local / "run"))]
+losses = [small.train_losses(storage.as_path(d)) for d in (whole, parts, str(local / "run"))]
 assert losses[0] == losses[1] == losses[2] and len(losses[0]) == 4
 files = [name for name in storage.list_files(storage.as_path(parts)) if "checkpoint" not in name]
 names = {name.partition("events.out")[0] for name in files}

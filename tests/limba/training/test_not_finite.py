@@ -12,7 +12,6 @@ from limba.optimizers import definitions
 from limba.train import NanLossError
 from limba.training import not_finite, trainer
 from tests.limba import small
-from tests.limba.test_train import _train
 
 
 def _initial(monkeypatch, name, edit):
@@ -35,7 +34,7 @@ def test_the_layer_is_named_where_weights_are_not_finite(tmp_path, monkeypatch, 
     kernel = "decoder/layers_0/mlp/wo/kernel"
     _initial(monkeypatch, kernel, lambda x: x.at[0, 0].set(jnp.nan))
     with pytest.raises(NanLossError) as error:
-        _train(tmp_path, 6, run_eval_before_training=False, **periods)
+        small.train(tmp_path, 6, run_eval_before_training=False, **periods)
     message = str(error.value)
     assert message.startswith("The loss of step 1 is nan. No checkpoint was saved before. Nothing was saved after it. ")
     assert f"The parameter {kernel} has NaN or infinite values. " in message
@@ -50,7 +49,7 @@ def test_the_layer_is_named_where_finite_numbers_overflow(tmp_path, monkeypatch)
     """The update of the step must not have spoiled the parameters."""
     _initial(monkeypatch, "encoder/layers_0/mlp/", lambda x: x * 1e18)
     with pytest.raises(NanLossError) as error:
-        _train(tmp_path, 6, run_eval_before_training=False, eval_period=100)
+        small.train(tmp_path, 6, run_eval_before_training=False, eval_period=100)
     message = str(error.value)
     assert "The first layer whose output is not finite is encoder/layers_0/mlp" in message
     assert "Its inputs and parameters are finite" in message and "lower learning rate" in message
@@ -59,7 +58,7 @@ def test_the_layer_is_named_where_finite_numbers_overflow(tmp_path, monkeypatch)
 def test_a_run_that_saves_nothing_fails_at_its_last_step_too(tmp_path, monkeypatch):
     _initial(monkeypatch, "decoder/layers_0/mlp/wo/kernel", lambda x: x.at[0, 0].set(jnp.inf))
     with pytest.raises(NanLossError, match="decoder/layers_0/mlp/wo"):
-        _train(
+        small.train(
             tmp_path,
             1,
             run_eval_before_training=False,
@@ -73,7 +72,7 @@ def test_an_evaluation_that_is_not_finite_ends_training(tmp_path, monkeypatch):
     with pytest.raises(
         ValueError, match=r"The loss of batch 0 \(counted from 0\) of counter \(training_eval\) at step 0"
     ):
-        _train(tmp_path, 6)
+        small.train(tmp_path, 6)
 
 
 def test_a_gradient_alone():

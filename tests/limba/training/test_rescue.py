@@ -1,4 +1,4 @@
-"""What a run has opened is closed, whichever fails; `test_train` and `test_loop` have signals, waits and full disks."""
+"""What a run has opened is closed, whichever fails; `test_ended_trainings`, `test_train` and `test_loop` have signals, full disks and waits."""
 
 import contextlib
 import errno

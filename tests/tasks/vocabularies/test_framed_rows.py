@@ -174,3 +174,13 @@ def test_special_tokens_in_texts_of_sentencepiece(tmp_path):
     examples = [Example("a <b>c</s> d", "yes"), Example("a", "<pad> b"), Example("a", "<unk>")]
     (finding,) = row_preprocessor.find_special_tokens("t", "train", examples, {"inputs": Feature(vocabulary)})
     assert "1 of the first 3 examples of split 'train' have <pad> in their text" in finding.what
+
+
+def test_examples_before_an_input_are_counted_as_rows_are_made(tmp_path):
+    """Of few shots as many stay as fit: with the special tokens of the tokenizer's own template."""
+    from tokenizers import processors
+
+    template = processors.TemplateProcessing("[CLS] [CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    feature = Feature(TokenizerVocabulary(str(_folder(tmp_path, template))))
+    cutter = row_preprocessor._Cutter("t", {"inputs": feature}, None, None)
+    assert cutter.count_inputs(["a b", "c"]).tolist() == [5, 4]
