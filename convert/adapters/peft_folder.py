@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from convert.adapters import peft_config
+from convert.adapters import bounded_time, peft_config
 from convert.adapters.peft_config import REMEDY, PeftConfig
 from convert.tensors import safetensors_files, tensor_parts, torch_files
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
-from limba.files import bounded_time
 from limba.files.untrusted_files import cut
 
 WEIGHTS, _PICKLED = "adapter_model.safetensors", "adapter_model.bin"

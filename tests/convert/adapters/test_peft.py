@@ -14,13 +14,12 @@ import transformers
 
 from convert import from_peft, to_peft
 from convert.__main__ import main
-from convert.adapters import factors, peft_folder
+from convert.adapters import bounded_time, factors, peft_folder
 from convert.compare import forward
 from convert.model_files import any_format
 from convert.model_files.model import NO_HINTS, ModelHints
 from convert.to_hf import to_hf
 from limba.checkpoints import checkpointing
-from limba.files import bounded_time
 from limba.gin_config import gin_files
 from limba.models import EncoderDecoderModel
 from tests.convert.conftest import FAMILIES

@@ -1,4 +1,4 @@
-"""What a run has opened is closed, whichever fails; `test_ended_trainings`, `test_train` and `test_loop` have signals, full disks and waits."""
+"""What a run has opened is closed, whichever fails; `test_ended_trainings`, `test_train`, `test_loop` have the rest."""
 
 import contextlib
 import errno

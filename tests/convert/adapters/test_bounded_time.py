@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from limba.files import bounded_time
+from convert.adapters import bounded_time
 
 
 def test_an_expression_that_does_not_end(monkeypatch):
