@@ -38,13 +38,18 @@ def _watch() -> None:
     said = 0.0  # the longest wait named so far, in seconds
     never = threading.Event()
     while not never.wait(_TICK_SECONDS):
-        now = time.monotonic()
-        # A copy in one operation: other threads add and remove.
-        waits = [(now - since, what, usual) for since, what, usual in list(_waits.values())]
-        longest = max((seconds for seconds, _, usual in waits if seconds >= usual), default=0.0)
-        if longest < _FIRST_SECONDS:
-            said = 0.0
-        elif longest >= 2 * said:
-            said = longest
-            long = [(seconds, what) for seconds, what, _ in sorted(waits, reverse=True) if seconds > _FIRST_SECONDS / 4]
-            logger.info("Waiting for %s.", ", for ".join(f"{what} ({seconds:.0f} s)" for seconds, what in long))
+        said = _name_waits(said, time.monotonic())
+
+
+def _name_waits(said: float, now: float) -> float:
+    """One look, which gives the next one's `said`."""
+    # A copy in one operation: other threads add and remove.
+    waits = [(now - since, what, usual) for since, what, usual in list(_waits.values())]
+    longest = max((seconds for seconds, _, usual in waits if seconds >= usual), default=0.0)
+    if longest < _FIRST_SECONDS:
+        return 0.0
+    if longest < 2 * said:
+        return said
+    long = [(seconds, what) for seconds, what, _ in sorted(waits, reverse=True) if seconds > _FIRST_SECONDS / 4]
+    logger.info("Waiting for %s.", ", for ".join(f"{what} ({seconds:.0f} s)" for seconds, what in long))
+    return longest

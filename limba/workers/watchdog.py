@@ -89,6 +89,11 @@ class Watchdog:
         self._step = 0
         self._paused = 0
         self._makes_first = False
+        # What the last look has found: the time, what had been computed until then, when something was, and the step
+        # with the longest wait reported of it.
+        self._looked = self._busy = time.monotonic()
+        self._used = _cpu_seconds()
+        self._seen_step, self._reported, self._asked = -1, 0.0, False
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -139,34 +144,37 @@ class Watchdog:
     def _watch(self) -> None:
         assert self._config is not None
         tick = min(1.0, self._config.report_seconds / 4)
-        reported, asked, step = 0.0, False, -1
-        looked = busy = time.monotonic()
-        used = _cpu_seconds()
-        while not self._closed.wait(tick):
-            if self._step != step:
-                reported, asked, step = 0.0, False, self._step
-            looked_before, used_before, last = looked, used, self._last
-            looked, used = time.monotonic(), _cpu_seconds()
-            if self._makes_first and used - used_before > _BUSY * (looked - looked_before):
-                busy = looked
-            if last is None or self._paused:
-                continue
-            waited = looked - max(last, busy)
-            usual = statistics.median(self._durations) if self._durations else 0.0
-            at_least = self._config.report_after(usual) if self._durations else self._first_seconds
-            # Again each time the wait has doubled: if the stacks differ, something moves.
-            if waited > max(at_least, self._config.report_seconds, 2 * reported):
-                reported = waited
-                self._report(waited, usual)
-            if self._config.end_seconds is None or waited <= self._config.end_seconds:
-                continue
-            if not asked:
-                asked = True
-                logger.error("The run is asked to stop: no step has finished for %.0f s.", waited)
-                self._request_stop(f"no step for {waited:.0f} s")
-            elif waited > self._config.end_seconds + self._grace:
-                self._finish(waited)
-                return
+        while not (self._closed.wait(tick) or self._has_ended_the_run()):
+            pass
+
+    def _has_ended_the_run(self) -> bool:
+        """One look: reports what is due, asks for a stop, and at last ends the run."""
+        assert self._config is not None
+        if self._step != self._seen_step:
+            self._reported, self._asked, self._seen_step = 0.0, False, self._step
+        looked_before, used_before, last = self._looked, self._used, self._last
+        self._looked, self._used = time.monotonic(), _cpu_seconds()
+        if self._makes_first and self._used - used_before > _BUSY * (self._looked - looked_before):
+            self._busy = self._looked
+        if last is None or self._paused:
+            return False
+        waited = self._looked - max(last, self._busy)
+        usual = statistics.median(self._durations) if self._durations else 0.0
+        at_least = self._config.report_after(usual) if self._durations else self._first_seconds
+        # Again each time the wait has doubled: if the stacks differ, something moves.
+        if waited > max(at_least, self._config.report_seconds, 2 * self._reported):
+            self._reported = waited
+            self._report(waited, usual)
+        if self._config.end_seconds is None or waited <= self._config.end_seconds:
+            return False
+        if not self._asked:
+            self._asked = True
+            logger.error("The run is asked to stop: no step has finished for %.0f s.", waited)
+            self._request_stop(f"no step for {waited:.0f} s")
+        elif waited > self._config.end_seconds + self._grace:
+            self._finish(waited)
+            return True
+        return False
 
     def _report(self, waited: float, usual: float) -> None:
         others = self._others()

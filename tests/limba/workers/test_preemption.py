@@ -2,7 +2,9 @@
 
 import ctypes
 import os
+import select
 import signal
+import struct
 import threading
 import time
 
@@ -11,33 +13,45 @@ import pytest
 from limba.workers.preemption import StopBeforeSteps, StopRequest
 
 
-def _in_c_for(seconds: float) -> None:
-    """Waits in C, deaf to signals, as a compiler does: another thread gets them, and Python's handlers must wait."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
-        ctypes.CDLL(None).usleep(int(seconds * 1e6))
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+class _InC:
+    """What `leave` ends from another thread: a wait in C, as a compiler's.
 
+    It is deaf to signals: another thread gets them, and Python's handlers must wait.
+    """
 
-def _send(signum: int, after: float) -> None:
-    threading.Timer(after, os.kill, (os.getpid(), signum)).start()
+    def __init__(self):
+        self._reads, self._writes = os.pipe()
+
+    def leave(self) -> None:
+        os.write(self._writes, b".")
+
+    def wait_for_signal(self, signum: int) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signum})
+        threading.Timer(0.1, os.kill, (os.getpid(), signum)).start()
+        try:
+            # The file, what it is asked for (POLLIN) and what it tells: `struct pollfd`. The number is milliseconds.
+            asked = struct.pack("ihh", self._reads, select.POLLIN, 0)
+            assert ctypes.CDLL(None).poll(asked, 1, 60_000) == 1, "nobody came"
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signum})
+            os.close(self._reads)
+            os.close(self._writes)
 
 
 def test_a_signal_is_heard_while_the_main_thread_is_elsewhere():
-    heard = []
+    heard, in_c = [], _InC()
+
+    def rescue():
+        heard.append(("rescue", time.monotonic()))
+        in_c.leave()
+
     stop = StopRequest(
-        interrupt=lambda: heard.append(("interrupt", time.monotonic())),
-        rescue=lambda: heard.append(("rescue", time.monotonic())),
-        grace_seconds=0.3,
+        interrupt=lambda: heard.append(("interrupt", time.monotonic())), rescue=rescue, grace_seconds=0.3
     )
     with stop:
-        _send(signal.SIGTERM, 0.1)
-        _in_c_for(1.0)
-        back = time.monotonic()
+        in_c.wait_for_signal(signal.SIGTERM)
         assert stop.is_due(0)
-    assert [kind for kind, _ in heard] == ["interrupt", "rescue"]
-    assert all(at < back for _, at in heard) and heard[1][1] - heard[0][1] >= 0.3
+    assert [kind for kind, _ in heard] == ["interrupt", "rescue"] and heard[1][1] - heard[0][1] >= 0.3
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
@@ -47,11 +61,10 @@ def test_before_the_steps_a_signal_ends_the_process(caplog):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(30)
     assert stop.value.code == 75 and not left and "Stopped on request" in caplog.text
-    with pytest.raises(SystemExit), StopBeforeSteps(lambda: left.append(1), grace_seconds=0.2):
-        _send(signal.SIGTERM, 0.1)
-        _in_c_for(1.0)
+    in_c = _InC()
+    with pytest.raises(SystemExit), StopBeforeSteps(in_c.leave, grace_seconds=0.2):
+        in_c.wait_for_signal(signal.SIGTERM)  # It is in a library.
         time.sleep(30)
-    assert left, "it is in a library"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
@@ -69,9 +82,7 @@ def test_the_second_ctrl_c_interrupts():
     with StopRequest(interrupt=lambda: interrupts.append(1)) as stop:
         assert not stop.is_requested
         os.kill(os.getpid(), signal.SIGINT)
-        for _ in range(100):  # the thread may hear it before this one does
-            if interrupts:
-                break
+        while not interrupts:  # the thread may hear it before this one does
             time.sleep(0.01)
         assert stop.is_requested and interrupts == [1]
         with pytest.raises(KeyboardInterrupt):

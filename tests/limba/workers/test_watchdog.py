@@ -2,22 +2,15 @@
 
 import logging
 import multiprocessing
+import queue
 import threading
 import time
+import types
 
 import pytest
 
 from limba.workers import watchdog
 from limba.workers.watchdog import Watchdog, WatchdogConfig
-
-QUICK = WatchdogConfig(report_factor=3.0, report_seconds=0.2, end_seconds=0.5)
-
-
-def _wait_until(condition, seconds=10.0):
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < seconds
-        time.sleep(0.01)
 
 
 def test_what_is_usual_decides():
@@ -32,60 +25,100 @@ def test_numbers_are_checked(field, value):
         WatchdogConfig(**{field: value})
 
 
-def test_a_hanging_step_is_reported_and_ends_the_run(caplog):
+class _Clock:
+    """A watchdog's seconds, and its looks, a tenth of a second apart: nothing here waits."""
+
+    def __init__(self, monkeypatch):
+        self.now = self.computed = 0.0
+        clock = types.SimpleNamespace(monotonic=lambda: self.now)
+        monkeypatch.setattr(watchdog, "time", clock)
+        monkeypatch.setattr(watchdog, "_cpu_seconds", lambda: self.computed)
+
+    def sleep(self, seconds, watch, *, busy=False):
+        for _ in range(round(seconds / 0.1)):
+            self.now += 0.1
+            self.computed += 0.1 * busy
+            if watch._has_ended_the_run():
+                return
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return _Clock(monkeypatch)
+
+
+def test_a_hanging_step_is_reported_and_ends_the_run(clock, caplog):
     events = []
     watch = Watchdog(
-        QUICK,
-        request_stop=lambda reason: events.append(reason.split()[:2]),
+        WatchdogConfig(report_factor=3.0, report_seconds=2.0, end_seconds=5.0),
+        request_stop=lambda reason: events.append(reason),
         rescue=lambda: events.append("rescue"),
         others=lambda: "Worker 3 last reported step 6.",
-        end=events.append,
-        grace_seconds=0.2,
+        end=lambda code: events.append((code, round(clock.now, 1))),
+        grace_seconds=2.0,
     )
-    with caplog.at_level(logging.ERROR), watch:
+    with caplog.at_level(logging.ERROR):
         for step in range(1, 8):
             watch.beat(step)
-            time.sleep(0.02)
-        _wait_until(lambda: events == [["no", "step"], "rescue", 76])
+            clock.sleep(0.2, watch)
+        assert not caplog.messages
+        clock.sleep(600, watch)
+    assert events == ["no step for 5 s", "rescue", (76, pytest.approx(1.2 + 7.1, abs=0.11))]
     report = caplog.messages[0]
-    assert report.startswith("Step 8 has taken ")
-    assert "a step usually takes 0.02" in report and "Worker 3 last reported step 6. Stacks of all threads:" in report
-    assert "--- thread MainThread" in report and "test_watchdog.py" in report and "_wait_until" in report
+    assert report.startswith("Step 8 has taken 2 s so far; a step usually takes 0.2 s. Worker 3 last reported step 6.")
+    assert "Stacks of all threads:\n--- thread MainThread" in report and "test_watchdog.py" in report
+    assert [m.split(" so far")[0] for m in caplog.messages if " so far" in m] == [
+        "Step 8 has taken 2 s",
+        "Step 8 has taken 4 s",
+    ]
     assert caplog.messages[-1].endswith("the run ends with exit code 76. Worker 3 last reported step 6.")
 
 
-def test_a_run_that_goes_on_is_left_alone(caplog):
+def test_its_thread_ends_a_run(caplog):
+    ended = queue.SimpleQueue()
+    config = WatchdogConfig(report_factor=1.0, report_seconds=0.04, end_seconds=0.05)
+    with Watchdog(config, lambda reason: None, end=ended.put, grace_seconds=0.01) as watch:
+        watch.beat(1)
+        assert ended.get(timeout=60) == 76
+    assert not any(thread.name == "watchdog" for thread in threading.enumerate())
+
+
+def test_a_run_that_goes_on_is_left_alone(clock, caplog):
     ended, events = [], []
-    config = WatchdogConfig(report_factor=3.0, report_seconds=0.2, end_seconds=None)
-    with caplog.at_level(logging.ERROR), Watchdog(config, events.append, end=ended.append) as watch:
-        time.sleep(0.5)  # Nothing is known before the first step, which compiles.
+    config = WatchdogConfig(report_factor=3.0, report_seconds=2.0, end_seconds=None)
+    watch = Watchdog(config, events.append, end=ended.append)
+    with caplog.at_level(logging.ERROR):
+        clock.sleep(500, watch)  # Nothing is known before the first step, which compiles.
         for step in range(8):
             watch.beat(step)
-            time.sleep(0.05)
+            clock.sleep(1.9, watch)
         with watch.paused():
-            time.sleep(0.6)  # An evaluation.
-        time.sleep(0.05)
+            clock.sleep(600, watch)  # An evaluation.
+        clock.sleep(1.0, watch)
         watch.beat(9)
+        clock.sleep(5.0, watch)
         assert not caplog.messages
-        _wait_until(lambda: caplog.messages)  # Without a limit it reports, and ends nothing.
-        time.sleep(0.3)
-    assert not ended and not events and not any(thread.name == "watchdog" for thread in threading.enumerate())
+        clock.sleep(600, watch)  # Without a limit it reports, and ends nothing.
+        assert caplog.messages
+    assert not ended and not events
 
 
-def test_the_first_batch_may_take_as_long_as_it_is_made_and_the_second_step_as_long_as_the_first(caplog, monkeypatch):
-    busy_until = time.monotonic() + 1.0
-    monkeypatch.setattr(watchdog, "_cpu_seconds", lambda: min(time.monotonic(), busy_until))
-    config = WatchdogConfig(report_factor=3.0, report_seconds=0.3, end_seconds=None)
-    with caplog.at_level(logging.ERROR), Watchdog(config, lambda reason: None) as watch:
+def test_the_first_batch_may_take_as_long_as_it_is_made_and_the_second_step_as_long_as_the_first(clock, caplog):
+    config = WatchdogConfig(report_factor=3.0, report_seconds=3.0, end_seconds=None)
+    watch = Watchdog(config, lambda reason: None)
+    with caplog.at_level(logging.ERROR):
         with watch.first_wait():
-            time.sleep(max(0.0, busy_until - time.monotonic()))
+            clock.sleep(10, watch, busy=True)
+            clock.sleep(2.9, watch)
             assert not caplog.messages
-            _wait_until(lambda: caplog.messages)  # Now nothing is made.
+            clock.sleep(0.3, watch)  # Now nothing is made.
+            assert len(caplog.messages) == 1
         caplog.clear()
         watch.beat(1)
-        time.sleep(0.8)
+        clock.sleep(13, watch)
         assert not caplog.messages
-        _wait_until(lambda: caplog.messages)
+        clock.sleep(0.5, watch)
+        assert len(caplog.messages) == 1
 
 
 def test_stacks_name_threads():
