@@ -93,6 +93,14 @@ def gin_without_names_of_t5x():
             gin._INVERSE_REGISTRY.pop(gin._REGISTRY.pop(name).wrapped, None)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def closed_readers():
+    """What tests leave open reads ahead, and its thread and its batches stay as long as the process."""
+    yield
+    if open_iterators := sys.modules.get("tasks.pipeline.prefetch.open_iterators"):
+        open_iterators.close_all()
+
+
 # A compiled program has 1.5 MB and eight mappings of memory, and lives until the process ends. Beside a thousand of
 # them compiling the next one takes twice as long, beside two thousand four times.
 _MOST_PROGRAMS = 400

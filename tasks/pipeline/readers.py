@@ -1,9 +1,9 @@
 """Logical readers: endless batches of their rows of the global batch, made ahead, and a position that is saved."""
 
+import collections
 import dataclasses
 import functools
 import pathlib
-import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
@@ -22,8 +22,6 @@ from tasks.registry.rows import Columns
 
 _T = TypeVar("_T")
 
-# Seconds after which a wait looks whether it should end.
-_TICK = 0.1
 _END = object()
 
 
@@ -52,29 +50,28 @@ class ReadAhead(Generic[_T]):
     """
 
     def __init__(self, items: Iterable[_T], depth: int):
-        self._made: queue.Queue[Any] = queue.Queue(depth)
-        self._closed = threading.Event()
-        self._stopped = False
+        self._depth = depth
+        self._made: collections.deque[Any] = collections.deque()
+        # Told when an item is made or taken, and when either side should wait no longer: nobody looks by the clock.
+        self._changed = threading.Condition()
+        self._closed = self._stopped = False
         self._last: Any = None
         self._thread = threading.Thread(target=self._run, args=(iter(items),), name="limba-read-ahead", daemon=True)
 
     def _run(self, items: Iterator[_T]) -> None:
-        while not self._closed.is_set():
+        while True:
             try:
                 item: Any = next(items, _END)
             except BaseException as error:
                 item = _Failure(error)
-            self._put(item)
+            with self._changed:
+                self._changed.wait_for(lambda: len(self._made) < self._depth or self._closed)
+                if self._closed:
+                    return
+                self._made.append(item)
+                self._changed.notify_all()
             if item is _END or isinstance(item, _Failure):
                 return
-
-    def _put(self, item: Any) -> None:
-        while not self._closed.is_set():
-            try:
-                self._made.put(item, timeout=_TICK)
-            except queue.Full:
-                continue
-            return
 
     def __iter__(self) -> "ReadAhead[_T]":
         return self
@@ -97,20 +94,26 @@ class ReadAhead(Generic[_T]):
         return item
 
     def _take(self) -> Any:
-        while True:
-            try:
-                return self._made.get(timeout=_TICK)
-            except queue.Empty:
-                if self._stopped:
-                    raise contract.ReadingStoppedError from None
+        with self._changed:
+            self._changed.wait_for(lambda: self._made or self._stopped)
+            if not self._made:
+                raise contract.ReadingStoppedError
+            item = self._made.popleft()
+            self._changed.notify_all()
+            return item
 
     def stop_waiting(self) -> None:
-        """Makes a `next` that waits raise `ReadingStoppedError`; any thread may call it."""
-        self._stopped = True
+        """Makes a `next` that waits raise `ReadingStoppedError`; any thread may call it, and a signal's handler."""
+        self._tell("_stopped")
 
     def close(self) -> None:
         """Ends the thread after the item that it is making."""
-        self._closed.set()
+        self._tell("_closed")
+
+    def _tell(self, name: str) -> None:
+        setattr(self, name, True)
+        with self._changed:
+            self._changed.notify_all()
 
     def join(self, seconds: float) -> None:
         """Waits until the thread has ended, at most so long."""

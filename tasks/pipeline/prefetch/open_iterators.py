@@ -30,8 +30,10 @@ def close_at_exit(reader: _T) -> _T:
 
 
 @atexit.register
-def _close_all() -> None:
+def close_all() -> None:
+    """Closes what is open, and waits for its threads."""
     readers = list(_open)
+    _open.clear()
     for reader in readers:
         reader.close()
     for reader in readers:

@@ -1,6 +1,9 @@
 """The thread that makes items in advance."""
 
+import functools
 import itertools
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -84,7 +87,8 @@ print([next(reader) for reader in readers])
     assert time.monotonic() - began < 60
 
 
-def test_a_wait_can_be_ended_and_a_batch_that_is_there_still_comes():
+@pytest.mark.parametrize("by_a_signal", [False, True])
+def test_a_wait_can_be_ended_and_a_batch_that_is_there_still_comes(by_a_signal):
     release = threading.Event()
 
     def items():
@@ -94,9 +98,14 @@ def test_a_wait_can_be_ended_and_a_batch_that_is_there_still_comes():
 
     ahead = ReadAhead(items(), 2)
     assert next(ahead) == 0
-    threading.Timer(0.1, ahead.stop_waiting).start()
-    with pytest.raises(ReadingStoppedError):
-        next(ahead)
+    before = signal.signal(signal.SIGUSR1, lambda *_: ahead.stop_waiting())
+    end = functools.partial(os.kill, os.getpid(), signal.SIGUSR1) if by_a_signal else ahead.stop_waiting
+    threading.Timer(0.1, end).start()
+    try:
+        with pytest.raises(ReadingStoppedError):
+            next(ahead)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
     release.set()
-    wait_for(lambda: ahead._made.qsize())
+    wait_for(lambda: ahead._made)
     assert next(ahead) == 1
