@@ -45,8 +45,11 @@ _RETRY_S = 0.05
 _REST_S = 5
 _BACKLOG = 2048
 _READ_BYTES = 1024
-# Of a read; a usual one takes a twentieth.
-_LONG_PARSING_S = 0.002
+# Of a connection, until others have their turn. A usual request has three: its head, a body, its end.
+_EVENTS_OF_A_TURN = 16
+# Of a request's head, and of what stands behind a body in chunks.
+_MOST_HEAD_BYTES = 16 * 1024
+_MOST_HEAD_LINES = 128
 _LENGTHS = {b"content-length", b"transfer-encoding"}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -96,17 +99,55 @@ class _Clocks:
         self.times = times
         self.waiting: dict[Connection, float] = {}
         self.ends_at: float | None = None
+        self._unparsed: dict[Connection, None] = {}
+        self._is_parsing = False
+
+    def parse_later(self, connection: "Connection") -> None:
+        """Parses what is left of a connection's read, after what is left of others'.
+
+        One connection has its turn at a time, and all together take half of the time: however many they are, and
+        however often their clients come back.
+        """
+        self._unparsed[connection] = None
+        if not self._is_parsing:
+            self._is_parsing = True
+            connection.loop.call_soon(self._parse_next)
+
+    def _parse_next(self) -> None:
+        connection = next(iter(self._unparsed))
+        del self._unparsed[connection]
+        begun = time.thread_time()
+        try:
+            connection.parse_on()
+        finally:
+            if self._unparsed:
+                connection.loop.call_later(time.thread_time() - begun, self._parse_next)
+            else:
+                self._is_parsing = False
+
+
+class _Parser(h11.Connection):
+    """Says that it needs data after `_EVENTS_OF_A_TURN`, though it may have some."""
+
+    events_left = 0
+
+    def next_event(self) -> Any:
+        if not self.events_left:
+            return h11.NEED_DATA
+        self.events_left -= 1
+        return super().next_event()
 
 
 class Connection(H11Protocol, asyncio.BufferedProtocol):
     """A connection that is cut off when its client takes too long.
 
-    It reads a kB, then others have their turn. What takes long to parse, such as a body in chunks of one byte, is read
-    so slowly that all connections together take half of the time for it.
+    It reads a kB, then others have their turn. A read that is many events, such as a body in chunks of one byte, is
+    parsed in turns, too.
     """
 
     def __init__(self, *arguments: Any, clocks: _Clocks, **options: Any):
         super().__init__(*arguments, **options)
+        self.conn: _Parser = _Parser(h11.SERVER, _MOST_HEAD_BYTES)
         self._clocks = clocks
         self._clock: asyncio.TimerHandle | None = None
         self._received = bytearray(_READ_BYTES)
@@ -115,15 +156,14 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         return self._received
 
     def buffer_updated(self, nbytes: int) -> None:
-        begun = time.thread_time()
         self.data_received(bytes(self._received[:nbytes]))
-        if (spent := time.thread_time() - begun) > _LONG_PARSING_S:
-            self.transport.pause_reading()
-            self.loop.call_later(2 * spent * len(self.connections), self._read_on)
 
-    def _read_on(self) -> None:
-        if not self.transport.is_closing() and not self.flow.read_paused:
-            self.transport.resume_reading()
+    def parse_on(self) -> None:
+        """Parses the next events of what has been read."""
+        if not self.transport.is_closing():
+            self.handle_events()
+            if self.conn.events_left and not self.flow.read_paused:
+                self.transport.resume_reading()
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -141,7 +181,13 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         super().data_received(data)
 
     def handle_events(self) -> None:
+        self.conn.events_left = _EVENTS_OF_A_TURN
         super().handle_events()
+        if not self.conn.events_left:
+            self.transport.pause_reading()
+            self._clocks.parse_later(self)
+        elif self.conn.their_state in (h11.IDLE, h11.SEND_BODY) and self._num_lines() > _MOST_HEAD_LINES:
+            self.send_400_response(f"More than {_MOST_HEAD_LINES} lines of headers.")
         is_whole = self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
         if is_whole and self._clocks.waiting.pop(self, None) is not None:
             self._set_clock(self._clocks.times.answer_s)
@@ -177,6 +223,10 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
     def _is_idle(self) -> bool:
         """Whether nothing of a request is here."""
         return self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
+
+    def _num_lines(self) -> int:
+        """Of a head, or of what stands behind a body in chunks, that is not whole."""
+        return self.conn.trailing_data[0].count(b"\n")
 
     def _wait(self) -> None:
         """Begins the time for a request."""

@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import http.client
+import itertools
 import json
 import logging
-import math
 import resource
 import signal
 import socket
@@ -293,24 +293,44 @@ def test_garbage_in_a_body_ends_the_request_and_one_line_is_logged(started, monk
     assert messages == ["Invalid HTTP request received."]
 
 
-@pytest.mark.parametrize("long_parsing_s", [math.inf, -1])
-def test_long_requests_are_read_in_parts_and_slowly_where_they_are_slow_to_parse(started, monkeypatch, long_parsing_s):
-    monkeypatch.setattr(web_server, "_LONG_PARSING_S", long_parsing_s)
-    slowed = []
-    monkeypatch.setattr(web_server.Connection, "_read_on", _counted(web_server.Connection._read_on, slowed))
+def test_a_long_request_is_read_in_parts(started):
     server, _, port = started(_echo, Times())
     body = json.dumps(list(range(50_000))).encode()
     assert _ask(port, body) == body
-    assert len(slowed) > 100 if long_parsing_s < 0 else not slowed
     with _connect(port):
         _wait_until(lambda: server.server_state.connections)
         (connection,) = server.server_state.connections
         assert len(connection.get_buffer(-1)) == 1024
 
 
-def _counted(function, calls):
-    def counting(*arguments):
-        calls.append(arguments)
-        return function(*arguments)
+def test_bodies_in_tiny_chunks_are_parsed_in_turns(started, monkeypatch):
+    """A connection parses a few of its chunks, then others have their turn, also those that have sent one request."""
+    turns = []
+    parsed = web_server._Parser.next_event
 
-    return counting
+    def counted(parser):
+        event = parsed(parser)
+        turns.append(parser)
+        return event
+
+    monkeypatch.setattr(web_server._Parser, "next_event", counted)
+    chunks = _HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 300 + b"0\r\n\r\n"
+    *_, clients = started(_echo, Times(), [*[chunks] * 4, _request(b"honest", b"Connection: close\r\n")])
+    assert [_last_line(client) for client in clients] == [*[b"x" * 300] * 4, b"honest"]
+    # A turn is 16 events and the call that finds none left.
+    lengths = {}
+    for parser, turn in itertools.groupby(turns):
+        lengths.setdefault(parser, []).append(len(list(turn)))
+    (*slow, honest) = lengths.values()
+    assert len(slow) == 4 and all(max(of_one) <= 34 and sum(of_one) > 300 for of_one in slow)
+    assert sum(honest) <= 5
+
+
+@pytest.mark.parametrize("head", [_HEAD, _HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n"])
+def test_headers_of_too_many_lines_are_refused_before_they_are_parsed(started, head):
+    _, _, port = started(_echo, Times())
+    with _connect(port, head + b"a:\r\n" * 100) as connection:
+        connection.sendall(b"\r\n")
+        assert connection.recv(15) == b"HTTP/1.1 200 OK"
+    with _connect(port, head + b"a:\r\n" * 200) as connection:
+        assert connection.recv(12) == b"HTTP/1.1 400"
