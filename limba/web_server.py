@@ -277,16 +277,19 @@ class Server(uvicorn.Server):
         self.has_closed_doors = False
 
     def _closing(self, app: App) -> App:
-        """The application; its answer is the last of a connection after a signal, and to a request with two lengths.
+        """The application; some answers are the last of their connection.
 
-        Where such a request ends, a proxy may see otherwise: what follows it is not taken for another one (RFC 9112).
+        Those after a signal; those while all connections are in use, so that a client that asks on and on on each of
+        them keeps nobody out; and those to requests with two lengths: where such a request ends, a proxy may see
+        otherwise, so what follows it is not taken for another one (RFC 9112).
         """
 
         async def closing(scope: Message, receive: Receive, send: Send) -> None:
             has_two_lengths = {name for name, _ in scope.get("headers", ())} >= _LENGTHS
 
             async def sending(message: Message) -> None:
-                if message["type"] == "http.response.start" and (self.should_exit or has_two_lengths):
+                is_last = self.should_exit or self._is_full() or has_two_lengths
+                if message["type"] == "http.response.start" and is_last:
                     message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
                 await send(message)
 
@@ -331,8 +334,11 @@ class Server(uvicorn.Server):
     def _connection(self) -> Connection:
         return Connection(self.config, self.server_state, self.lifespan.state, clocks=self._clocks)
 
+    def _is_full(self) -> bool:
+        return len(self.server_state.connections) + len(self._opening) >= self._most
+
     def _has_room(self) -> bool:
-        if len(self.server_state.connections) + len(self._opening) < self._most:
+        if not self._is_full():
             return True
         logger.warning(
             "All %d connections are in use: those that wait longest for a request make room for others.",

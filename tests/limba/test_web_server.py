@@ -176,6 +176,21 @@ def test_requests_that_are_worked_on_make_no_room(started, monkeypatch):
     assert [_last_line(connection) for connection in clients] == texts
 
 
+def test_clients_that_ask_on_and_on_keep_nobody_out(started, monkeypatch):
+    """Each of them has sent 200 requests at once, on each of four connections."""
+    monkeypatch.setattr(web_server, "most_connections", lambda: 4)
+    answered = []
+
+    async def counted(scope, receive, send):
+        await _echo(scope, receive, send)
+        answered.append(scope)
+
+    *_, clients = started(counted, Times(), [*[_request(b"again") * 200] * 4, _request(b"honest")])
+    assert clients.pop().recv(65536).endswith(b"honest") and len(answered) < 200
+    for connection in clients:
+        connection.close()
+
+
 def _request(body, headers=b""):
     return _HEAD + headers + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
 
