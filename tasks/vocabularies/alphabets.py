@@ -5,9 +5,11 @@ import collections
 import dataclasses
 import functools
 import itertools
+import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -25,6 +27,32 @@ _CHUNK = 1 << 20
 _MARGIN = 20
 # Half of a pair, which is no character, so that a line break between two texts is none of theirs.
 _BETWEEN_TEXTS = "\ud800"
+# Accents on one letter. What stands behind them is no text, and Unicode's forms sort accents in n² steps.
+_MOST_MARKS, _SHORT = 64, 1024
+
+
+def composed(text: str, form: Literal["NFC", "NFKC"] = "NFC") -> str:
+    """Unicode's form of a text, in time that follows from its length; accents behind 64 on one letter stand alone."""
+    if len(text) <= _SHORT or text.isascii() or not _has_many_marks(text):
+        return unicodedata.normalize(form, text)
+    between = re.compile(f"(?<=[{_marks()}]{{{_MOST_MARKS}}})(?=[{_marks()}])")
+    return "".join(unicodedata.normalize(form, part) for part in between.split(text))
+
+
+def _has_many_marks(text: str) -> bool:
+    is_mark = np.isin(np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32), _codes_of_marks())
+    until = np.cumsum(is_mark)
+    return bool((until[_MOST_MARKS:] - until[:-_MOST_MARKS] == _MOST_MARKS).any())
+
+
+@functools.cache
+def _marks() -> str:
+    return "".join(filter(unicodedata.combining, map(chr, range(sys.maxunicode + 1))))
+
+
+@functools.cache
+def _codes_of_marks() -> np.ndarray:
+    return np.array([*map(ord, _marks())], np.uint32)
 
 
 class Characters:
@@ -34,7 +62,7 @@ class Characters:
       normalize: what a vocabulary makes of a text before it is cut into pieces.
     """
 
-    def __init__(self, normalize: Callable[[str], str] = lambda text: unicodedata.normalize("NFC", text)):
+    def __init__(self, normalize: Callable[[str], str] = composed):
         self._normalize = normalize
         self._counts = np.zeros(0x110000, np.int64)
         self._examples: dict[str, str] = {}
@@ -68,6 +96,8 @@ class Characters:
         return self._examples[character]
 
     def _count(self) -> None:
+        if not self._waiting:
+            return
         texts = [self._normalize(text) for text, _ in self._waiting]
         joined = _BETWEEN_TEXTS.join(texts)
         codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), np.uint32)

@@ -1,20 +1,20 @@
 """The text in which a vocabulary looks for its pieces: SentencePiece's `normalize`, a tokenizer.json's normalizer."""
 
 import contextlib
-import functools
 import pathlib
 import tempfile
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from tasks.vocabularies import alphabets
 from tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
 from tasks.vocabularies.vocabulary import SentencePieceVocabulary, without_tensorflow
 
 _SPACE = "▁"
 # What a trained vocabulary may do: as T5's and mT5's, or nothing but make all white space a space.
 NORMALIZATIONS: Mapping[str, Callable[[str], str]] = {
-    "nfkc": lambda text: unicodedata.normalize("NFKC", text),
+    "nfkc": lambda text: alphabets.composed(text, "NFKC"),
     "none": lambda text: text,
 }
 # Below this share of a text its changes are a trace, such as the dots of an ellipsis.
@@ -56,7 +56,7 @@ def composed_as(read: Callable[[str], str]) -> Callable[[str], str]:
       read: the text as the vocabulary reads it.
     """
     composes = read("e\u0301") == "\u00e9"
-    return functools.partial(unicodedata.normalize, "NFC") if composes else NORMALIZATIONS["none"]
+    return alphabets.composed if composes else NORMALIZATIONS["none"]
 
 
 def check(name: str) -> None:
