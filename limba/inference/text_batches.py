@@ -16,7 +16,6 @@ from limba.models.contrastive_model import NO_ANSWERS
 _BLANK = re.compile(r"<extra_id_[0-9]+>|\[MASK\]|<mask>")
 _BLANK_AND_SPACE = re.compile(rf"( ?)({_BLANK.pattern})")
 _SEPARATOR = "[SEP]"
-_BLANKS_AND_SEPARATOR = re.compile(rf"\s*{re.escape(_SEPARATOR)}\s*")
 _NO_LABEL = "?"
 
 
@@ -128,8 +127,10 @@ class _Masks:
     def features(self, rows: Sequence[Row], length: int) -> Batch:
         batch = padded(rows, length)
         is_mask = batch["encoder_input_tokens"] == self._vocabulary.mask_id
-        # A multiple of 8, so that few widths are compiled.
-        width = -(-int(is_mask.sum(axis=1).max(initial=1)) // 8) * 8
+        # 8, 32, 128 …: few widths are compiled, whatever numbers of masks strangers send to a server.
+        width, most = 8, is_mask.sum(axis=1).max(initial=1)
+        while width < most:
+            width *= 4
         positions = np.zeros((len(rows), width), np.int32)
         for of_row, row in zip(positions, is_mask, strict=True):
             (places,) = np.nonzero(row)
@@ -165,7 +166,7 @@ class _Labels:
     def encode(self, line: str, most: int | None = None) -> Row:
         if not self._has_pairs or _SEPARATOR not in line:
             return row_of(self._vocabulary, line, most)
-        return token_rows.of_vocabulary(self._vocabulary, [_BLANKS_AND_SEPARATOR.split(line)], most)[0]
+        return token_rows.of_vocabulary(self._vocabulary, [_texts_of_pair(line)], most)[0]
 
     def features(self, rows: Sequence[Row], length: int) -> Batch:
         # The network with token types takes them from the tokenizer, and makes none of its own.
@@ -175,6 +176,14 @@ class _Labels:
     def answer(self, line: str, row: np.ndarray) -> tuple[str, str]:
         text = self._labels.decode(row.tolist())
         return text, text
+
+
+def _texts_of_pair(line: str) -> list[str]:
+    """The texts between separators, without the blanks around these; a regular expression would take n² steps."""
+    texts = line.split(_SEPARATOR)
+    if len(texts) == 1:
+        return texts
+    return [texts[0].rstrip(), *map(str.strip, texts[1:-1]), texts[-1].lstrip()]
 
 
 class _LabelsOfWords(_Labels):

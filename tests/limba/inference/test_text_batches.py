@@ -1,6 +1,7 @@
 """Lines of text for encoders: masks are filled, texts and pairs get labels."""
 
 import functools
+import re
 import types
 
 import jax.numpy as jnp
@@ -91,6 +92,12 @@ def test_a_wordpiece_that_goes_on_joins_the_word_before_it(tmp_path):
     assert masks.answer("red [MASK] [MASK]", np.int32(ids)) == ("##dish cat", "reddish cat")
 
 
+def test_few_numbers_of_masks_are_compiled(vocabulary):
+    masks = text_batches._Masks(types.SimpleNamespace(input_vocabulary=vocabulary))
+    batches = [masks.features([masks.encode("[MASK] " * count)], 512) for count in range(1, 129)]
+    assert [*dict.fromkeys(batch["masked_lm_positions"].shape for batch in batches)] == [(1, 8), (1, 32), (1, 128)]
+
+
 def test_masks_are_filled_with_the_likeliest_words(vocabulary, tmp_path):
     model = models.EncoderOnlyModel(encoder.MaskedLanguageModel(_config()), vocabulary, definitions.adamw())
     answerer, params = _answerer(model, tmp_path)
@@ -132,6 +139,14 @@ def test_the_likeliest_words_of_a_mask_stand_beside_the_truth(vocabulary, tmp_pa
     assert capsys.readouterr().out.splitlines() == ["red ___ cat", f"  truth: blue; likeliest: {words}"]
     with pytest.raises(ValueError, match="decodes nothing: leave out num_decodes"):
         model.predict_batch(params, {"encoder_input_tokens": tokens}, num_decodes=2)
+
+
+@pytest.mark.parametrize(
+    "line", ["red cat", " red [SEP] cat ", "[SEP]", "red\t \n[SEP][SEP]\u3000 \x1ccat\n[SEP]", " [SEP]  [SEP] "]
+)
+def test_the_texts_of_a_pair_have_no_blanks_around_the_separator(line):
+    """As a regular expression finds them, which takes n² steps for n blanks."""
+    assert text_batches._texts_of_pair(line) == re.split(r"\s*\[SEP\]\s*", line)
 
 
 def test_texts_and_pairs_get_labels(vocabulary, tmp_path):

@@ -5,6 +5,7 @@ import base64
 import gc
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from limba import web_guard
-from limba.commands.serve import app, page
+from limba.commands.serve import app, page, request_fields
 from tests.limba.commands.serve.small_service import UpperCase, service
 
 
@@ -268,6 +269,20 @@ def test_a_full_queue_and_an_answer_that_takes_too_long():
         assert _ask(client, prompt="fifth").json()["choices"][0]["text"] == "FIFTH"
         assert engine.batches == [1, 1], "what nobody waits for is not run"
     made.batcher.close()
+
+
+def test_texts_are_read_no_longer_than_somebody_waits():
+    class Slow(UpperCase):
+        def read(self, text, *settings):
+            read.append(text)
+            time.sleep(0.01)
+            return super().read(text, *settings)
+
+    read, made = [], service(Slow(), timeout_s=0.1)
+    with pytest.raises(request_fields.RequestError, match="There was no answer within"):
+        asyncio.run(made.stream(["a"] * 64))  # It returns when the thread has ended.
+    made.batcher.close()
+    assert 0 < len(read) < 64
 
 
 def test_clients_that_leave_print_nothing(caplog):
