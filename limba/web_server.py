@@ -22,6 +22,7 @@ import signal
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,18 +56,24 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _OnceAMinute(logging.Filter):
-    """Passes a warning on once a minute, however often strangers cause it."""
+    """Passes a warning, and an error of one place, on once a minute, however often strangers cause it."""
 
     def __init__(self) -> None:
         super().__init__()
         self._passed: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        now, kind = time.monotonic(), str(record.msg)
-        if record.levelno > logging.WARNING or now - self._passed.get(kind, -math.inf) >= 60:
+        now, kind = time.monotonic(), f"{record.msg} {_place(record)}"
+        if now - self._passed.get(kind, -math.inf) >= 60:
             self._passed[kind] = now
             return True
         return False
+
+
+def _place(record: logging.LogRecord) -> str:
+    """Where the exception of a record was raised; "" without one."""
+    frames = list(traceback.walk_tb(record.exc_info[2])) if record.exc_info else []
+    return f"{frames[-1][0].f_code.co_filename}:{frames[-1][1]}" if frames else ""
 
 
 _once_a_minute = _OnceAMinute()
@@ -78,7 +85,8 @@ class Times:
 
     Attributes:
       timeout_s: from the first byte of a request to its last, and from the end of an answer to the next request.
-      answer_s: from the last byte of a request to the end of its answer; None is for answers without end.
+      answer_s: from the last byte of a request to the end of its answer; None is for answers without end, of which the
+        oldest make room, too.
       ending_s: from a signal to the end.
     """
 
@@ -91,7 +99,8 @@ class _Clocks:
     """What connections share.
 
     Attributes:
-      waiting: connections without a whole request, and since when; those that have waited longest come first.
+      waiting: connections without a whole request, or with an answer without end, and since when; the oldest come
+        first.
       ends_at: when the last connection is cut off, of the loop's time; None while the server runs.
     """
 
@@ -191,6 +200,8 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         is_whole = self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
         if is_whole and self._clocks.waiting.pop(self, None) is not None:
             self._set_clock(self._clocks.times.answer_s)
+            if self._clocks.times.answer_s is None:  # It makes room after those that have no whole request for longer.
+                self._clocks.waiting[self] = self.loop.time()
 
     def on_response_complete(self) -> None:
         self._wait()

@@ -172,8 +172,40 @@ def test_requests_that_are_worked_on_make_no_room(started, monkeypatch):
         await _echo(scope, receive, send)
 
     texts = [b"%d" % number for number in range(20)]
-    *_, clients = started(slow, Times(), [_request(text, b"Connection: close\r\n") for text in texts])
+    times = Times(answer_s=60)
+    *_, clients = started(slow, times, [_request(text, b"Connection: close\r\n") for text in texts])
     assert [_last_line(connection) for connection in clients] == texts
+
+
+def test_answers_without_end_make_room(started, monkeypatch):
+    monkeypatch.setattr(web_server, "most_connections", lambda: 4)
+    monkeypatch.setattr(web_server, "_PATIENCE_S", 0.02)
+
+    async def page(scope, receive, send):
+        if scope["method"] == "GET":
+            await asyncio.sleep(_LONGEST_S)
+        await _echo(scope, receive, send)
+
+    endless = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    *_, clients = started(page, Times(), [*[endless] * 8, _request(b"honest")])
+    assert clients.pop().recv(65536).endswith(b"honest")
+    for connection in clients:
+        connection.close()
+
+
+def test_errors_of_one_place_are_logged_once_a_minute(started, monkeypatch, caplog):
+    monkeypatch.setattr(web_server._once_a_minute, "_passed", {})
+
+    async def fails(scope, receive, send):
+        if scope["path"] == "/other":
+            raise RuntimeError("other")
+        raise KeyError(scope["path"])
+
+    _, _, port = started(fails, Times())
+    for path in (b"/1", b"/2", b"/other", b"/3"):
+        with _connect(port, b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path) as connection:
+            assert connection.recv(12) == b"HTTP/1.1 500"
+    assert [repr(x.exc_info[1]) for x in caplog.records if x.exc_info] == ["KeyError('/1')", "RuntimeError('other')"]
 
 
 def test_clients_that_ask_on_and_on_keep_nobody_out(started, monkeypatch):
