@@ -15,7 +15,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing, run_configuration
 from limba.checkpoints.parameters import checkpoint_step
 from limba.devices import native_logs
-from limba.files import storage
+from limba.files import storage, untrusted_files
 from limba.gin_config import gin_files
 from limba.inference import answering, blanks, decoding_flags
 from limba.inference.answering import Answerer
@@ -32,6 +32,9 @@ from limba.inference.decoding_flags import AS_BOUND, Decoding
 from limba.network.finite_numbers.layers import NotFiniteError
 
 logger = logging.getLogger(__name__)
+
+# Of a question on the page, and questions that wait there: others wait as long as these take.
+_MOST_LINES, _MOST_CHARACTERS, _MOST_WAITING = 100, 50_000, 16
 
 
 def try_model(
@@ -127,7 +130,7 @@ def make_page(ask: Callable[[str, str], str], prefix: str, name: str) -> Any:
         button = gradio.Button("Ask", variant="primary", elem_id="ask")
         answer = gradio.Textbox(label="Answer", lines=4, elem_id="answer")
         button.click(ask, [text, before], answer, api_name="ask")
-    return page
+    return page.queue(max_size=_MOST_WAITING)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -191,12 +194,26 @@ def guard_page(page: Any, hosts: Sequence[str] = ()) -> web_guard.Guard:
     import gradio
 
     app = gradio.mount_gradio_app(fastapi.FastAPI(openapi_url=None), page, "/", show_error=False, ssr_mode=False)
-    # What the page's script sends, and the endpoint for scripts. `file` and `proxy` read files and other sites.
+    # What the page's script asks, and the endpoint for scripts. Others of Gradio's read files and other sites.
     posts = [f"/gradio_api/{name}" for name in ("queue/join", "call/ask", "cancel", "reset")]
-    closed = [
-        f"{api}/{name}" for api in ("", "/gradio_api") for name in ("file", "proxy", "upload", "stream", "monitor")
-    ]
-    return web_guard.Guard(app, hosts, posts, closed)
+    names = ("info", "queue/data", "heartbeat/", "call/ask/", "startup-events", "app_id", "login_check", "theme.css")
+    files = ("", "config", "theme.css", "manifest.json", "favicon.ico", "robots.txt", "assets/", "static/", "svelte/")
+    gets = [*(f"/gradio_api/{name}" for name in names), *(f"/{name}" for name in files)]
+    checked = web_guard.CheckedBodies(app, lambda body: _find_problem(body, page.fns))
+    return web_guard.Guard(checked, hosts, posts, gets)
+
+
+def _find_problem(body: Mapping[str, Any], functions: Collection[int]) -> str:
+    """What is wrong in a request to Gradio: of an object in place of a text it copies the file, or gets the URL."""
+    for name, value in body.items():
+        if name == "data":
+            if not isinstance(value, list) or len(value) != 2 or not all(isinstance(text, str) for text in value):
+                return "data is no list of two texts: the text, and what each line begins with."
+        elif not isinstance(value, str | int | None):
+            return f"{untrusted_files.shown(name)} is neither a text nor a number."
+    if (function := body.get("fn_index")) is not None and function not in functions:
+        return "fn_index is none of the page's functions."
+    return ""
 
 
 def _web_server(flags: argparse.Namespace, name: str) -> Callable[[Callable[[str, str], str], str], None]:
@@ -206,11 +223,19 @@ def _web_server(flags: argparse.Namespace, name: str) -> Callable[[Callable[[str
         failures: list[NotFiniteError] = []
 
         def answer(text: str, before: str) -> str:
+            num_lines, num_characters = len(text.splitlines()), len(text) + len(before)
+            if num_lines > _MOST_LINES or num_characters > _MOST_CHARACTERS:
+                return (
+                    f"error: The text has {num_lines:,} lines and {num_characters:,} characters; at most {_MOST_LINES} "
+                    f"and {_MOST_CHARACTERS:,} are answered here. `limba infer` answers files."
+                )
             try:
                 return ask(text, before)
             except NotFiniteError as error:  # The page goes on, for texts of which it is not so.
                 logger.error("%s", error)
                 failures.append(error)
+                return f"error: {error}"
+            except ValueError as error:  # As in the terminal.
                 return f"error: {error}"
 
         hosts = _allowed_hosts(flags.host, flags.allowed_hosts)

@@ -210,8 +210,30 @@ def test_nothing_is_uploaded_or_read(page_url, tmp_path):
     for path in (f"gradio_api/file={__file__}", "gradio_api/proxy=http://127.0.0.1/", "gradio_api/stream/x"):
         status, _, text = _request(page_url + path)
         assert status == 403 and "The page serves nothing at" in text
+    for path in ("gradio_api/dev/reload", "gradio_api/deep_link", "openapi.json", "vibe-code/", "assets"):
+        assert _request(page_url + path)[0] == 403
     body = json.dumps({"data": ["x" * (3 << 20), ""]}).encode()
-    assert _request(f"{page_url}gradio_api/call/ask", body)[0] == 400  # no text is that long
+    assert _request(f"{page_url}gradio_api/call/ask", body)[0] == 413  # no text is that long
+
+
+@pytest.mark.parametrize("path", ["call/ask", "queue/join"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        *({"data": data} for data in (None, "one", ["one"], ["one", None], ["one", "", ""], [["one"], ""])),
+        {"data": [{"path": __file__, "meta": {"_type": "gradio.FileData"}}, ""]},
+        {"data": [{"path": "http://127.0.0.1:1/", "meta": {"_type": "gradio.FileData"}}, ""]},
+        *({"data": ["one", ""], "fn_index": index} for index in (1, -1, "0", 10**4000)),
+        {"data": ["one", ""], "event_data": {"path": __file__, "meta": {"_type": "gradio.FileData"}}},
+        ["one", ""],
+    ],
+)
+def test_a_question_is_two_texts(page_url, path, body):
+    """Gradio copies the file, or gets the URL, that an object in place of a text names."""
+    status, _, text = _request(f"{page_url}gradio_api/{path}", json.dumps(body).encode())
+    assert status == 422 and text.strip()
+    body = {"data": ["one", ""], "fn_index": 0, "session_hash": "x", "trigger_id": 4, "event_data": None}
+    assert _request(f"{page_url}gradio_api/queue/join", json.dumps(body).encode())[0] == 200
 
 
 @pytest.fixture
@@ -297,3 +319,21 @@ def test_an_answer_that_is_not_finite_is_on_the_page_and_fails_the_command(monke
         serve(ask, "p: ")
     assert answers == ["error: The output for line 1, 'p: one', is not finite.", "P: TWO"]
     assert "is not finite" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a\n" * 101, "error: The text has 101 lines and 203 characters; at most 100 and 50,000 are answered here."),
+        ("a" * 50_001, "error: The text has 1 lines and 50,002 characters; at most"),
+        (f"<extra_id_{'1' * 5000}> ___", "error: The sentinel <extra_id_111111111…> has a number of 5,000 digits"),
+    ],
+)
+def test_a_text_that_cannot_be_answered_is_an_error_on_the_page(monkeypatch, text, words):
+    pages, answers = [], []
+    monkeypatch.setattr(try_model, "make_page", lambda ask, prefix, name: pages.append(ask))
+    monkeypatch.setattr(try_model, "guard_page", lambda page, hosts: None)
+    monkeypatch.setattr(web_server.Server, "run", lambda server, sockets: answers.append(pages[0](text, "p")))
+    listens = argparse.Namespace(host="127.0.0.1", port=0, allowed_hosts="")
+    try_model._web_server(listens, "mine")(lambda text, prefix: try_model.reply(_Upper(), text, prefix), "p")
+    assert answers[0].startswith(words)

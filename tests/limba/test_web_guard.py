@@ -7,7 +7,7 @@ import pytest
 from limba.web_guard import Guard
 
 
-def _status(host: str, origin: str | None = None) -> int:
+def _status(host: str, origin: str | None = None, **more: str) -> int:
     found = []
 
     async def answer(scope, receive, send):
@@ -17,6 +17,7 @@ def _status(host: str, origin: str | None = None) -> int:
         found.append(message)
 
     headers = [(b"host", host.encode()), *([] if origin is None else [(b"origin", origin.encode())])]
+    headers += [(name.replace("_", "-").encode(), value.encode()) for name, value in more.items()]
     scope = {"type": "http", "method": "GET", "path": "/", "headers": headers}
     asyncio.run(Guard(answer, ["my-machine", "[2001:db8::1]"], None)(scope, None, send))
     return found[0]["status"]
@@ -47,3 +48,17 @@ def test_a_host_is_a_name_or_an_address(host, status):
 )
 def test_an_origin_is_the_page_itself(origin, status):
     assert _status("localhost", origin) == status
+
+
+@pytest.mark.parametrize(
+    ("site", "aim", "status"),
+    [
+        ("none", "document", 200),
+        ("same-origin", "empty", 200),
+        ("cross-site", "document", 200),
+        *((site, aim, 403) for site in ("cross-site", "same-site") for aim in ("image", "script", "iframe", "empty")),
+    ],
+)
+def test_another_site_leads_to_the_page_and_shows_nothing_of_it(site, aim, status):
+    """A browser sends no `Origin` for pictures, scripts and frames."""
+    assert _status("localhost", sec_fetch_site=site, sec_fetch_dest=aim) == status
