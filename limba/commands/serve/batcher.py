@@ -1,7 +1,8 @@
 """Requests that come at about the same time, worked on together.
 
 One thread runs the model. It takes the oldest item, waits a moment for more of its kind, and runs them as one batch;
-items that come in the meantime wait for the next.
+items that come in the meantime wait for the next. Where many items come at once, the second batch of them counts as if
+it had come when the first is done, and so on: others need not wait for all of them.
 """
 
 import collections
@@ -25,6 +26,7 @@ class _Waiting:
     item: Any
     result: Future
     arrived: float
+    turn: int
 
 
 class Batcher:
@@ -40,6 +42,7 @@ class Batcher:
     def __init__(self, run: Run, max_batch: int, max_wait_s: float, max_queue: int):
         self._run, self._max_batch, self._max_wait_s, self._max_queue = run, max_batch, max_wait_s, max_queue
         self._waiting: collections.deque[_Waiting] = collections.deque()
+        self._batch_s = 0.0  # that one of the last batches took
         self._changed = threading.Condition()
         self._closed = False
         self._model = ThreadPoolExecutor(1, "model")
@@ -60,7 +63,10 @@ class Batcher:
             self._forget_cancelled()
             if self._closed or len(self._waiting) + len(items) > self._max_queue:
                 raise QueueFullError
-            new = [_Waiting(kind, item, Future(), arrived) for kind, item in items]
+            new = [
+                _Waiting(kind, item, Future(), arrived, number // self._max_batch)
+                for number, (kind, item) in enumerate(items)
+            ]
             self._waiting.extend(new)
             self._changed.notify()
         return [waiting.result for waiting in new]
@@ -78,8 +84,11 @@ class Batcher:
             running = [waiting for waiting in batch if waiting.result.set_running_or_notify_cancel()]
             if not running:
                 continue
+            begun = time.monotonic()
             called = self._model.submit(self._run, [waiting.item for waiting in running])
-            if (error := called.exception()) is not None:
+            error = called.exception()
+            self._batch_s = max(time.monotonic() - begun, self._batch_s / 2)
+            if error is not None:
                 for waiting in running:
                     waiting.result.set_exception(error)
             else:
@@ -92,8 +101,9 @@ class Batcher:
             while True:
                 self._forget_cancelled()
                 if self._waiting:
-                    oldest = self._waiting[0]
-                    batch = [x for x in self._waiting if x.kind == oldest.kind][: self._max_batch]
+                    ordered = sorted(self._waiting, key=lambda x: x.arrived + x.turn * self._batch_s)
+                    oldest = ordered[0]
+                    batch = [x for x in ordered if x.kind == oldest.kind][: self._max_batch]
                     left = oldest.arrived + self._max_wait_s - time.monotonic()
                     if len(batch) == self._max_batch or left <= 0 or self._closed:
                         taken = set(map(id, batch))

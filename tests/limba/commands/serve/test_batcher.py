@@ -2,10 +2,12 @@
 
 import threading
 import time
+import types
 from concurrent.futures import CancelledError
 
 import pytest
 
+from limba.commands.serve import batcher as batcher_module
 from limba.commands.serve.batcher import Batcher, QueueFullError
 
 
@@ -100,3 +102,28 @@ def test_closing_runs_what_waits_and_takes_no_more(model):
     assert [result.result(0) for result in results] == [1, 4]
     with pytest.raises(QueueFullError):
         batcher.submit([("a", 1)])
+
+
+def test_one_that_comes_with_many_does_not_wait_for_all_of_them(monkeypatch):
+    now, gate, batches = [0.0], threading.Event(), []
+    monkeypatch.setattr(batcher_module, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+
+    def run(items):
+        batches.append(items)
+        if len(batches) == 1:
+            assert gate.wait(20)
+        now[0] += 1
+        return items
+
+    made = Batcher(run, max_batch=2, max_wait_s=0, max_queue=64)
+    results = made.submit([("many", number) for number in range(8)])
+    while not batches:
+        pass
+    now[0] = 0.5
+    results += made.submit([("one", "one")])
+    now[0] = 0.6
+    results += made.submit([("late", "late")])
+    gate.set()
+    assert [result.result(20) for result in results] == [*range(8), "one", "late"]
+    assert batches == [[0, 1], ["one"], ["late"], [2, 3], [4, 5], [6, 7]]
+    made.close()
