@@ -151,8 +151,12 @@ def _check(flags: argparse.Namespace) -> None:
         raise ValueError(f"--timeout_s is {flags.timeout_s:g}; it is above 0, and at most 86,400 (a day).")
     where = "--token" if flags.token is not None else _TOKEN
     flags.token = os.environ.get(_TOKEN, "") if flags.token is None else flags.token
-    if where in ("--token", *os.environ) and not (flags.token.isascii() and flags.token.isprintable() and flags.token):
-        raise ValueError(f"{where} is empty or has characters other than letters, digits and signs of ASCII.")
+    is_sendable = flags.token.isascii() and flags.token.isprintable() and flags.token.strip() == flags.token != ""
+    if where in ("--token", *os.environ) and not is_sendable:
+        raise ValueError(
+            f"{where} is empty, or has characters other than letters, digits and signs of ASCII, or a blank at an end, "
+            "which no request can send."
+        )
     if not flags.token and not web_guard.is_loopback(flags.host):
         raise ValueError(
             f"--host {flags.host} without a token: whoever reaches this machine could use the model. Set {_TOKEN}."
