@@ -64,7 +64,7 @@ class Characters:
 
     def __init__(self, normalize: Callable[[str], str] = composed):
         self._normalize = normalize
-        self._counts = np.zeros(0x110000, np.int64)
+        self._counts = np.zeros(0, np.int64)  # up to the largest code that has come
         self._examples: dict[str, str] = {}
         self._waiting: list[tuple[str, str]] = []
         self._size = 0
@@ -102,6 +102,7 @@ class Characters:
         joined = _BETWEEN_TEXTS.join(texts)
         codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), np.uint32)
         counts = np.bincount(codes, minlength=len(self._counts))
+        self._counts = np.pad(self._counts, (0, len(counts) - len(self._counts)))
         begins = list(itertools.accumulate((len(text) + 1 for text in texts), initial=0))
         for code in np.flatnonzero((counts > 0) & (self._counts == 0)):
             at = joined.find(chr(code))
