@@ -93,6 +93,21 @@ def gin_without_names_of_t5x():
             gin._INVERSE_REGISTRY.pop(gin._REGISTRY.pop(name).wrapped, None)
 
 
+@pytest.fixture(autouse=True)
+def no_safe_path():
+    """A command that a test or a fixture calls sets a variable for the processes that it starts, not for a test's."""
+    _unset_safe_path()
+    yield
+    _unset_safe_path()
+
+
+def _unset_safe_path() -> None:
+    python_path = sys.modules.get("limba.files.python_path")
+    if python_path and python_path._set_safe_path:
+        os.environ.pop("PYTHONSAFEPATH", None)
+        python_path._set_safe_path = False
+
+
 @pytest.fixture(scope="module", autouse=True)
 def closed_readers():
     """What tests leave open reads ahead, and its thread and its batches stay as long as the process."""
