@@ -101,13 +101,13 @@ setup_environment() {
     PYTHONSAFEPATH=1 "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$UV_VERSION"
     # Compiled once, here: else each of many processes that start together would do it, or each start on a machine that
     # does not write bytecode.
-    "$VENV/bin/uv" pip install --quiet --compile-bytecode --python "$VENV/bin/python" -r "$lock" ${jax[@]+"${jax[@]}"}
+    "$VENV/bin/uv" --project "$REPOSITORY" pip install --quiet --compile-bytecode --python "$VENV/bin/python" -r "$lock" ${jax[@]+"${jax[@]}"}
     # Extras of setup.sh that have drifted: those that are there, in the versions of the tests.
     if [[ -n ${drifted:-} ]]; then
       "$VENV/bin/python" "$REPOSITORY/launch/drift.py" --pins "$REPOSITORY/tests/requirements.lock" >"$VENV/.limba-extras"
-      "$VENV/bin/uv" pip install --quiet --compile-bytecode --python "$VENV/bin/python" -r "$VENV/.limba-extras"
+      "$VENV/bin/uv" --project "$REPOSITORY" pip install --quiet --compile-bytecode --python "$VENV/bin/python" -r "$VENV/.limba-extras"
     fi
-    "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" --no-deps --editable "$REPOSITORY"
+    "$VENV/bin/uv" --project "$REPOSITORY" pip install --quiet --python "$VENV/bin/python" --no-deps --editable "$REPOSITORY"
     touch "$stamp"
   fi
   export PATH=$VENV/bin:$PATH
@@ -127,7 +127,7 @@ provide_python() {
   done
   echo "== installing Python 3.12 into $folder"
   PYTHONSAFEPATH=1 "$PYTHON" -m pip install --quiet --disable-pip-version-check --target "$folder/uv" "uv==$UV_VERSION"
-  "$folder/uv/bin/uv" python install --quiet --no-bin --install-dir "$folder/versions" 3.12
+  "$folder/uv/bin/uv" --project "$REPOSITORY" python install --quiet --no-bin --install-dir "$folder/versions" 3.12
   ln -sfn "$(dirname "$(dirname "$(compgen -G "$folder/versions/cpython-3.12*/bin/python3" | head -n 1)")")" "$folder/python"
   PYTHON=$folder/python/bin/python3
 }

@@ -31,7 +31,7 @@ if (($#)); then
     fi
   done
   echo "== installing $extras"
-  "$VENV/bin/uv" pip install --quiet --compile-bytecode --python "$VENV/bin/python" \
+  "$VENV/bin/uv" --project "$REPOSITORY" pip install --quiet --compile-bytecode --python "$VENV/bin/python" \
     --constraints "$REPOSITORY/tests/requirements.lock" --editable "${REPOSITORY}[$extras]"
 fi
 echo "Limba is in $VENV. Type this once in each shell:"

@@ -41,6 +41,8 @@ import types  # noqa: E402
 from collections.abc import Iterable, Mapping, Sequence  # noqa: E402
 
 _OURS = tuple(os.path.join(_REPOSITORY, name) + os.sep for name in ("limba", "tasks", "convert"))
+# In a clone, beside the modules of whoever works there.
+_PROGRAMS = tuple(os.path.join(_REPOSITORY, name) + os.sep for name in ("benchmarks", "launch", "tests"))
 _OF_PYTHON = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
 _OF_PACKAGES = {"site-packages", "dist-packages"}
 # Python does not put the working directory first on the path of a process that has this variable.
@@ -87,7 +89,7 @@ def install() -> None:
     global _finder, _set_safe_path
     folder = os.path.realpath(os.getcwd())
     _take_out(folder)
-    if _SAFE_PATH not in os.environ:
+    if not os.environ.get(_SAFE_PATH):
         os.environ[_SAFE_PATH] = "1"
         _set_safe_path = True
     if _finder is None or _finder.folder != folder:
@@ -138,6 +140,11 @@ def is_installed(file: str) -> bool:
     """Whether a file or folder is of Python's library or of an installed package."""
     paths = [f"{path}{os.sep}" for path in (os.path.abspath(file), os.path.realpath(file))]
     return any(x.startswith(_OF_PYTHON) or not _OF_PACKAGES.isdisjoint(x.split(os.sep)) for x in paths)
+
+
+def is_of_limba(file: str) -> bool:
+    """Whether a file or folder is of Limba's own packages, or of the programs and tests of its clone."""
+    return f"{os.path.realpath(file)}{os.sep}".startswith((*_OURS, *_PROGRAMS))
 
 
 def is_code_of(file: str, folder: str) -> bool:

@@ -25,6 +25,7 @@ import numpy as np
 from gin import config as gin_config
 
 from limba.files import python_path, storage
+from limba.files.repository import REPOSITORY
 from limba.gin_config import old_names, t5x_names
 from limba.gin_config.messages import GinError
 from limba.gin_config.recipe import Binding, Recipe, Reference
@@ -98,6 +99,21 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "jax": ("PartitionSpec",),
     "jax._src.mesh": ("Mesh",),
 }
+# Of these, what acts: a file binds its parameters, and has it as a value only where `infer` takes it as an argument.
+_ACTING: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            *("limba.commands.serve.command.serve", "limba.embed.embed", "limba.eval.evaluate", "limba.infer.infer"),
+            *("limba.eval_pairs.evaluate_pairs", "limba.inference.infer_text.infer_text", "limba.train.train"),
+            *("limba.inference.likeliest.show_likeliest", "limba.precompile.precompile", "limba.try_model.try_model"),
+        ),
+        "",
+    ),
+    "limba.inference.shard_files.merge_chunks_to_file": "merge_fn",
+    "tasks.pipeline.predictions.write_inferences_to_file": "write_fn",
+}
+# Classes whose objects begin to write where their arguments say: a command makes them, and no file does.
+_WRITERS = ("limba.reports",)
 # Modules that may be imported and reached, with all that is below those that end with a point; what of them may be
 # named is above.
 _IMPORTED = (
@@ -195,7 +211,7 @@ def run_of(file: str) -> Path | None:
         return _IN_BUCKET
     from limba.checkpoint_files import directories  # imports JAX
 
-    folder = Path(file).expanduser().resolve().parent
+    folder = Path(file).expanduser().parent.resolve()  # A file that is a link is of the run in which it lies.
     if folder.name == _IN_CHECKPOINT and directories.is_checkpoint(folder.parent):
         return _home(folder.parent)
     home = _home(folder)
@@ -205,10 +221,17 @@ def run_of(file: str) -> Path | None:
 # -------------------------------------------------- while gin reads -------------------------------------------------
 
 
+def reads_run() -> bool:
+    """Whether gin reads a run's configuration now, or a file that one includes."""
+    return any(run_of(file) is not None for file in open_files)
+
+
 def check_include(file: str) -> None:
-    """Raises RefusedNameError if the file that is read now is a run's, and this one is not Limba's own."""
-    is_ours = file.startswith(("gin/", "t5x/")) and ".." not in Path(file).parts
-    if open_files and run_of(open_files[-1]) is not None and not is_ours:
+    """Raises RefusedNameError if a run's configuration is read now, and this file is not Limba's own."""
+    is_ours = ".." not in Path(file).parts and (
+        file.startswith("t5x/") or (file.startswith("gin/") and (REPOSITORY / file).is_file())
+    )
+    if not is_ours and reads_run():
         raise RefusedNameError(
             f"include {file!r}: the configuration of a run includes Limba's own files only; give the other file "
             "yourself, by --gin_file."
@@ -223,8 +246,10 @@ def install() -> None:
     """Makes gin ask before it imports or registers what a text names. Does nothing the second time."""
     gin_config.ParseContext.process_import = _process_import
     gin_config.ParseContext.get_configurable = _get_configurable
+    gin_config.bind_parameter = _bind
 
 
+_original_bind = gin_config.bind_parameter
 _original_import = gin_config.ParseContext.process_import
 _original_get = gin_config.ParseContext.get_configurable
 
@@ -272,6 +297,14 @@ def _check_path(context: Any, selector: str) -> None:
             raise RefusedNameError(_sentence(selector, what))
 
 
+def _bind(key: Any, value: Any) -> None:
+    if not _is_trusted():
+        for reference in gin_config.iterate_references({"": value}):
+            if what := _refused_value(reference, key[-1]):
+                raise RefusedNameError(_sentence(str(reference), what))
+    _original_bind(key, value)
+
+
 # ------------------------------------------------------ decisions ---------------------------------------------------
 
 
@@ -317,6 +350,8 @@ def _refused_module(name: str) -> str:
             return "it is of Python's own library"
         if python_path.is_installed(place):
             return f"it is of Python's own library, or of an installed package ({place})"
+        if python_path.is_of_limba(place):
+            return f"it is of Limba's own programs ({place})"
         folders = python_path.folders()
         if top not in sys.modules and not any(python_path.is_code_of(place, x) or place == x for x in folders):
             return f"it lies in {place}, and not in your working directory"
@@ -355,7 +390,7 @@ def _refused(value: Any, name: str = "") -> str:
     called = getattr(value, "__name__", None) or type(value).__name__
     if module == "__main__":
         main = getattr(sys.modules["__main__"], "__file__", None)
-        is_own = main is not None and not python_path.is_installed(main)
+        is_own = main is not None and not (python_path.is_installed(main) or python_path.is_of_limba(main))
         return "" if is_own else f"it is {called} of the program itself"
     is_named = not {called, name} & {*_NOT_OF_ANY}
     if module in _NAMES:
@@ -368,6 +403,20 @@ def _refused(value: Any, name: str = "") -> str:
         return f"it is {called} of no module that is imported"
     refused = _refused_module(module)
     return f"it is {module}.{called}: {refused}" if refused else ""
+
+
+def _refused_value(reference: Any, parameter: str) -> str:
+    """Why a reference may not be a value, though its parameters may be bound; "" if it may be."""
+    value = reference.configurable.wrapped
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    if not isinstance(module, str) or _is_users(module):
+        return ""
+    if f"{module}.{name}" in _ACTING and (reference.evaluate or parameter != _ACTING[f"{module}.{name}"]):
+        return "it acts, and is no value"
+    if reference.evaluate and _is_below(module, _WRITERS):
+        return "it writes files, and a command makes it; write it without ()"
+    is_method = "." in name and "<locals>" not in name and not isinstance(value, type)
+    return "it is a method, and no value" if is_method else ""
 
 
 def _is_below(module: str, rooms: Iterable[str]) -> bool:

@@ -55,29 +55,50 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # ----------------------------------------------------- finding files --------------------------------------------------
 
+# Those of the user, and the others.
 _search_paths: list[Path] = []
+_usual_paths: list[Path] = []
 
 
 def set_search_paths(search_paths: str) -> None:
     """Sets the folders of files and includes: these, then the working directory, then this repository.
 
-    Includes of T5X's own files, `t5x/…`, are also searched there first; Limba's replacements come last.
+    Includes of T5X's own files, `t5x/…`, are also searched there first; Limba's replacements come last. Limba's own
+    files, `gin/…`, come before those of the working directory.
     """
     _search_paths[:] = [Path(path).expanduser() for path in search_paths.split(",") if path]
-    _search_paths.append(Path())
+    _usual_paths[:] = [Path()]
     if t5x_names.uses_installed_t5x() and (folder := t5x_names.installed("t5x")):
-        _search_paths.append(folder.parent)
-    _search_paths.append(REPOSITORY)
+        _usual_paths.append(folder.parent)
+    _usual_paths.append(REPOSITORY)
     # Gin would look in the working directory first, then take the folders of an include path for Python packages, and
     # fail at folders without __init__.py. It has no public way to replace its readers.
-    gin_config._FILE_READERS[:] = [(_open_gin_file, lambda name: _locate(name) is not None)]
+    gin_config._FILE_READERS[:] = [(_open_gin_file, _is_found)]
+
+
+def _folders(name: str) -> list[Path]:
+    """Where a file is looked for, the first first.
+
+    A folder that somebody downloaded may have files of Limba's names, which its commands and the user's recipes read.
+    So Limba's own come before the working directory's, as installed modules do. A run's configuration has no others.
+    """
+    if closed_list.reads_run():
+        return [REPOSITORY]
+    is_ours = name.startswith("gin/") and (REPOSITORY / name).is_file()
+    return [*_search_paths, *([REPOSITORY] if is_ours else []), *_usual_paths]
+
+
+def _warn_of_hidden(name: str, found: Path) -> None:
+    """Names a file of the working directory that Limba's own hides."""
+    if found == REPOSITORY / name and Path(name).is_file() and not found.samefile(name):
+        logger.warning("%s is Limba's own file, and not the one of this folder: for that write ./%s.", name, name)
 
 
 def _locate(name: str) -> Path | str | None:
     """The file of this name, or the text of Limba's replacement for one of T5X's; None if there is neither."""
     if storage.is_remote(name):
         return _remote(name)
-    for folder in _search_paths:
+    for folder in _folders(name):
         # A FIFO or a link to nothing is found too: opening it says what it is.
         if os.path.lexists(folder / name) and not (folder / name).is_dir():
             return folder / name
@@ -92,10 +113,15 @@ def _remote(url: str) -> str | None:
     return untrusted_files.decode(storage.read_bytes(path), url) if storage.is_file(path) else None
 
 
-def _open_gin_file(name: str) -> IO[str]:
+def _is_found(name: str) -> bool:
     closed_list.check_include(name)
+    return _locate(name) is not None
+
+
+def _open_gin_file(name: str) -> IO[str]:
     found = _locate(name)
     if isinstance(found, Path):
+        _warn_of_hidden(name, found)
         if what := other_files.named(name):
             raise GinError(f"{name} is no gin file: {what}")
         text = _GinText(str(found), untrusted_files.read_text(found, _MOST_BYTES))
@@ -185,7 +211,7 @@ def parse_files(files: Sequence[str], search_paths: str = "") -> None:
     _GinText.texts.clear()
     for file in files:
         if _locate(file) is None:
-            folders = ", ".join(dict.fromkeys(str(folder.absolute()) for folder in _search_paths))
+            folders = ", ".join(dict.fromkeys(str(folder.absolute()) for folder in _folders(file)))
             searched = "" if Path(file).is_dir() else f" Limba searched {folders}."
             raise GinError(f"{messages.missing_file(file)}{searched}")
         try:

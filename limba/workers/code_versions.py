@@ -1,6 +1,7 @@
 """The versions of the running code: git commits, a checksum of its sources, and installed packages."""
 
 import importlib.metadata
+import os
 import subprocess
 import sys
 import sysconfig
@@ -30,14 +31,31 @@ def commits() -> dict[str, str]:
         folders["limba"] = limba_folder
     if (here := _git(Path.cwd(), "rev-parse", "--show-toplevel")) and Path(here) != limba_folder:
         folders["project"] = Path(here)
-    describe = ("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-    return {name: commit for name, folder in folders.items() if (commit := _git(folder, *describe))}
+    return {name: commit for name, folder in folders.items() if (commit := _commit(folder))}
+
+
+def _commit(folder: Path) -> str | None:
+    commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
+    # A repository's filters are programs, which git runs where a file's time has changed.
+    filters = (_git(folder, "config", "--name-only", "--get-regexp", r"^filter\.") or "").splitlines()
+    if commit is None or any("=" in name for name in filters):  # A name that `-c` does not take: its file stays unread.
+        return commit
+    without = [word for name in filters for word in ("-c", f"{name}=")]
+    changed = _git(folder, *without, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
+    return f"{commit}-dirty" if changed else commit
 
 
 def _git(folder: Path, *command: str) -> str | None:
-    """The output of git; None if git is not installed, or the folder is not in a checkout."""
+    """The output of git; None if git is not installed, or the folder is not in a checkout.
+
+    The settings of a downloaded folder are data: git runs none of the programs that they name, and asks no server.
+    """
+    alone = ("-c", "core.fsmonitor=", "-c", f"core.hooksPath={os.devnull}")
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "", "GIT_TERMINAL_PROMPT": "0"}
     try:
-        done = subprocess.run(["git", "-C", folder, *command], capture_output=True, text=True, timeout=20)
+        done = subprocess.run(
+            ["git", "-C", folder, *alone, *command], capture_output=True, text=True, timeout=20, env=environment
+        )
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -44,6 +44,7 @@ _BUILDER_OF_SUFFIX = {
     ".arrow": "arrow",
 }
 SUFFIXES = tuple(_BUILDER_OF_SUFFIX)
+_BUILDERS = tuple(dict.fromkeys(_BUILDER_OF_SUFFIX.values()))
 _DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
     ".gz": lambda file: gzip.GzipFile(fileobj=file),
     ".bz2": bz2.BZ2File,
@@ -137,7 +138,7 @@ class Tables:
       fill: the values of columns that a file of csv may lack.
 
     Raises:
-      ValueError: if the format is not clear from the name, or files have several.
+      ValueError: if the format is not clear from the name, files have several, or there is no such loader.
     """
 
     def __init__(
@@ -154,6 +155,12 @@ class Tables:
         # Of all columns of each shard, as they are found.
         self._names: Sequence[dict[str, Any]] = [{} for _ in files]
         self.builder = builder or builder_of(files[0].path)
+        # Others of `datasets` open what is no data: "pandas" runs pickles.
+        if isinstance(self.builder, str) and self.builder not in _BUILDERS:
+            raise ValueError(
+                f"builder is {untrusted_files.shown(self.builder)}; it is {', '.join(map(repr, _BUILDERS))}, or a "
+                "function that reads an open file's rows."
+            )
         if builder is None:
             _check_one_format(files)
         self._load_args = {k: v for k, v in load_args.items() if self.builder == "csv" or k not in OF_CSV}

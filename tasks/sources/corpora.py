@@ -62,7 +62,7 @@ class HuggingFaceSource(ShardedSource):
         `hf://datasets/ORG/NAME[@REVISION]/FILE` and buckets (see `bucket_files`), both also with patterns.
         Credentials in a URL are used and not stored; a signature that was renewed is the same file.
       columns: the columns to read: strings, integers or floats. The first has the text.
-      builder: the loader, such as "json", "parquet", "text", "csv" or "arrow"; or, for any other format, a
+      builder: the loader, "json", "parquet", "text", "csv" or "arrow"; or, for any other format, a
         function that takes an open file, decompressed, and yields its documents, each as `{column: value}`. None takes
         the loader from the first file's name.
       splits, chunk_documents, on_broken_shard, hint: see `ShardedSource`.

@@ -50,6 +50,9 @@ def test_extras_come_in_the_versions_of_the_lock(tmp_path):
     assert done.returncode == 0, done.stderr
     assert f"source {tmp_path}/venv/bin/activate" in done.stdout
     assert f"--constraints {launching.ROOT}/tests/requirements.lock --editable {launching.ROOT}[web,plan]" in asked
+    # The settings of the working directory, a downloaded folder perhaps, do not say where packages come from.
+    from_uv = [line for line in asked.splitlines() if line.startswith("uv ")]
+    assert from_uv and all(line.startswith(f"uv --project {launching.ROOT} pip") for line in from_uv)
 
 
 def test_an_extra_that_does_not_exist(tmp_path):

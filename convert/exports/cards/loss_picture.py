@@ -25,10 +25,18 @@ def draw(curves: Sequence[Curve], x_label: str, y_label: str, dots: Sequence[str
       dots: the labels of curves whose points are not joined, because neighbours have nothing to do with each other.
     """
     try:
-        from matplotlib import figure, ticker
-        from matplotlib.backends import backend_agg
+        from matplotlib import style
     except ImportError:
         return None
+    # Not by the working directory's matplotlibrc, which may have LaTeX write the texts.
+    with style.context("default"):
+        return _draw(curves, x_label, y_label, dots)
+
+
+def _draw(curves: Sequence[Curve], x_label: str, y_label: str, dots: Sequence[str]) -> bytes:
+    from matplotlib import figure, ticker
+    from matplotlib.backends import backend_agg
+
     picture = figure.Figure((WIDTH / _DPI, HEIGHT / _DPI), dpi=_DPI, layout="constrained")
     axes = picture.add_subplot(xlabel=x_label, ylabel=y_label)
     for (label, points), color in zip(curves, COLORS, strict=False):

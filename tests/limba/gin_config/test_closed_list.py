@@ -53,6 +53,26 @@ ATTACKS = {
     "of a class": (f"import my_own\n{TARGET} = @my_own.Holder.run", "it is subprocess.getoutput"),
     "of a user's module": (f"import my_own\n{TARGET} = @my_own.Path", "it is pathlib.Path"),
     "partly applied": (f"import my_own\n{TARGET} = @my_own.applied", "it is subprocess.getoutput"),
+    "a program called": (
+        f"from limba import train\n{TARGET} = @train.train()",
+        "@train.train(): it acts, and is no value",
+    ),
+    "a program passed on": (f"from limba import train\n{TARGET} = [@train.train]", "it acts, and is no value"),
+    "a writer called": (
+        f"import __main__ as m\n{TARGET} = @m.merge_chunks_to_file()",
+        "@m.merge_chunks_to_file(): it acts",
+    ),
+    "a writer passed on": (
+        f"from tasks.pipeline import predictions\n{TARGET} = @predictions.write_inferences_to_file",
+        "it acts, and is no value",
+    ),
+    "a log": (f"from limba.reports import writers\n{TARGET} = @writers.JsonLinesWriter()", "it writes files"),
+    "a method": (
+        "from limba.training import actions\nX = [{1: @a/actions.StopOnPlateauAction.run()}]",
+        "it is a method",
+    ),
+    "a benchmark of ours": ("from benchmarks import conversion", "the module benchmarks.conversion is not imported"),
+    "a test of ours": ("import tests.forked", "of Limba's own programs"),
     "a file that is no gin": ("include '/etc/hostname'", "ends with .gin"),
 }
 OWN = """
@@ -129,8 +149,10 @@ LISTED = [
     "from flax import traverse_util\nX = @traverse_util.ModelParamTraversal()",
     "from t5x import losses\nX = @losses.cross_entropy_with_logits",
     "from tasks.sources import corpora\nX = @corpora.HubSource",
-    "import __main__ as train_script\nX = @train_script.train",
+    "import __main__ as train_script\ntrain_script.train.model_dir = 'runs/a'",
     "A/models.EncoderDecoderModel.label_smoothing = 0.1",
+    "import __main__ as m\nfrom limba import infer\ninfer.infer.merge_fn = @m.merge_chunks_to_file",
+    "from limba import train\nfrom limba.reports import writers\ntrain.train.metric_writers = [@writers.SummaryWriter]",
 ]
 
 
@@ -148,6 +170,26 @@ def test_a_recipe_that_is_trusted(project):
     gin_files.parse_files(["a.gin"])
     with pytest.raises(gin_files.GinError, match=r"b.gin:3: the module shlex .*--trust b.gin"):
         gin_files.parse_files(["b.gin"])
+
+
+def test_files_of_limba_s_names(project, run, caplog):
+    """Limba's own come before those of the folder; a run's configuration includes no others."""
+    for name in ("runs/infer_text.gin", "own.gin"):
+        (project / "gin" / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / "gin" / name).write_text("import their_own\n")
+    gin_files.parse_files(["gin/runs/infer_text.gin"])
+    assert "write ./gin/runs/infer_text.gin" in caplog.text
+    for text in ("include 'gin/own.gin'", "include './gin/runs/infer_text.gin'"):
+        (project / "a.gin").write_text(text)
+        with pytest.raises(gin_files.GinError, match="No module named 'their_own'"):
+            gin_files.parse_files(["a.gin"])
+        # The run's file is a link to a folder that is none.
+        (project / "elsewhere").mkdir(exist_ok=True)
+        (project / "elsewhere/b.gin").write_text(text)
+        (run / "config.gin").unlink(missing_ok=True)
+        (run / "config.gin").symlink_to(project / "elsewhere/b.gin")
+        with pytest.raises(gin_files.GinError, match="includes Limba's own files only"):
+            gin_files.parse_files([str(run / "config.gin")])
 
 
 def test_a_module_of_the_command_line(project):

@@ -1,5 +1,7 @@
 """Which code runs."""
 
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -29,6 +31,28 @@ def test_commits_of_limba_and_of_the_project(tmp_path, monkeypatch):
     (tmp_path / "limba").mkdir()
     monkeypatch.setattr(code_versions, "REPOSITORY", tmp_path)
     assert code_versions.commits() == {"limba": f"{commit}-dirty"}
+
+
+def test_a_repository_runs_nothing(tmp_path, monkeypatch):
+    """Its settings name programs that git would run: a monitor of files, a filter, a hook."""
+    ran, monitor = tmp_path / "ran", tmp_path / "project/monitor"
+    monitor.parent.mkdir()
+    monitor.write_text(f"#!/bin/sh\ntouch {ran}\ncat\n")
+    monitor.chmod(0o755)
+    _git(monitor.parent, "init", "-q")
+    (monitor.parent / ".gitattributes").write_text("* filter=theirs\n")
+    _git(monitor.parent, "add", "-A")
+    _git(monitor.parent, "commit", "-qm", "first")
+    commit = _git(monitor.parent, "rev-parse", "HEAD")
+    hook = monitor.parent / ".git/hooks/post-index-change"
+    hook.parent.mkdir(exist_ok=True)
+    shutil.copy(monitor, hook)
+    settings = {"core.fsmonitor": monitor, "filter.theirs.clean": monitor, "filter.theirs.required": "true"}
+    for name, value in settings.items():
+        _git(monitor.parent, "config", name, str(value))
+    os.utime(monitor.parent / ".gitattributes", (1, 1))  # What it holds is compared.
+    monkeypatch.chdir(monitor.parent)
+    assert code_versions.commits()["project"] == commit and not ran.exists()
 
 
 def test_without_git_there_are_none(tmp_path, monkeypatch):

@@ -68,7 +68,7 @@ def _launch(forks, model_dir, count, flags=(), devices=1, env=None, of_worker_1=
             **(env or {}),
             **{name: value for name, value in own.items() if name != "flags"},
         }
-        command = ["tests.limba.workers.worker", f"--gin_file={GIN_FILE}"]
+        command = ["tests.limba.workers.worker", f"--gin_file={GIN_FILE}", "--module=tests"]
         command += [f"--gin.MODEL_DIR='{model_dir}'", *flags, *own.get("flags", ())]
         log = Path(f"{model_dir}-{index}-{port}.log")
         with log.open("wb") as file:
@@ -113,7 +113,7 @@ def alone(tmp_path_factory):
         patch.setattr(tasks_door, "get_dataset", worker.open_rows)
         patch.chdir(ROOT)
         gin.clear_config()
-        train.main([f"--gin_file={GIN_FILE}", f"--gin.MODEL_DIR='{folder}'"])
+        train.main([f"--gin_file={GIN_FILE}", "--module=tests", f"--gin.MODEL_DIR='{folder}'"])
         gin.clear_config()
     return folder
 
@@ -258,7 +258,7 @@ def different_code(tmp_path_factory, launch):
     (folder / "optax-0.0.1.dist-info").mkdir()
     (folder / "optax-0.0.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: optax\nVersion: 0.0.1\n")
     git = folder / "git"
-    git.write_text(f'#!/bin/sh\ncase "$*" in *describe*) echo {"c" * 40};; *) echo {ROOT};; esac\n')
+    git.write_text(f'#!/bin/sh\ncase "$*" in *HEAD*) echo {"c" * 40};; *toplevel*) echo {ROOT};; esac\n')
     git.chmod(0o755)
     other = {
         "PYTHONPATH": f"{folder}:{ROOT}",

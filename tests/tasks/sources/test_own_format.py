@@ -99,3 +99,8 @@ def test_a_file_that_it_cannot_read_is_named(read_xml, xml_files, tmp_path):
         HuggingFaceSource(xml_files, ["body"], builder=read_xml).check("train")
     with pytest.raises(ValueError, match="or a function that reads the rows of an open file"):
         HuggingFaceSource(xml_files).check("train")
+    # A loader of `datasets` that would run the file, which is a pickle for it.
+    with pytest.raises(
+        ValueError, match="builder is 'pandas'; it is 'json', 'parquet', 'text', 'csv', 'arrow', or a fun"
+    ):
+        HuggingFaceSource(xml_files, builder="pandas").check("train")

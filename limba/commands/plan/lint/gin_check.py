@@ -13,7 +13,6 @@ fails. Of a run the task is looked up too, as `limba train` does; its corpus is 
 
 import argparse
 import contextlib
-import importlib
 import os
 import sys
 import warnings
@@ -31,8 +30,8 @@ from limba.gin_config import closed_list, importing, macros, t5x_names
 from limba.gin_config import gin_files as gin_utils
 from limba.gin_config.recipe import Recipe
 
-# The packages that are slow to import, which is done once for all files.
-_WARM = ("limba", "optax", "seqio", "t5", "t5x", "tasks")
+# The packages that are slow to import, which is done once for all files, as for T5X's names.
+_WARM = ("limba", "optax", "seqio", "tasks")
 
 
 def check(
@@ -141,9 +140,10 @@ def _warm_up(files: Sequence[str]) -> None:
     importing.prepare()
     with native_logs.filtered():
         for name in sorted(modules):
-            if name.partition(".")[0] in _WARM:
-                with contextlib.suppress(ImportError):
-                    importlib.import_module(name)
+            is_alias = name in t5x_names.MODULES and t5x_names.own_file(name) is None
+            if is_alias or name.partition(".")[0] in _WARM:
+                with contextlib.suppress(ImportError, closed_list.RefusedNameError):
+                    importing.load(name)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 import io
 import sys
 
+import matplotlib
 import numpy as np
 import pytest
 from matplotlib import image
@@ -57,3 +58,11 @@ def test_without_matplotlib_nothing_is_drawn_or_said(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert loss_picture.draw([("training", [(0, 1.0), (1, 0.5)])], "steps", "loss") is None
     assert not caplog.records
+
+
+def test_settings_of_the_working_directory_draw_nothing(monkeypatch):
+    """A matplotlibrc there could have LaTeX, a program, write the texts."""
+    curve = [("training", [(0, 1.0), (1, 0.5)])]
+    expected = loss_picture.draw(curve, "steps", "loss")
+    monkeypatch.setitem(matplotlib.rcParams, "text.usetex", True)
+    assert loss_picture.draw(curve, "steps", "loss") == expected
