@@ -147,6 +147,9 @@ def downloaded(folders, tmp_path):
         )
         (tmp_path / kind / "evil.py").write_text(MODULE.format(str(ran)))
         (tmp_path / kind / "evil.pth").write_text("import evil\n")
+        (tmp_path / kind / "gin/runs").mkdir(parents=True)
+        for file in (line.ROOT / "gin/runs").glob("*.gin"):  # Commands read these, by these names.
+            (tmp_path / kind / "gin/runs" / file.name).write_text("import evil\n")
     return tmp_path, ran
 
 

@@ -43,8 +43,10 @@ _WHOLE = (
     *("optax", "flax.linen", "flax.core", "flax.traverse_util"),
     *("jax.nn", "jax.lax", "jax._src.ad_checkpoint", "jax._src.lax", "jax._src.nn", "jax._src.random"),
 )
-# Below them: what writes files, imports by name, or is a command.
+# Below them: what writes files, imports by name, gives the text of a file of any name, or is a command.
 _NOT_OF_WHOLE = (
+    *("tasks.minimal_pairs.conllu_files", "tasks.vocabularies.beside_tokenizer", "tasks.vocabularies.known_text"),
+    "tasks.vocabularies.tokenizer_texts",
     *("tasks.metrics.metric_packages", "tasks.minimal_pairs.pairs_command", "tasks.vocabularies.build_command"),
     *("tasks.vocabularies.tokenizer_training", "tasks.vocabularies.training_text", "seqio.beam_utils"),
     *("seqio.scripts", "seqio.test_utils", "t5x.scripts"),
@@ -99,7 +101,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "jax": ("PartitionSpec",),
     "jax._src.mesh": ("Mesh",),
 }
-# Of these, what acts: a file binds its parameters, and has it as a value only where `infer` takes it as an argument.
+# Of these, what acts: a file binds its parameters, and has it as a value only of that parameter of a program.
 _ACTING: Mapping[str, str] = {
     **dict.fromkeys(
         (
@@ -109,6 +111,7 @@ _ACTING: Mapping[str, str] = {
         ),
         "",
     ),
+    "limba.gin_config.gin_files.summarize_gin_config": "summarize_config_fn",
     "limba.inference.shard_files.merge_chunks_to_file": "merge_fn",
     "tasks.pipeline.predictions.write_inferences_to_file": "write_fn",
 }

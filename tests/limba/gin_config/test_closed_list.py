@@ -66,6 +66,14 @@ ATTACKS = {
         f"from tasks.pipeline import predictions\n{TARGET} = @predictions.write_inferences_to_file",
         "it acts, and is no value",
     ),
+    "a configuration written": (
+        f"from t5x import gin_utils\n{TARGET} = @gin_utils.summarize_gin_config()",
+        "it acts, and is no value",
+    ),
+    "the text of a file": (
+        f"from tasks.vocabularies import known_text\n{TARGET} = @known_text.texts_of_files()",
+        "it is tasks.vocabularies.known_text.texts_of_files",
+    ),
     "a log": (f"from limba.reports import writers\n{TARGET} = @writers.JsonLinesWriter()", "it writes files"),
     "a method": (
         "from limba.training import actions\nX = [{1: @a/actions.StopOnPlateauAction.run()}]",
@@ -152,6 +160,8 @@ LISTED = [
     "import __main__ as train_script\ntrain_script.train.model_dir = 'runs/a'",
     "A/models.EncoderDecoderModel.label_smoothing = 0.1",
     "import __main__ as m\nfrom limba import infer\ninfer.infer.merge_fn = @m.merge_chunks_to_file",
+    "from t5x import gin_utils\nfrom limba import train\n"
+    "train.train.summarize_config_fn = @gin_utils.summarize_gin_config",
     "from limba import train\nfrom limba.reports import writers\ntrain.train.metric_writers = [@writers.SummaryWriter]",
 ]
 
