@@ -7,6 +7,7 @@ Needs `pip install wandb` (the extra `wandb`). WANDB_MODE=offline needs no netwo
 import importlib.util
 import netrc
 import os
+import re
 import secrets
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from limba.files import redaction
+from limba.files import redaction, untrusted_files
 from limba.gin_config.recipe import Recipe
 from limba.reports.tracked_run import TrackedRun
 from limba.reports.writers import Scalars
@@ -22,6 +23,10 @@ from limba.reports.writers import Scalars
 _RECORD = "wandb.json"
 # As transformers reads WANDB_DISABLED.
 _TRUE = ("1", "ON", "YES", "TRUE")
+_HOST = "https://api.wandb.ai"
+# What `wandb init` and `wandb offline` write into the working directory's wandb/settings.
+_OF_FOLDER = ("entity", "project", "mode", "disabled")
+_SETTING = re.compile(r"^\s*([\w-]+)\s*[=:]\s*(.*?)\s*$", re.MULTILINE)
 
 
 def is_disabled() -> bool:
@@ -100,17 +105,18 @@ class WandbWriter:
 
     @staticmethod
     def check() -> None:
-        """Raises ValueError if wandb is not installed: before a training opens its data."""
+        """Raises ValueError, before data is opened, if wandb is not installed, or a folder's settings name a server."""
         if not is_installed():
             raise ValueError(
                 "WandbWriter needs one more package: pip install wandb. Or remove WandbWriter from "
                 "train.metric_writers."
             )
+        _check_settings_of_folder()
 
     @staticmethod
     def check_key() -> None:
         """Raises ValueError if wandb would find no key: `wandb.init` says it after minutes, when all is compiled."""
-        host = os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai"
+        host = os.environ.get("WANDB_BASE_URL") or _HOST
         if not (_is_quiet() or _has_key(urlsplit(host).netloc)):
             raise ValueError(
                 f"Weights & Biases has no key for {redaction.redact(host)}. Set WANDB_API_KEY or run `wandb login`; "
@@ -131,11 +137,30 @@ class WandbWriter:
         self._run.finish()
 
 
+def _folders() -> list[Path]:
+    """Where wandb looks for settings of a folder."""
+    return [Path(os.environ.get("WANDB_DIR") or ".") / name for name in ("wandb", ".wandb")]
+
+
+def _check_settings_of_folder() -> None:
+    """Raises ValueError for a setting that a downloaded folder may not choose, such as the server that gets the key."""
+    for file in (folder / "settings" for folder in _folders()):
+        if not file.is_file():
+            continue
+        for name, value in _SETTING.findall(file.read_text("utf-8", errors="replace")):
+            is_host = name.lower() == "base_url" and value in (_HOST, os.environ.get("WANDB_BASE_URL"))
+            if name.lower() not in _OF_FOLDER and not is_host:
+                remedy = f"WANDB_BASE_URL={value}" if name.lower() == "base_url" else f"WANDB_{name.upper()}"
+                raise ValueError(
+                    f"{file} sets {name} for Weights & Biases, and may have come with the folder. If it is yours, set "
+                    f"{redaction.redact(untrusted_files.cut(remedy))} in the environment; else remove the line."
+                )
+
+
 def _is_quiet() -> bool:
     """Whether wandb needs no key, or its own settings may say so, or name another server."""
     folders = [Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb").expanduser()]
-    folders += [Path(os.environ.get("WANDB_DIR") or ".") / name for name in ("wandb", ".wandb")]
-    settings = any((folder / "settings").is_file() for folder in folders)
+    settings = any((folder / "settings").is_file() for folder in [*folders, *_folders()])
     return settings or os.environ.get("WANDB_MODE") in ("offline", "dryrun", "disabled")
 
 

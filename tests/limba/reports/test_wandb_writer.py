@@ -136,3 +136,22 @@ def test_a_missing_key_is_found_without_wandb(tmp_path, monkeypatch):
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "settings").write_text("[default]\nmode = offline\n")
     WandbWriter.check_key()
+
+
+def test_a_folder_does_not_choose_the_server(tmp_path, monkeypatch):
+    """It would get the key."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("WANDB_BASE_URL", "WANDB_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    settings = tmp_path / "wandb/settings"
+    settings.parent.mkdir()
+    settings.write_text("[default]\nentity = me\nproject=mine\nbase_url = https://api.wandb.ai\n")
+    WandbWriter.check()
+    settings.write_text("[default]\nBase_URL = http://their.host\n")
+    with pytest.raises(ValueError, match=r"wandb/settings sets Base_URL .* set WANDB_BASE_URL=http://their\.host in"):
+        WandbWriter.check()
+    monkeypatch.setenv("WANDB_BASE_URL", "http://their.host")
+    WandbWriter.check()
+    settings.write_text("[default]\nhttps_proxy: http://their.host\n")
+    with pytest.raises(ValueError, match="sets https_proxy for"):
+        WandbWriter.check()
