@@ -176,6 +176,19 @@ def test_a_process_of_its_own(downloaded, command):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+def test_programs_beside_limba_are_no_modules(tmp_path):
+    """Python puts the folder of a script first on its path."""
+    program = tmp_path / "bin/limba"
+    program.parent.mkdir()
+    program.write_text((Path(sys.executable).parent / "limba").read_text())
+    (program.parent / "cleanup.py").write_text(MODULE.format(str(tmp_path / "ran")))
+    (tmp_path / "a.gin").write_text("import cleanup\n")
+    environment = {name: value for name, value in line.environment(tmp_path).items() if name != "PYTHONPATH"}
+    command = [sys.executable, str(program), "gin-check", "a.gin"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "No module named 'cleanup'" in done.stdout and not (tmp_path / "ran").exists(), done
+
+
 def test_python_m(downloaded):
     """Python puts the folder first itself, and looks there for `limba` alone before Limba takes it out."""
     root, ran = downloaded

@@ -30,8 +30,11 @@ def _take_out(folder: str) -> None:
 
 _is_command = False
 # `limba`, or `python -m PACKAGE` while Python looks for the module's own code.
-if os.path.basename([*sys.argv, ""][0]) in ("-m", "limba"):
+_SCRIPT = [*sys.argv, ""][0]
+if os.path.basename(_SCRIPT) in ("-m", "limba"):
     _take_out(os.path.realpath(os.getcwd()))
+    if _SCRIPT != "-m":  # Python puts the script's folder first: of commands, no modules.
+        _take_out(os.path.dirname(os.path.realpath(_SCRIPT)))
     _is_command = True
 
 # Modules that Python has not loaded yet, so behind that.

@@ -128,7 +128,7 @@ _PACKAGES = {name.partition(".")[0] for name in (*_IMPORTED, "convert")} - {"__m
 # Below them: programs, which Python starts.
 _PROGRAMS = ("limba.__main__", "seqio.beam_utils", "seqio.scripts", "seqio.test_utils", "t5x.scripts")
 # The files of a run that gin reads, and their folder in a checkpoint: `checkpoint_files.run_folder`, which needs JAX.
-_OF_RUNS, _IN_CHECKPOINT = ("config.gin", "model.gin"), "run"
+_OF_RUNS, _IN_CHECKPOINT = ("branch.gin", "config.gin", "model.gin"), "run"
 # In place of the folder of a run in a bucket: no module lies there.
 _IN_BUCKET = Path("/dev/null")
 _OF_GIN = (gin_config.macro, gin_config._retrieve_constant, gin_config.singleton)

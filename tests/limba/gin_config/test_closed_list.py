@@ -220,7 +220,7 @@ def run(project):
     return folder
 
 
-@pytest.mark.parametrize("place", ["config.gin", "model.gin", "checkpoint_1/run/config.gin"])
+@pytest.mark.parametrize("place", ["config.gin", "model.gin", "branch.gin", "checkpoint_1/run/config.gin"])
 def test_a_run_s_configuration(project, run, monkeypatch, place):
     """Modules of the project, not of the run's folder; Limba's files; no trust."""
     file = run / place
