@@ -111,12 +111,10 @@ def _names() -> set[str]:
     return {*sys.stdlib_module_names, *installed, *optional.split(), *special}
 
 
-# In a downloaded folder, HF or RUN, whose files have these names.
+# In a downloaded folder, HF or RUN, whose files have these names. `to-hf` starts the processes that checks start.
 CWD_COMMANDS = {
     "from-hf": ("hf", "convert from-hf . ../from_hf --no-check"),
-    "check": ("hf", "convert check . ."),
     "vocab build": ("hf", "vocab build --data_files text.txt --vocab_size 20 --out ../spiece.model"),
-    "vocab check": ("hf", "vocab check ."),
     "run": ("hf", "run script.sh"),
     "env": ("hf", "env"),
     "lint": ("run", "lint gin/recipes/quickstart.gin"),

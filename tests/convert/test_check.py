@@ -137,6 +137,7 @@ def _copy(folder: Path, out: Path, change: Callable[[Tensors], Tensors] | dict[s
     return out
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["t5", "umt5", *ENCODERS])  # the tables of other T5s are the first one's
 def test_a_changed_tensor_is_found(pairs, kind, without_pytorch, tmp_path, capsys):
     run, folder = pairs[kind]

@@ -103,6 +103,7 @@ def _assert_same_tokens(theirs: np.ndarray, ours: np.ndarray) -> None:
     assert not ours[:, theirs.shape[1] :].any()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.slow
 def test_a_resave_in_pytorch_is_the_same_model(exported, tmp_path):
     from transformers import AutoModelForSeq2SeqLM

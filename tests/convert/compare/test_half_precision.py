@@ -42,6 +42,7 @@ def model(request, new_run, tmp_path_factory):
     return any_format.open_model(new_run(tmp_path_factory.mktemp("run"), **SMALL, **FAMILIES[request.param]))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("factors", "overflow"),
     [

@@ -21,6 +21,7 @@ def fields_of(family):
     return SIZES | (MT5 if family == "mt5" else {})
 
 
+@pytest.mark.sample(1)
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("family", CASES)
 def test_the_file_is_the_model(family, runs, tmp_path):
@@ -58,6 +59,7 @@ def test_q8_0_is_a_quarter(runs, tmp_path):
     assert 3 < sizes["float32"] / sizes["q8_0"] < 4
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("fault", "found"),
     [

@@ -55,6 +55,7 @@ def written(runs, tmp_path_factory):
     return of
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("family", [*T5S, *(pytest.param(family, marks=rarely) for family in RARE_T5S)])
 def test_the_engine_computes_what_the_model_does(family, written):
     folder, report = written(family)

@@ -24,7 +24,7 @@ from tests import house
 from tests.convert import vocabularies
 from tests.tasks.vocabularies import random_tokenizers
 
-_COUNT = 400
+_COUNT = 150
 
 
 @pytest.fixture(scope="module")

@@ -71,6 +71,7 @@ def _divergence(expected, found):
     return np.mean(np.sum(np.exp(expected) * (expected - found), axis=-1))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_masked_piece_is_what_both_neighbours_say(counts, form):
     config = _config(**FORMS[form])
