@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from convert import finished_folder, to_hf
-from convert.compare import comparison, comparison_rows, folder_files, folder_settings, folder_tokens
+from convert.compare import comparison, comparison_rows, exported_files, folder_files, folder_settings, folder_tokens
 from convert.compare.comparison_rows import Comparison
 from convert.model_files import any_format
 from convert.model_files.model import Model, ModelHints
@@ -23,8 +23,6 @@ RECORD = "rescale.json"
 _MOST_TEXTS = 64
 # Of the largest logit: the norms' epsilon sees that the sum of residuals is smaller.
 _ALLOWED = 1e-4
-# How the note of a row begins that could have been compared.
-_NOT_COMPARED = "not compared: "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +66,8 @@ def run(args: argparse.Namespace) -> None:
         of_folders += folder_files.compare(label, model, hints)
         if (found := settings[label]) is not None:
             of_folders += folder_settings.contradictions(label, found)
-    _conclude([*in_transformers, *of_folders, *comparison.compare(a, b, args.text)], of_folders, in_transformers)
+    rows = [*in_transformers, *of_folders, *comparison.compare(a, b, args.text)]
+    _conclude(rows, of_folders, in_transformers)
 
 
 def _check_finished(a: str, folder: Path, report: Mapping[str, Any], hints: ModelHints) -> None:
@@ -79,14 +78,14 @@ def _check_finished(a: str, folder: Path, report: Mapping[str, Any], hints: Mode
         print(f"A: {_description(model)}")
         rows += finished_folder.compare(model, folder, report)
     print(f"B: {folder} ({finished_folder.kind(report)})")
-    _conclude(rows, [row for row in rows if row.note.startswith(_NOT_COMPARED)], [])
+    _conclude(rows, [row for row in rows if row.note.startswith(exported_files.NOT_COMPARED)], [])
 
 
 def _conclude(rows: list[Comparison], must: Sequence[Comparison], others: Sequence[Comparison]) -> None:
     """Prints the table and what it says.
 
     Args:
-      must: rows of files; one that is not compared is an error, too.
+      must: rows of files; one that is not compared is an error, too, unless it may differ.
       others: rows of a second reader of files, which may not be installed.
 
     Raises:
@@ -94,14 +93,18 @@ def _conclude(rows: list[Comparison], must: Sequence[Comparison], others: Sequen
     """
     print(comparison_rows.table(rows))
     comparison_rows.require(rows, "A and B are not the same model")
-    if not_compared := _not_compared(must):
+    may_differ = [row for row in must if exported_files.may_differ(row)]
+    if not_compared := _not_compared([row for row in must if row not in may_differ]):
         raise ValueError(f"A and B do not differ in what was compared. Not compared: {not_compared}.")
-    but = f" in what was compared. Not compared: {found}" if (found := _not_compared(others)) else ""
+    found = _not_compared([*may_differ, *others])
+    but = f" in what was compared. Not compared: {found}" if found else ""
     print(f"A and B are the same model{but}.")
 
 
 def _not_compared(rows: Sequence[Comparison]) -> str:
-    return "; ".join(f"{row.what} ({row.note.removeprefix(_NOT_COMPARED)})" for row in rows if row.value is None)
+    return "; ".join(
+        f"{row.what} ({row.note.removeprefix(exported_files.NOT_COMPARED)})" for row in rows if row.value is None
+    )
 
 
 def _settings(model: Model) -> folder_settings.Settings | None:

@@ -20,7 +20,7 @@ from convert.model_files.model import NO_HINTS, Model, ModelHints
 from convert.to_hf import write_json
 from limba.checkpoint_files import run_folder
 from limba.files import disk
-from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, hashes, previous
+from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous, sealed
 from limba.files.untrusted_files import shown
 from limba.files.version import VERSION
 
@@ -131,8 +131,7 @@ def convert(
             "comparison": comparison_rows.as_json(rows),
         }
         (folder / "README.md").write_text(export.readme(folder, out.name, report, rows), "utf-8")
-        report["files"] = sorted({REPORT, *(file.name for file in folder.iterdir() if not file.name.startswith("."))})
-        report["sha256"] = hashes(folder, report["files"])
+        report = sealed(folder, report, (file.name for file in folder.iterdir() if not file.name.startswith(".")))
         write_json(folder / REPORT, report)
     what = f"The average of the parameters at {model.path.name}" if hints.average else model.path.name
     size = f"{sum(file.stat().st_size for file in out.iterdir()) / 1e6:,.1f} MB"

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from convert import engine_folder
-from convert.compare import folder_tokens
+from convert.compare import exported_files, folder_tokens
 from convert.compare.comparison import TEXT
 from convert.compare.comparison_rows import Comparison
 from convert.exports import sentence_folder
 from convert.model_files import any_format
 from convert.model_files.model import Model
 from limba.files import untrusted_json
-from limba.files.output_folder import REPORT, changed, read_report
-from limba.files.untrusted_files import cut, is_inside, shown, some
+from limba.files.output_folder import REPORT, read_report
+from limba.files.untrusted_files import cut, shown, some
 
 # By the format of the report: the command, which needs the packages of its engine.
 _ENGINES = {"ctranslate2": "to_ct2", "onnx": "to_onnx", "gguf": "to_gguf"}
@@ -41,28 +41,12 @@ def kind(report: Mapping[str, Any]) -> str:
 
 
 def compare_files(label: str, folder: Path, report: Mapping[str, Any]) -> Iterator[Comparison]:
-    """Rows of the files that are lost, changed, or not the conversion's.
-
-    Raises:
-      ValueError: if the report is damaged.
-    """
-    listed, hashed = report.get("files"), report.get("sha256")
-    if not isinstance(listed, list) or not all(map(is_inside, listed)):
-        raise ValueError(f"{folder / REPORT} is damaged: its files are {shown(listed)}.")
+    """Rows of the files that are lost, changed, or not the conversion's."""
     there = set(sentence_folder.files(folder))
-    yield _row(f"files missing, {label}", sorted({*listed} - there), f"of {len(listed)}")
-    if hashed is None:
-        note = f"not compared: {REPORT} is of an earlier version and has no hashes; convert again, with --overwrite"
-        yield Comparison(f"files changed, {label}", None, 0, note)
-    else:
-        yield _row(f"files changed, {label}", changed(folder, report), f"of {len(hashed)}, by SHA-256")
-    if others := sorted(there - {*listed}):
-        yield Comparison(f"files not read, {label}", None, 0, f"not compared: {some([*map(cut, others)])}")
-
-
-def _row(what: str, names: list[str], of: str) -> Comparison:
-    more = f": {some([*map(cut, names)])}" if names else ""
-    return Comparison(what, len(names), 0, f"{of}{more}")
+    yield from exported_files.compare(label, folder, report, there, by_hash=True)
+    if others := sorted(there - {*(report.get("files") or ())}):
+        note = f"{exported_files.NOT_COMPARED}{some([*map(cut, others)])}"
+        yield Comparison(f"files not read, {label}", None, 0, note)
 
 
 def compare(model: Model, folder: Path, report: Mapping[str, Any]) -> list[Comparison]:
@@ -84,4 +68,8 @@ def compare(model: Model, folder: Path, report: Mapping[str, Any]) -> list[Compa
         files = written.write_beside(Path(name), str(report.get("dtype")))
     del files["config.json"]  # `written.compare` reads it.
     differ = [name for name, content in files.items() if untrusted_json.read(folder / name) != content]
-    return [*rows, *written.compare(folder), _row("settings of modules that differ", differ, f"of {len(files)} files")]
+    return [
+        *rows,
+        *written.compare(folder),
+        exported_files.row("settings of modules that differ", differ, f"of {len(files)} files"),
+    ]

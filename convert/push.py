@@ -10,7 +10,6 @@ left under other names are removed, since transformers might load them instead.
 import argparse
 import fnmatch
 import glob
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from typing import Any
 from convert.model_files.hf import hub_models, tokenizer_settings
 from convert.tensors import weight_files
 from limba.checkpoint_files import directories
-from limba.files.output_folder import REPORT
+from limba.files.output_folder import REPORT, read_report
+from limba.files.untrusted_files import cut
 from limba.files.version import VERSION
 
 # The weights that `to-hf` writes, under all the names that they can have.
@@ -27,13 +27,14 @@ _WEIGHTS = [
     for file in (Path(weight_files.FILES["safetensors"]), Path(weight_files.FILES["flax"]))
     for pattern in (file.name, weight_files.index_name(file.name), f"{file.stem}-?????-of-?????{file.suffix}")
 ]
-# What `to-hf` may write, for folders whose report does not list it.
+# What `to-hf` may write. A report that comes from somebody else may list any file that lies in the folder.
 _NAMES = [
     *("README.md", "loss.png", REPORT, "config.json", "generation_config.json", "spiece.model", "tokenizer.json"),
     *("tokenizer_config.json", "special_tokens_map.json", *tokenizer_settings.FILES, *_WEIGHTS),
 ]
-# Of `to-sentence-transformers`.
-_IN_FOLDERS = ("1_Pooling/config.json",)
+_OF_SENTENCES = (
+    *("1_Pooling/config.json", "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),
+)
 _GB, _MB = 10**9, 10**6
 
 # Folders for engines, by the format of their reports.
@@ -115,16 +116,13 @@ def _verified(folder: Path, check: bool) -> dict[str, Any]:
             "that to push."
         )
     if path.is_file():
-        try:
-            report = json.loads(path.read_text("utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} is damaged: {error}") from error
+        report = read_report(folder)
     elif check:
         missing = f"{folder} has no {REPORT}: it is not what to-hf wrote."
         raise FileNotFoundError(f"{missing} --no-check uploads it as it is.")
     else:
         report = {}
-    if engine := _ENGINES.get(report.get("format")):
+    if engine := _ENGINES.get(str(report.get("format"))):
         raise ValueError(
             f"{folder} is for {engine}, and push uploads folders for transformers. This uploads it: "
             f"hf upload ORG/NAME {folder}"
@@ -138,7 +136,7 @@ def _verified(folder: Path, check: bool) -> dict[str, Any]:
         raise FileNotFoundError(f"{folder} has no config.json, without which nobody can load the model.")
     if unfinished := sorted(folder.glob(".*.part")):
         raise ValueError(f"{folder} is not finished: it holds {unfinished[0].name}. Give to-hf again.")
-    formats = [*report.get("formats", ()), *weight_files.formats([file.name for file in folder.iterdir()])]
+    formats = [*(report.get("formats") or ()), *weight_files.formats([file.name for file in folder.iterdir()])]
     for format_ in dict.fromkeys(formats or [None]):
         weight_files.open_tensors(folder, format_)
     return report
@@ -150,8 +148,10 @@ def _files(folder: Path, report: Mapping[str, Any]) -> list[str]:
     if listed is None:
         there = sorted(file.name for file in folder.iterdir())
         listed = [name for name in there if any(fnmatch.fnmatchcase(name, pattern) for pattern in _NAMES)]
-    elif not isinstance(listed, list) or not all(isinstance(name, str) and _is_inside(name) for name in listed):
-        raise ValueError(f"{folder / REPORT} is damaged: its files are {str(listed)[:100]}. Give to-hf again.")
+    elif others := [name for name in listed if not _is_ours(name)]:
+        raise ValueError(
+            f"{folder / REPORT} is damaged: it lists {cut(others[0])}, which no conversion writes. Give to-hf again."
+        )
     for name in listed:
         file = folder / name
         for path in (file, *(folder / parent for parent in Path(name).parents if parent.name)):
@@ -162,9 +162,9 @@ def _files(folder: Path, report: Mapping[str, Any]) -> list[str]:
     return listed
 
 
-def _is_inside(name: str) -> bool:
+def _is_ours(name: str) -> bool:
     """Whether it can be the name of a file that a conversion wrote."""
-    return name in _IN_FOLDERS or (name == Path(name).name and not name.startswith("."))
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in (*_NAMES, *_OF_SENTENCES))
 
 
 def _others(folder: Path, files: list[str]) -> list[str]:

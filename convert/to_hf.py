@@ -28,7 +28,7 @@ from convert.model_files.model import NO_HINTS, Model, ModelHints
 from convert.tensors import flax_files, safetensors_files
 from limba.checkpoints.best import best_checkpoint
 from limba.files import json_text
-from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
+from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous, sealed
 from limba.files.version import VERSION
 
 _WRITERS: Mapping[str, Callable[..., None]] = {"safetensors": safetensors_files.write, "flax": flax_files.write}
@@ -155,7 +155,7 @@ def to_hf(
             "comparisons": {format_: comparison_rows.as_json(rows) for format_, rows in comparisons.items()},
         }
         _write_card(folder, out.name, export, report, metadata)
-        report["files"] = sorted({REPORT, *(file.name for file in folder.iterdir() if not file.name.startswith("."))})
+        report = sealed(folder, report, (file.name for file in folder.iterdir() if not file.name.startswith(".")))
         write_json(folder / REPORT, report)
     what = f"The average of the parameters at {model.path.name}" if hints.average else model.path.name
     what = f"{what} without its LoRA adapters" if hints.without_lora else what

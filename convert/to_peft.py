@@ -20,7 +20,7 @@ from convert.model_files import any_format
 from convert.model_files.model import Model, ModelHints
 from limba.checkpoint_files import directories
 from limba.files import disk, json_text
-from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
+from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous, sealed
 from limba.files.version import VERSION
 
 # PEFT's classes for labels would train a copy of the head, which the adapter does not have; they do without a task.
@@ -106,7 +106,7 @@ def to_peft(
             "parameters": sum(module.a.size + module.b.size for module in modules.values()),
             "comparisons": comparison_rows.as_json(rows),
         }
-        report["files"] = sorted({REPORT, *(file.name for file in folder.iterdir() if not file.name.startswith("."))})
+        report = sealed(folder, report, (file.name for file in folder.iterdir() if not file.name.startswith(".")))
         (folder / REPORT).write_text(json_text.dumps(report, indent=2) + "\n", "utf-8")
     what = f"The average of the factors at {path.name}" if average else path.name
     print(f"{what} is exported to {out} ({report['parameters']:,} parameters, {len(modules)} modules).")

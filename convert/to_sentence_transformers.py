@@ -24,7 +24,7 @@ from convert.model_files.model import NO_HINTS, ModelHints
 from convert.tensors import safetensors_files, tensor_parts
 from convert.to_hf import SHARD_GB, write_json
 from limba.files import disk
-from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, hashes, previous
+from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous, sealed
 from limba.files.version import VERSION
 
 
@@ -130,8 +130,7 @@ def to_sentence_transformers(
             "formats": ["safetensors"],
             "comparisons": {"safetensors": comparison_rows.as_json(rows)},
         }
-        report["files"] = sorted({REPORT, *sentence_folder.files(folder)})
-        report["sha256"] = hashes(folder, report["files"])
+        report = sealed(folder, report, sentence_folder.files(folder))
         write_json(folder / REPORT, report)
     print(f"{opened.path} is converted to {out} ({written.model_class}, {written.pooling} of the tokens, {dtype}).")
     print(comparison_rows.table(rows) if verify else "The folder was not checked (--no-check).")

@@ -5,13 +5,14 @@ A folder may have its weights several times, and a check of one of them says not
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
-from convert.compare import encoder_outputs, t5_outputs
+from convert.compare import encoder_outputs, exported_files, t5_outputs
 from convert.compare.comparison_rows import Comparison
 from convert.model_files import any_format
 from convert.model_files.hf import hf_tokenizer, older_tokenizers, stray_weights, tokenizer_settings
@@ -19,7 +20,7 @@ from convert.model_files.model import Model, ModelHints
 from convert.tensors import weight_files
 from limba.files import untrusted_json
 from limba.files.output_folder import REPORT, read_report
-from limba.files.untrusted_files import cut, shown_list
+from limba.files.untrusted_files import shown_list
 
 _GENERATION = "generation_config.json"
 _READ = (
@@ -45,9 +46,11 @@ def compare(label: str, model: Model, hints: ModelHints) -> Iterator[Comparison]
     if model.folder is None or not folder.is_dir():
         return
     names = sorted(file.name for file in folder.iterdir())
-    yield from _lost(label, folder, names)
+    if report := read_report(folder):
+        there = [name for name in names if (folder / name).is_file()]
+        yield from exported_files.compare(label, folder, report, there, by_hash=False)
     yield from _damaged(label, folder, names)
-    yield from _of_report(label, model, folder)
+    yield from _of_report(label, model, report)
     yield from _two_tokenizers(label, model, folder, names)
     known = {_GENERATION} if model.family.has_decoder else set()
     for format_ in weight_files.formats(names):
@@ -62,9 +65,9 @@ def compare(label: str, model: Model, hints: ModelHints) -> Iterator[Comparison]
         yield Comparison(f"files not read, {label}", None, 0, f"not compared: {shown_list(sorted(others))}")
 
 
-def _of_report(label: str, model: Model, folder: Path) -> Iterator[Comparison]:
+def _of_report(label: str, model: Model, report: Mapping[str, Any]) -> Iterator[Comparison]:
     """Whether the weights are as exact as the report says: rounded ones are not those that were exported."""
-    told = read_report(folder).get("dtype")
+    told = report.get("dtype")
     found = sorted({np.dtype(tensor.dtype).name for tensor in model.tensors.values()})
     if told is not None:
         yield Comparison(
@@ -97,14 +100,6 @@ def _unknown(names: list[str], has_decoder: bool) -> Iterator[str]:
     for name in names:
         if name not in _READ and name not in tokenizer and not _NO_PART.search(name):
             yield name
-
-
-def _lost(label: str, folder: Path, names: list[str]) -> Iterator[Comparison]:
-    """Of an export, which `conversion_report.json` lists."""
-    if listed := read_report(folder).get("files"):
-        missing = sorted({*map(str, listed)} - {*names} if isinstance(listed, list) else ["the list of files"])
-        note = f"of {len(listed)} that {folder.name} had{': ' if missing else ''}{', '.join(map(cut, missing[:4]))}"
-        yield Comparison(f"files missing, {label}", len(missing), 0, note)
 
 
 def _damaged(label: str, folder: Path, names: list[str]) -> Iterator[Comparison]:

@@ -5,7 +5,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,32 @@ from limba.files import json_text, storage, untrusted_files, untrusted_json
 from limba.files.storage import AnyPath
 
 REPORT = "conversion_report.json"
+# What people edit.
+CARD = "README.md"
 _REQUEST = ".request.json"
-# The report itself, and what people edit.
-_NOT_HASHED = (REPORT, "README.md")
+_HASHES = "sha256"
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**31
+
+
+def _are_files(value: object) -> bool:
+    return isinstance(value, list) and all(map(untrusted_files.is_inside, value))
+
+
+# What readers take from a report without a further look.
+_VALUES: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    **dict.fromkeys(("checkpoint", "dtype", "family", "format", "quantization"), (_is_text, "a text")),
+    **dict.fromkeys(("step", "longest_row"), (_is_count, "a whole number from 0, and below 2**31")),
+    "formats": (lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of texts"),
+    "files": (_are_files, "a list of files of the folder"),
+    _HASHES: (lambda value: isinstance(value, dict) and _are_files([*value]), "a hash for each file of the folder"),
+}
 
 
 def choose_out(out: str | Path, *sources: AnyPath | None) -> Path:
@@ -40,12 +63,16 @@ def read_report(folder: Path) -> dict[str, Any]:
     """`conversion_report.json` of a folder; {} if there is none.
 
     Raises:
-      ValueError: if it is damaged.
+      ValueError: if it is damaged, or a value of it is none that a conversion writes.
     """
     file = folder / REPORT
     if not file.is_file():
         return {}
-    return untrusted_json.read_object(file)
+    report = untrusted_json.read_object(file)
+    for key, (is_right, what) in _VALUES.items():
+        if (value := report.get(key)) is not None and not is_right(value):
+            raise ValueError(f"{file} is damaged: {key} is {untrusted_files.shown(value)}; it is {what}.")
+    return report
 
 
 def previous(out: Path, request: Mapping[str, Any], overwrite: bool) -> dict[str, Any] | None:
@@ -131,21 +158,31 @@ def fingerprint(*paths: AnyPath | None) -> str:
     return digest.hexdigest()
 
 
-def hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """The SHA-256 of files of a finished conversion, for its report; see `changed`."""
-    return {name: _sha256(folder / name) for name in names if name not in _NOT_HASHED}
+def sealed(folder: Path, report: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """The report of a finished conversion with its files and their SHA-256, its own too; see `changed`."""
+    report = {**report, "files": sorted({REPORT, *names})}
+    found = {name: _sha256(folder / name) for name in report["files"] if name != REPORT}
+    return {**report, _HASHES: found | {REPORT: _of_report(report)}}
 
 
-def changed(folder: Path, report: Mapping[str, Any]) -> list[str]:
-    """The files of which a report has the hash, and that have another content now; lost ones are no part of it.
+def changed(folder: Path, report: Mapping[str, Any]) -> list[str] | None:
+    """The files that have another content than the report has the hash of, itself too; lost ones are no part of it.
 
-    Raises:
-      ValueError: if the report's hashes are damaged.
+    None of a report without hashes, which an earlier version wrote.
     """
-    listed = report.get("sha256", {})
-    if not isinstance(listed, dict) or not all(untrusted_files.is_inside(name) for name in listed):
-        raise ValueError(f"{folder / REPORT} is damaged: its sha256 does not name files of the folder.")
-    return [name for name, found in listed.items() if (folder / name).is_file() and _sha256(folder / name) != found]
+    listed = report.get(_HASHES)
+    if listed is None:
+        return None
+    is_whole = {*(report.get("files") or ())} <= {*listed} | {REPORT, CARD}
+    of_report = [REPORT] * (not is_whole or listed.get(REPORT, _of_report(report)) != _of_report(report))
+    others = [name for name in listed if name != REPORT and (folder / name).is_file()]
+    return of_report + [name for name in others if _sha256(folder / name) != listed[name]]
+
+
+def _of_report(report: Mapping[str, Any]) -> str:
+    """The hash of everything in a report but the hashes, however it is indented."""
+    content = {key: value for key, value in report.items() if key != _HASHES}
+    return hashlib.sha256(json_text.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _sha256(file: Path) -> str:

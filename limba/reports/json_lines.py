@@ -4,6 +4,7 @@ A kill, a full disk or an editor may leave lines that are not records. Readers p
 them to a file beside, so that nothing is lost and the run goes on.
 """
 
+import io
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +17,8 @@ from limba.files.storage import AnyPath
 logger = logging.getLogger(__name__)
 
 Record = dict[str, Any]
+# A value of JSON takes up to 30 times its bytes. The longest lines are predictions, of some thousand tokens.
+_MOST_OF_LINE = 16 * 2**20
 
 
 def is_number(value: Any) -> bool:
@@ -60,14 +63,21 @@ def _parse(path: AnyPath, is_record: Callable[[Record], bool]) -> tuple[list[Rec
 
 def each(path: AnyPath, is_record: Callable[[Record], bool]) -> Iterator[tuple[bytes, Record | None]]:
     """The lines of a file with their records, None of a damaged line; nothing if it does not exist."""
-    yield from parsed(storage.read_bytes(path).splitlines() if storage.is_file(path) else [], is_record)
+    yield from parsed(lines(path) if storage.is_file(path) else [], is_record)
+
+
+def lines(path: AnyPath) -> Iterator[bytes]:
+    """The lines of a file, one after the other: a list of them takes more memory than the file, if they are empty."""
+    return (line.rstrip(b"\r\n") for line in io.BytesIO(storage.read_bytes(path)))
 
 
 def parsed(lines: Iterable[bytes], is_record: Callable[[Record], bool]) -> Iterator[tuple[bytes, Record | None]]:
     """Lines that are not empty with their records, None of a damaged line."""
     for line in lines:
         try:
-            record = json.loads(line)  # bytes: errors of UTF-8 are ValueErrors as well
+            record = (
+                json.loads(line) if len(line) <= _MOST_OF_LINE else None
+            )  # bytes: errors of UTF-8 are ValueErrors as well
         except (ValueError, RecursionError):
             record = None
         if isinstance(record, dict) and is_record(record):

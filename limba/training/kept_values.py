@@ -69,11 +69,15 @@ def _read(file: AnyPath, text: str) -> PyTree | None:
     if not storage.is_file(file):
         return None
     try:
-        with np.load(io.BytesIO(storage.read_bytes(file)), allow_pickle=False) as found:
+        content = io.BytesIO(storage.read_bytes(file))
+        with zipfile.ZipFile(content) as archive:
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                raise ValueError("it is packed, and may be larger than any memory")
+        with np.load(content, allow_pickle=False) as found:
             if str(found[_FACTS]) != text:
                 return None
             return traverse_util.unflatten_dict({x: found[x] for x in found.files if x != _FACTS}, sep="/")
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, EOFError, MemoryError, zipfile.BadZipFile) as error:
         logger.warning("%s is damaged (%s): the initial values are made again.", file, error)
         return None
 

@@ -204,18 +204,19 @@ def test_a_link_that_is_not_of_the_export_is_left_out(loopback, folder):
     assert loopback.repos["org/model"].files == expected
 
 
-@pytest.mark.parametrize("files", ["config.json", ["../secret"], [".env"], ["run/x"], [5]])
+@pytest.mark.parametrize("files", ["config.json", ["../secret"], [".env"], ["id_rsa"], ["run/x"], [5]])
 def test_a_list_that_the_converter_did_not_write_is_refused(loopback, folder, files):
-    (folder / ".env").write_text("x")
+    for name in (".env", "id_rsa"):
+        (folder / name).write_text("x")
     rewrite_report(folder, files=files)
-    with pytest.raises(ValueError, match=r"conversion_report\.json is damaged: its files are"):
+    with pytest.raises(ValueError, match=r"conversion_report\.json is damaged: "):
         push(folder, "org/model")
     assert not loopback.requests
 
 
 DAMAGE = {
     "no report": (lambda folder: (folder / "conversion_report.json").unlink(), "has no conversion_report"),
-    "half a report": (lambda folder: (folder / "conversion_report.json").write_text("{"), r"report\.json is damaged"),
+    "half a report": (lambda folder: (folder / "conversion_report.json").write_text("{"), r"report\.json is not JSON"),
     "not checked": (lambda folder: rewrite_report(folder, checked=False), "written without a check of the conversion"),
     "no config": (lambda folder: (folder / "config.json").unlink(), r"has no config\.json"),
     "a part": (lambda folder: (folder / ".model.safetensors.part").touch(), "is not finished"),

@@ -10,6 +10,7 @@ import numpy as np
 
 from limba.files import storage
 from limba.files.storage import AnyPath
+from limba.files.untrusted_files import cut
 from limba.reports import json_lines, text_figures, writers
 
 TRAIN, TEACHER_FORCED, PREDICTED = "train", "training_eval/", "inference_eval/"
@@ -21,6 +22,8 @@ OF_PARAMETERS = ("weight_update_rms", "weight_rms")
 # What is read at a time from the end of a file.
 _BLOCK = 1 << 20
 _MOST_BLOCKS = 64
+# Of the columns of a dataset together: a line may name a metric that no other line has, and a column has all lines.
+_MOST_NUMBERS = 2**27
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +54,9 @@ class _Growing:
     def __init__(self) -> None:
         self._steps, self._columns = array.array("q"), dict[str, array.array]()
 
+    def __len__(self) -> int:
+        return len(self._steps) * len(self._columns)
+
     def add(self, record: json_lines.Record) -> None:
         for name, value in record.items():
             if name in ("step", "dataset"):
@@ -68,14 +74,24 @@ class _Growing:
 
 
 def read(run: AnyPath) -> tuple[dict[str, Curves], int]:
-    """The curves of a run by dataset, and how many lines of its file are damaged."""
+    """The curves of a run by dataset, and how many lines of its file are damaged.
+
+    Raises:
+      ValueError: if they have more numbers than a memory holds.
+    """
     growing: dict[str, _Growing] = {}
     damaged = 0
     for _, record in json_lines.each(run / writers.METRICS_FILE, writers.is_metrics):
         if record is None:
             damaged += 1
         else:
-            growing.setdefault(record["dataset"], _Growing()).add(record)
+            found = growing.setdefault(record["dataset"], _Growing())
+            found.add(record)
+            if len(found) > _MOST_NUMBERS:
+                raise ValueError(
+                    f"{run / writers.METRICS_FILE}: the lines of {cut(record['dataset'])} have so many names of "
+                    f"metrics that their table has more than {_MOST_NUMBERS:,} numbers; remove the file."
+                )
     return {dataset: found.curves() for dataset, found in growing.items()}, damaged
 
 

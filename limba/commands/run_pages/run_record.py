@@ -1,6 +1,7 @@
 """All that a run's folder says of it, read once for a page."""
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -196,7 +197,7 @@ def _examples(files: Sequence[tuple[int, AnyPath]]) -> list[Prediction]:
     texts: list[tuple[str, str]] = []
     outputs: list[dict[int, str]] = []
     for step, file in (files[i] for i in kept):
-        rows = json_lines.parsed(storage.read_bytes(file).splitlines()[:_MOST_EXAMPLES], _is_prediction)
+        rows = json_lines.parsed(itertools.islice(json_lines.lines(file), _MOST_EXAMPLES), _is_prediction)
         for number, row in enumerate(row for _, row in rows if row is not None):
             if number == len(texts):
                 texts.append((_text(row, "inputs_pretokenized", "inputs"), _target(row)))

@@ -59,7 +59,7 @@ class Ct2Engine(BaseEngine):
         self._ids = {token: id_ for id_, token in enumerate(self._tokens)}
         library = _library()
         load: Any = library.Translator if self.decodes else library.Encoder
-        compute_type = "int8" if report["quantization"] == "int8" else "float32"
+        compute_type = "int8" if report.get("quantization") == "int8" else "float32"
         try:
             self._model = load(str(folder), device="cpu", compute_type=compute_type, intra_threads=_threads())
         except (RuntimeError, ValueError) as error:

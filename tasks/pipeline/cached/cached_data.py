@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 
 from limba.data import contract
-from limba.files import json_text
+from limba.files import json_text, untrusted_json
 from limba.files.local_paths import local_path
-from limba.gin_config import importing
+from limba.files.untrusted_files import cut, shown
+from limba.gin_config import closed_list, importing
 from tasks import objectives
 from tasks.objectives.hashing import mix
 from tasks.pipeline.cached import task_of_today
@@ -34,6 +35,9 @@ from tasks.pipeline.cached import task_of_today
 logger = logging.getLogger(__name__)
 
 _STATE = "cached.json"
+_FEATURES = ("inputs", "targets", "tokens")
+# What a manifest that `limba cache` did not write, or a file beside it, makes of the code that reads it.
+_DAMAGED = (KeyError, TypeError, AttributeError, IndexError, OverflowError, EOFError)
 
 
 class Cache:
@@ -81,12 +85,17 @@ class Cache:
         self._lengths = manifest["lengths"]
         self._tokens: dict[str, np.ndarray] = {}
         self._ends: dict[str, np.ndarray] = {}
+        closed_list.read_run(self.folder.parent)  # No module that lies in a cache is imported.
         for name, feature in manifest["features"].items():
+            if name not in _FEATURES:
+                raise ValueError(f"{self.folder} has a feature {cut(name)}; they are {', '.join(_FEATURES)}. {again}")
             path = self.folder / f"{name}.tokens"
             if not path.is_file() or path.stat().st_size != feature["bytes"]:
                 raise ValueError(f"{path} is damaged or missing: it should have {feature['bytes']} bytes. {command}")
             self._tokens[name] = np.memmap(path, feature["dtype"], "r")
-            self._ends[name] = np.load(self.folder / f"{name}.ends.npy", mmap_mode="r")
+            self._ends[name] = np.load(self.folder / f"{name}.ends.npy", mmap_mode="r", allow_pickle=False)
+            if not 0 <= feature["longest"] <= self._tokens[name].size:
+                raise ValueError(f"{path} has no row of {shown(feature['longest'])} tokens. {again}")
         self._objective = load_objective(manifest["objective"]) if manifest["objective"] else None
         self._ids = objectives.VocabularyIds(**manifest["vocabulary"])
 
@@ -254,16 +263,19 @@ def _open(directory: str, config: contract.DatasetConfig, feature_converter: Any
     converter = getattr(feature_converter, "__name__", feature_converter)
     if converter != "EncDecFeatureConverter":
         raise ValueError(f"A cache makes encoder-decoder features, not those of {converter}; read the task itself.")
-    return Cache(directory, config)
+    try:
+        return Cache(directory, config)
+    except _DAMAGED as error:
+        file = f"{directory}/{config.split}/manifest.json"
+        raise ValueError(f"{file} is none that `limba cache` wrote ({error!r}). Make the cache again.") from error
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a cache; raises ValueError if it is damaged."""
-    file = folder / "manifest.json"
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return untrusted_json.read_object(folder / "manifest.json")
     except ValueError as error:
-        raise ValueError(f"{file} is damaged ({error}). Remove {folder} and make it again.") from error
+        raise ValueError(f"{error} Remove {folder} and make it again.") from error
 
 
 def describe_files(paths: list[str]) -> dict[str, dict[str, int]]:

@@ -11,6 +11,7 @@ import logging
 import pathlib
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from limba.data import contract
-from limba.files import json_text
+from limba.files import json_text, storage, untrusted_json
+from limba.files.untrusted_files import cut, is_inside
 from tasks.pipeline import fingerprints, readers
 from tasks.pipeline.epoch_counts import EpochCounter
 from tasks.pipeline.positions import ReadPlan
@@ -137,7 +139,7 @@ class ForeignReader:
         # Opened again: a run without a seed keeps the seed that it drew first, data of a hub their commit.
         self._open(header["fingerprint"]["seed"])
         if self.can_save:
-            _restore_iterator(self._pipeline.iterator, _unzip(state))
+            _restore_iterator(self._pipeline.iterator, _unzip(state, self.state_name))
         else:
             logger.warning("Reader %d reads %d batches again to find its place.", self._reader, header["batches"])
             for _ in range(header["batches"]):
@@ -145,11 +147,10 @@ class ForeignReader:
         self._batches = header["batches"]
 
     def _header(self, state: bytes) -> dict[str, Any]:
-        try:
-            with zipfile.ZipFile(io.BytesIO(state)) as archive:
-                return json.loads(archive.read("position.json"))
-        except (zipfile.BadZipFile, KeyError) as error:
-            raise ValueError(f"The saved data position {self.state_name} is damaged ({error}).") from error
+        files = _unzip(state, self.state_name)
+        if "position.json" not in files:
+            raise ValueError(f"The saved data position {self.state_name} is damaged: it has no position.json.")
+        return untrusted_json.parse_object(files["position.json"], f"position.json of {self.state_name}")
 
 
 class _Pipeline:
@@ -209,7 +210,7 @@ class DatasetBatches:
                 "get_dataset_fn and the number of hosts that the run began with."
             )
         self._iterator = iter(self._dataset)
-        files = _unzip(state[self._state_name])
+        files = _unzip(state[self._state_name], self._state_name)
         self._batches = json.loads(files.pop("batches.json"))
         if files:
             _restore_iterator(self._iterator, files)
@@ -240,6 +241,20 @@ def _zip(files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def _unzip(state: bytes) -> dict[str, bytes]:
-    with zipfile.ZipFile(io.BytesIO(state)) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+def _unzip(state: bytes, name: str) -> dict[str, bytes]:
+    """The files of a saved position.
+
+    Raises:
+      ValueError: if it is damaged; or unpacks to more than a file that is read at once, or a file of another folder:
+        a run may come from somebody else.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(state)) as archive:
+            entries = archive.infolist()
+            if (size := sum(entry.file_size for entry in entries)) > storage.MOST_BYTES:
+                raise ValueError(f"it unpacks to {size:,} bytes")
+            if others := [x.filename for x in entries if not is_inside(x.filename) or "/" in x.filename]:
+                raise ValueError(f"it has a file {cut(others[0])}")
+            return {entry.filename: archive.read(entry) for entry in entries}
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
+        raise ValueError(f"The saved data position {name} is damaged ({error}).") from error

@@ -1,10 +1,12 @@
 """A folder is there complete or not at all."""
 
+import json
 import os
 
 import pytest
 
-from limba.files.output_folder import complete_or_absent, fingerprint
+from limba.files import output_folder
+from limba.files.output_folder import REPORT, complete_or_absent, fingerprint, read_report
 
 
 def test_appears_at_the_end(tmp_path):
@@ -54,3 +56,28 @@ def test_the_fingerprint_notices_a_file_that_was_touched(tmp_path):
     assert fingerprint(tmp_path / "a", None) == before
     os.utime(tmp_path / "a/b", ns=(1, 1))
     assert fingerprint(tmp_path / "a") != before
+
+
+def test_a_report_knows_its_files_and_itself(tmp_path):
+    for name in ("a", "README.md"):
+        (tmp_path / name).write_text(name)
+    report = output_folder.sealed(tmp_path, {"step": 3}, ["a", "README.md"])
+    file = tmp_path / REPORT
+    file.write_text(json.dumps(report, indent=3))
+    assert output_folder.changed(tmp_path, read_report(tmp_path)) == []
+    assert output_folder.changed(tmp_path, report | {"step": 4}) == [REPORT]
+    assert output_folder.changed(tmp_path, report | {"sha256": {}}) == [REPORT]
+    assert output_folder.changed(tmp_path, {"step": 3}) is None
+    for name in ("a", "README.md"):
+        (tmp_path / name).write_text("x")
+    assert sorted(output_folder.changed(tmp_path, report)) == ["README.md", "a"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"format": []}, {"formats": 5}, {"step": 2**31}, {"step": "3"}, {"files": ["../a"]}, {"sha256": {"/etc/x": ""}}],
+)
+def test_a_report_of_other_values_is_damaged(tmp_path, wrong):
+    (tmp_path / REPORT).write_text(json.dumps(wrong))
+    with pytest.raises(ValueError, match=rf"{REPORT} is damaged: {next(iter(wrong))} is .*; it is a"):
+        read_report(tmp_path)

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from limba.commands.run_pages import page_parts, report_command, run_record
+from limba.commands.run_pages import page_parts, report_command, run_curves, run_record
+from limba.reports import json_lines
 from tests.limba.commands.run_pages.made_up_runs import SIZES, make_run, set_info, write_lines
 
 
@@ -47,6 +48,19 @@ def test_hours_of_restarts_count_and_the_time_left_is_of_the_second_half(tmp_pat
     assert page_parts.hours_made(run) == 2.0 and len(run.attempts) == 2
     # From step 45 (1.25 h) to 90 (2 h): a minute a step, and 30 steps are left.
     assert page_parts.hours_left(run) == pytest.approx(0.5)
+
+
+def test_lines_of_a_stranger_take_no_more_memory_than_they_have_bytes(tmp_path, monkeypatch):
+    """Each line may name a metric of its own; a line of lists is 30 times its bytes."""
+    monkeypatch.setattr(run_curves, "_MOST_NUMBERS", 100)
+    monkeypatch.setattr(json_lines, "_MOST_OF_LINE", 1000)
+    folder = make_run(tmp_path / "run")
+    write_lines(folder / "metrics.jsonl", [{"step": 1, "dataset": "x", "m" * 1000: 1.0}])
+    with pytest.raises(FileNotFoundError, match=r"1 lines of metrics\.jsonl are damaged"):
+        run_record.load(folder, "run")
+    write_lines(folder / "metrics.jsonl", [{"step": i, "dataset": "x", f"metric_{i}": 1.0} for i in range(20)])
+    with pytest.raises(ValueError, match=r"metrics\.jsonl: the lines of x have so many names of metrics"):
+        run_record.load(folder, "run")
 
 
 def test_predictions_are_of_the_same_examples_over_time(tmp_path):

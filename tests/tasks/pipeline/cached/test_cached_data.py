@@ -143,6 +143,26 @@ def test_changed_runs_and_caches_are_refused(cache, tmp_path):
         open_train(cache)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"features": {"../../secret": {}}}, r"has a feature \.\./\.\./secret"),
+        ({"features": {"inputs": {"dtype": "uint16", "bytes": 60, "longest": 10**12}}}, "no row of 1000000000000 tok"),
+        ({"features": 5}, r"manifest\.json is none that `limba cache` wrote"),
+        ({"objective": {"class": "of_a_cache.Objective"}}, "it lies in the folder of the run"),
+    ],
+)
+def test_a_manifest_of_somebody_else(cache, change, message, monkeypatch):
+    """It names nothing outside its folder, and no module in it, wherever the command was started."""
+    monkeypatch.syspath_prepend(str(cache))
+    monkeypatch.setattr(cached_data.task_of_today, "differences", lambda *args: [])
+    (cache / "of_a_cache.py").write_text("raise AssertionError('it was run')\n")
+    file = cache / "train/manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(ValueError, match=message):
+        open_train(cache)
+
+
 def test_errors(cache, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no finished cache in .*validation; make it: limba cache my_task"):
         open_train(cache, split="validation")

@@ -1,8 +1,10 @@
 """Streams of sources of SeqIO's and data sets of a user's own: saved by TensorFlow, or read again."""
 
 import dataclasses
+import io
 import logging
 import types
+import zipfile
 
 import pytest
 import seqio
@@ -23,7 +25,7 @@ def config_for(name, **options):
     return contract.DatasetConfig(name, LENGTHS, **options)
 
 
-def test_t5x_style_task_that_can_be_saved(register_with_seqio, text_files):
+def test_t5x_style_task_that_can_be_saved(register_with_seqio, text_files, monkeypatch):
     config = config_for(register_with_seqio("test_lines", text_files).name)
     batches = task_batches.get_train_batches(config)
     take(batches, 40)
@@ -36,6 +38,14 @@ def test_t5x_style_task_that_can_be_saved(register_with_seqio, text_files):
         task_batches.get_train_batches(dataclasses.replace(config, seed=4)).restore_state(state)
     with pytest.raises(ValueError, match="damaged"):
         batches.restore_state({name: content[:100] for name, content in state.items()})
+    with zipfile.ZipFile(hostile := io.BytesIO(), "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("position.json", "{}")
+        archive.writestr("../elsewhere", "x")
+    with pytest.raises(ValueError, match=r"it has a file \.\./elsewhere"):
+        batches.restore_state(dict.fromkeys(state, hostile.getvalue()))
+    monkeypatch.setattr(foreign_readers.storage, "MOST_BYTES", 1)
+    with pytest.raises(ValueError, match=r"it unpacks to [\d,]+ bytes"):
+        batches.restore_state(state)
 
 
 def test_an_error_of_a_generator_is_one_line(register_with_seqio):

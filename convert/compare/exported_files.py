@@ -1,0 +1,64 @@
+"""The files of a folder that Limba wrote, by the list and the hashes in its `conversion_report.json`."""
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from convert.compare.comparison_rows import Comparison
+from limba.files import untrusted_files
+from limba.files.output_folder import CARD, REPORT, changed
+from limba.files.untrusted_files import cut, some
+
+# How the note of a row begins that could have been compared.
+NOT_COMPARED = "not compared: "
+_CARD_ROW, _HASHES = "the card", "hashes of files"
+
+
+def compare(
+    label: str, folder: Path, report: Mapping[str, Any], there: Collection[str], by_hash: bool
+) -> Iterator[Comparison]:
+    """Rows of the files that are lost or changed.
+
+    Args:
+      label: of the model in the table.
+      report: of the folder.
+      there: the names of the files in the folder, those of its folders too.
+      by_hash: whether a changed file is another model. Else what it says is compared, and it is not known what else
+        the change does.
+    """
+    listed = report.get("files") or [REPORT]
+    yield row(f"files missing, {label}", sorted({*listed} - {*there}), f"of {len(listed)}")
+    found = changed(folder, report) if report.get("files") else None
+    if found is None:
+        what = f"files changed, {label}" if by_hash else f"{_HASHES}, {label}"
+        note = f"{REPORT} is of an earlier version and has no hashes; convert again, with --overwrite"
+        yield Comparison(what, None, 0, f"{NOT_COMPARED}{note}")
+        return
+    others = [name for name in found if name != CARD]
+    if others and not by_hash:
+        note = f"{NOT_COMPARED}not as they were exported: {some([*map(cut, others)])}"
+        yield Comparison(f"files changed, {label}", None, 0, note)
+    else:
+        yield row(f"files changed, {label}", others, f"of {len(listed)}, by SHA-256")
+    if CARD in found:
+        yield _card(f"{_CARD_ROW}, {label}", folder / CARD)
+
+
+def _card(what: str, file: Path) -> Comparison:
+    """The row of a card that is not the one that was written."""
+    try:
+        untrusted_files.read_text(file)
+    except ValueError as error:
+        return Comparison(what, 1, 0, str(error))
+    return Comparison(what, None, 0, f"{NOT_COMPARED}{CARD} is not as it was written")
+
+
+def may_differ(row: Comparison) -> bool:
+    """Whether the row is no error if it was not compared: people edit cards, and nothing of the model is in them."""
+    return row.what.partition(",")[0] in (_CARD_ROW, _HASHES)
+
+
+def row(what: str, names: list[str], of: str) -> Comparison:
+    """The row of files that are wrong."""
+    more = f": {some([*map(cut, names)])}" if names else ""
+    return Comparison(what, len(names), 0, f"{of}{more}")
