@@ -15,11 +15,14 @@ from convert.exports.encoder_export import EncoderExport
 from convert.exports.export import Export
 from convert.exports.t5_export import T5Export
 from convert.families import heads, networks
+from convert.families.config_files import encoder_config
 from convert.families.encoder_family import EncoderFamily
+from convert.families.family import Family
+from convert.families.networks import Network
 from convert.families.t5_family import TRANSFORMER
 from convert.model_files import any_format
 from convert.model_files.model import Model
-from convert.tensors import table, tensor_parts
+from convert.tensors import table, tensor_parts, weight_files
 from limba.checkpoint_files.saved_tensors import SavedTensor
 
 # Limba's names of poolings, and the flags of sentence-transformers.
@@ -103,17 +106,22 @@ class SentenceFolder:
     def compare(self, folder: Path) -> list[Comparison]:
         """Reads the folder back. Raises ValueError if it is of another network."""
         written = any_format.open_model(folder)
-        names = [name for name in self.model.tensors if name.startswith(_ENCODER)]
-        ours, theirs = ({n: m.tensors[n] for n in names if n in m.tensors} for m in (self.model, written))
+        # As Hugging Face's class has them, which may hold two different networks of ours.
+        ours, theirs = self.tensors(self.model.dtype.name), weight_files.open_tensors(folder, "safetensors")
         shapes_of_ours, shapes = ({name: t.shape for name, t in tensors.items()} for tensors in (ours, theirs))
         table.verify(str(folder), shapes, shapes_of_ours)
-        a, b = (vars(networks.plain(model.config)) for model in (self.model, written))
-        names_of_fields = [name for name in a if not name.startswith(_HEAD_FIELDS)]
-        # BERT's class always has a table of token types: one row of zeros for an encoder without any.
-        added = ("num_token_types",) if a.get("num_token_types") == 0 else ()
-        other = [name for name in names_of_fields if a[name] != b[name] and name not in added]
-        note = f"of {len(names_of_fields)}{': ' if other else ''}{', '.join(other)}"
+        a, b = (_settings(self.model.family, model.config) for model in (self.model, written))
+        other = sorted(name for name in a | b if a.get(name) != b.get(name))
+        note = f"of {len(a)}{': ' if other else ''}{', '.join(other)}"
         return [compare_tensors(ours, theirs), Comparison("settings that differ", len(other), 0, note)]
+
+
+def _settings(family: Family, config: Network) -> dict[str, Any]:
+    """What a network is, without its head."""
+    network: Any = networks.plain(config)
+    if isinstance(family, EncoderFamily):
+        return encoder_config.settings(family, network, heads.OF_MASKED_LM, network.pad_id)
+    return {name: value for name, value in vars(network).items() if not name.startswith(_HEAD_FIELDS)}
 
 
 def of_model(model: Model, pooling: str | None, has_unit_length: bool | None, max_length: int | None) -> SentenceFolder:

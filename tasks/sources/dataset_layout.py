@@ -6,15 +6,18 @@ So its rules hold, those of its cards too, whatever version is installed, and no
 import dataclasses
 import os
 import pathlib
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from limba.files import untrusted_files
+from limba.files import untrusted_files, untrusted_json, untrusted_yaml
 from tasks.sources import arrow_tables, class_names
 
 # Read by `datasets` to learn configurations and splits; of the other files it needs the names.
 _CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")
+# As huggingface_hub looks for it.
+_FRONT_MATTER = re.compile(r"\s*---[\r\n]+([\S\s]*?)[\r\n]+---(?:[\r\n]|$)")
 # Of `save_to_disk`: `datasets` takes them for data of a folder that it does not load from the disk.
 _OF_SAVED = ("state.json", "dataset_dict.json", "dataset_info.json")
 
@@ -56,10 +59,18 @@ def of_names(
         root = pathlib.Path(directory).resolve() / name.rstrip("/").rpartition("/")[2]
         root.mkdir()
         for path in paths:
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).touch()
+            if not untrusted_files.is_inside(path):
+                raise ValueError(f"Data set {name!r} lists the file {untrusted_files.cut(path)}, which is none of it.")
+            try:
+                (root / path).parent.mkdir(parents=True, exist_ok=True)
+                (root / path).touch()
+            except OSError as error:  # A name that is too long, or of a file and a folder.
+                reason = f"{untrusted_files.cut(path)}: {error.strerror}"
+                raise ValueError(f"Data set {name!r} has names that no folder can have: {reason}.") from error
         for path in {*paths} & {*_CARDS}:
-            (root / path).write_bytes(read(path))
+            content = read(path)
+            _check_card(path, content, f"{path} of {name!r}")
+            (root / path).write_bytes(content)
         try:
             builder = datasets.load_dataset_builder(
                 str(root), config, data_files=data_files, cache_dir=f"{directory}/cache"
@@ -95,7 +106,9 @@ def of_folder(folder: pathlib.Path, config: str | None = None, without: pathlib.
       ValueError: as `of_names`.
     """
     paths = [path for path in _files(folder, without) if path in _CARDS or _is_data(path)]
-    found = of_names(str(folder), paths, lambda path: (folder / path).read_bytes(), config) if paths else None
+    found = (
+        of_names(str(folder), paths, lambda path: untrusted_files.read_bytes(folder / path), config) if paths else None
+    )
     if found is None or not found.files:
         raise FileNotFoundError(
             f"{folder} has no file of texts, such as train.jsonl ({', '.join(arrow_tables.SUFFIXES)}); name the files "
@@ -103,6 +116,43 @@ def of_folder(folder: pathlib.Path, config: str | None = None, without: pathlib.
         )
     files = {split: [str(folder / path) for path in of_split] for split, of_split in found.files.items()}
     return dataclasses.replace(found, files=files)
+
+
+def _check_card(name: str, content: bytes, where: str) -> None:
+    """Raises ValueError for a card that takes more than its size tells, or names data outside of its folder.
+
+    `datasets` reads whatever it names: any file of this machine, any URL; and looks through any folder.
+    """
+    if name.endswith(".json"):
+        untrusted_json.parse(content, where)
+        return
+    text = untrusted_files.decode(content, where)
+    if name.endswith(".md"):
+        found = _FRONT_MATTER.match(text)
+        text = found[1] if found else ""
+    for key, value in _pairs(untrusted_yaml.check_card(text, where)):
+        for path in _texts(value) if key in ("data_files", "data_dir") else ():
+            if "://" in path or path.startswith(("/", "~")) or ".." in pathlib.PurePosixPath(path).parts:
+                shown = untrusted_files.shown(path)
+                raise ValueError(f"{where}: {key} names {shown}, outside of the data set; give the files yourself.")
+
+
+def _pairs(node: Any) -> Iterable[tuple[str, Any]]:
+    """The keys at the top of a YAML text and in its list of configurations, with the nodes of their values."""
+    for key, value in node.value if hasattr(node, "value") and isinstance(node.value, list) else ():
+        yield str(key.value), value
+        if key.value == "configs" and isinstance(value.value, list):
+            for part in value.value:
+                yield from _pairs(part)
+
+
+def _texts(node: Any) -> Iterable[str]:
+    """All texts in a node of YAML."""
+    if not isinstance(node.value, list):
+        yield str(node.value)
+        return
+    for part in node.value:
+        yield from _texts(part[1]) if isinstance(part, tuple) else _texts(part)
 
 
 def _files(folder: pathlib.Path, without: pathlib.Path | None) -> Iterable[str]:

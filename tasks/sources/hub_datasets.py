@@ -14,12 +14,15 @@ from typing import Any
 import fsspec.utils
 from huggingface_hub import constants
 
-from limba.files import redaction, untrusted_files
+from limba.files import redaction, untrusted_files, untrusted_json
+from limba.files.untrusted_files import cut
 from tasks.sources import dataset_layout
 from tasks.sources.remote_files import http_files
 
 logger = logging.getLogger(__name__)
 
+# Of the list of files; a page has 1,000.
+_MOST_PAGES = 10_000
 _URL = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)")
 
 
@@ -54,17 +57,24 @@ class Repository:
         redaction.require_whole(token or "", "token", "Set HF_TOKEN, or give the token again.")
         address = f"{constants.ENDPOINT}/api/datasets/{name}"
         repository = cls(name, revision, "", {}, token)
-        info = repository._get(f"{address}/revision/{urllib.parse.quote(revision, safe='')}").json()
+        url = f"{address}/revision/{urllib.parse.quote(revision, safe='')}"
+        info = untrusted_json.parse_object(repository._get(url).content, redaction.redact(url))
         sizes: dict[str, int] = {}
         page = f"{address}/tree/{info['sha']}?recursive=true"
-        while page:
+        for _ in range(_MOST_PAGES):
             answer = repository._get(page)
-            sizes |= {entry["path"]: entry["size"] for entry in answer.json() if entry["type"] == "file"}
-            page = answer.links.get("next", {}).get("url", "")
+            entries = untrusted_json.parse(answer.content, redaction.redact(page))
+            sizes |= {entry["path"]: entry["size"] for entry in entries if entry["type"] == "file"}
+            if not (page := answer.next_url):
+                break
+            if not is_on_hub(page):  # The token would go there.
+                raise ValueError(f"{constants.ENDPOINT} continues its list of files at {cut(page)}, which is not it.")
+        else:
+            raise ValueError(f"{constants.ENDPOINT} lists the files of {name!r} on more than {_MOST_PAGES:,} pages.")
         logger.info("%s: revision %s is commit %s, with %d files.", name, revision, info["sha"], len(sizes))
         return dataclasses.replace(repository, commit=info["sha"], sizes=sizes)
 
-    def _get(self, url: str):
+    def _get(self, url: str) -> http_files.Document:
         try:
             return http_files.fetch(url, lambda: headers(self.token))
         except http_files.HttpStatusError as error:

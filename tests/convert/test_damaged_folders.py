@@ -23,6 +23,7 @@ from convert.to_hf import to_hf
 from convert.to_onnx import to_onnx
 from convert.to_sentence_transformers import to_sentence_transformers
 from limba.checkpoint_files.saved_tensors import from_array
+from limba.files import output_folder
 from limba.files.output_folder import REPORT
 from tests.convert.conftest import FAMILIES
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, VARIANTS, new_encoder, tokenizer_file  # noqa: F401
@@ -42,7 +43,8 @@ def _as_torch(folder: Path, out: Path) -> Path:
     shutil.copytree(folder, out)
     _write(out, _tensors(out), TORCH)
     (out / SAFETENSORS).unlink()
-    _change_json(out / REPORT, lambda report: report["files"].__setitem__(report["files"].index(SAFETENSORS), TORCH))
+    names = [file.name for file in out.iterdir()]
+    _change_json(out / REPORT, lambda report: report.update(output_folder.sealed(out, report, names)))
     return out
 
 

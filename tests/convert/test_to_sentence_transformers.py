@@ -35,6 +35,8 @@ from tests.limba import small
 WORDS = ["w7 w9 w30", "w5", " ".join(f"w{i}" for i in range(6, 46))]
 # RoBERTa's padding is 1 and it has 48 positions; ModernBERT's layers are scanned, and its positions without end.
 ENCODERS = {"roberta": ("max", 48), "bert": ("mean", 48), "mpnet": ("first", 48), "modernbert": ("first", 512)}
+# One class holds two networks of Limba's, whose kernels or fields are others.
+ENCODERS |= {"roformer": ("mean", 48), "t5_buckets": ("mean", 48)}
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,13 @@ def _embedded(model, run, texts, pooling):
         model=model, restore_checkpoint_cfg=restore, partitioner=small.partitioner(), batch_size=4, pooling=pooling
     )
     return np.array(embedder.embed(texts))
+
+
+@pytest.mark.parametrize("variant", ["roformer", "t5_buckets"])
+def test_two_networks_of_one_class(new_encoder, tmp_path, variant):  # noqa: F811
+    report = to_sentence_transformers(new_encoder(tmp_path / "run", **VARIANTS[variant]), tmp_path / "folder")
+    rows = {row["what"]: row["value"] for row in report["comparisons"]["safetensors"]}
+    assert rows["parameters that differ"] == rows["settings that differ"] == 0
 
 
 @pytest.mark.sample(1)

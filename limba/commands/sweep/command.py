@@ -94,14 +94,14 @@ def main(argv: Sequence[str]) -> int:
 
 def _fixed(words: Sequence[str]) -> dict[str, str]:
     """The values of `--set`, as a file has them."""
-    from limba.commands.sweep import sweep_yaml
+    from limba.files import untrusted_yaml
 
     fixed = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise ValueError(f"--set {word}: write NAME=VALUE, such as model_name_or_path=exports/mine.")
-        fixed[name] = sweep_yaml.parse(value, f"--set {name}")
+        fixed[name] = untrusted_yaml.parse(value, f"--set {name}")
     return fixed
 
 
@@ -226,9 +226,9 @@ def _wandb_config(sweep: Sweep, folder: Path) -> str:
     """W&B's file of the same sweep; its trials are `limba sweep --wandb_trial`."""
     import yaml
 
-    from limba.commands.sweep import sweep_yaml
+    from limba.files import untrusted_yaml
 
-    content = sweep_yaml.read(sweep.file)
+    content = untrusted_yaml.read(sweep.file)
     kept = ("name", "project", "entity", "description", "method", "metric", "parameters", "early_terminate")
     config = {key: content[key] for key in kept if key in content}
     described = {name: x for name, (_, x) in sweep_file.flat_parameters(content["parameters"], sweep.file).items()}
@@ -248,7 +248,7 @@ def _wandb_trial(sweep: Sweep, folder: Path, words: Sequence[str], fixed: Mappin
 
     The values of `--set` hold, whatever the agent draws.
     """
-    from limba.commands.sweep import sweep_yaml
+    from limba.files import untrusted_yaml
 
     names = [parameter.name for parameter in sweep.parameters]
     parameters = {}
@@ -258,7 +258,7 @@ def _wandb_trial(sweep: Sweep, folder: Path, words: Sequence[str], fixed: Mappin
             raise ValueError(
                 f"--wandb_trial {word}: write NAME=VALUE with a parameter of the file: {', '.join(names)}."
             )
-        parameters[name] = sweep_parameters.plain_value(sweep_yaml.parse(value, f"--wandb_trial {name}"))
+        parameters[name] = sweep_parameters.plain_value(untrusted_yaml.parse(value, f"--wandb_trial {name}"))
     parameters |= {name: sweep_parameters.plain_value(value) for name, value in fixed.items()}
     run_id = os.environ.get("WANDB_RUN_ID")
     if not run_id:

@@ -120,20 +120,20 @@ def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, lis
       FileNotFoundError: if the file does not exist.
       ValueError: if it is damaged, a key is unknown or missing, or a value is not allowed.
     """
-    from limba.commands.sweep import sweep_yaml
+    from limba.files import untrusted_yaml
 
     # null is what a missing key is.
     content = {key: value for key, value in _read(file).items() if value is not None}
     for key in map(str, content):
         if key not in _KEYS and key not in _IGNORED:
             nearest = difflib.get_close_matches(key[:100], _KEYS, n=1, cutoff=0.0)[0]
-            where = sweep_yaml.place(file, key)
+            where = untrusted_yaml.place(file, key)
             raise ValueError(f"{where}: there is no key {shown(key)}; the nearest is {nearest!r}.")
     if content.get("method") not in METHODS:
-        where = sweep_yaml.place(file, "method")
+        where = untrusted_yaml.place(file, "method")
         raise ValueError(f"{where}: method is {shown(content.get('method'))}; use {', '.join(METHODS)}.")
     metric = content.get("metric") or {}
-    where = sweep_yaml.place(file, "metric")
+    where = untrusted_yaml.place(file, "metric")
     named = isinstance(metric, dict) and isinstance(metric.get("name"), str)
     if named and "goal" in metric and metric["goal"] not in ("minimize", "maximize"):
         raise ValueError(f"{where}: metric.goal is {shown(metric['goal'])}; it is minimize or maximize.")
@@ -148,7 +148,7 @@ def load(file: Path, fixed: Mapping[str, Any] | None = None) -> tuple[Sweep, lis
         try:
             parameters.append(sweep_parameters.parse(name, description))
         except ValueError as error:
-            raise ValueError(f"{sweep_yaml.place(file, *keys)}: {error}") from error
+            raise ValueError(f"{untrusted_yaml.place(file, *keys)}: {error}") from error
     program = str(content.get("program", "train")).removeprefix("limba ").strip()
     command = _words(content, "command", file)
     script_flags: tuple[str, ...] = ()
@@ -226,20 +226,20 @@ def _flags_of_script(command: Sequence[str]) -> tuple[str, ...]:
 
 def _check_keys(given: Mapping[str, tuple[tuple, Any]], file: Path) -> None:
     """Raises ValueError for a parameter that is not a key of `limba run`."""
-    from limba.commands.sweep import sweep_yaml
+    from limba.files import untrusted_yaml
     from limba.gin_config.hf_keys import script_keys
 
     for name, (keys, _) in given.items():
         try:
             script_keys.check_key(key_of_run(str(name)))
         except ValueError as error:
-            raise ValueError(f"{sweep_yaml.place(file, *keys)}: parameters.{name}: {error}") from None
+            raise ValueError(f"{untrusted_yaml.place(file, *keys)}: parameters.{name}: {error}") from None
 
 
 def _read(file: Path) -> dict[str, Any]:
-    from limba.commands.sweep import sweep_yaml
+    from limba.files import untrusted_yaml
 
-    content = sweep_yaml.read(file)  # JSON is YAML too.
+    content = untrusted_yaml.read(file)  # JSON is YAML too.
     if not isinstance(content, dict):
         what = "is empty" if content is None else f"holds {shown(content)}"
         raise ValueError(f"{file} {what}; a sweep's file has keys and values: method, metric, parameters, program.")
@@ -277,10 +277,10 @@ def flat_parameters(given: Any, file: Path, keys: tuple[Any, ...] = ("parameters
     Raises:
       ValueError: if there are none, or a key of the sweep stands among them.
     """
-    from limba.commands.sweep import sweep_yaml
+    from limba.files import untrusted_yaml
 
     if not isinstance(given, dict) or not given:
-        where = sweep_yaml.place(file, *keys)
+        where = untrusted_yaml.place(file, *keys)
         raise ValueError(f"{where}: parameters is {shown(given)}; name at least one gin binding with its values.")
     flat: dict[Any, tuple[tuple, Any]] = {}
     for name, value in given.items():
@@ -288,8 +288,8 @@ def flat_parameters(given: Any, file: Path, keys: tuple[Any, ...] = ("parameters
         is_table = isinstance(value, dict)
         if name in _KEYS and (isinstance(value, list) or (is_table and not {*sweep_parameters.KEYS} & {*value})):
             raise ValueError(
-                f"{sweep_yaml.place(file, *path)}: {name} stands under parameters, and is a key of the sweep: move it "
-                "to the beginning of the line."
+                f"{untrusted_yaml.place(file, *path)}: {name} stands under parameters, and is a key of the sweep: move "
+                "it to the beginning of the line."
             )
         if is_table and value.keys() == {"parameters"}:
             inner = flat_parameters(value["parameters"], file, (*path, "parameters"))

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from limba.files import awaited, redaction
+from limba.files import awaited, redaction, untrusted_files
 from tasks.sources.remote_files import http_retries, seekable
 from tasks.sources.remote_files.http_retries import BrokenFileError as BrokenFileError
 
@@ -57,12 +57,20 @@ def _failures() -> tuple[type[Exception], ...]:
     return urllib3.exceptions.HTTPError, OSError  # requests' own errors are OSErrors
 
 
-def fetch(url: str, headers: Headers) -> "requests.Response":
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """What a server answered, and the URL of the page behind it, "" if there is none."""
+
+    content: bytes
+    next_url: str
+
+
+def fetch(url: str, headers: Headers) -> Document:
     """A small document, read whole.
 
     Raises:
       HttpStatusError: if the server refuses it.
-      BrokenFileError: if it stays unreadable.
+      BrokenFileError: if it stays unreadable, or has no end.
     """
     import requests
 
@@ -71,9 +79,16 @@ def fetch(url: str, headers: Headers) -> "requests.Response":
         while True:
             try:
                 with awaited.named(redaction.redact(url)):
-                    response = session.get(url, headers=dict(headers()), timeout=TIMEOUT_SECONDS)
-                _check_status(url, response)
-                return response
+                    response = session.get(url, headers=dict(headers()), timeout=TIMEOUT_SECONDS, stream=True)
+                    _check_status(url, response)
+                    content = b""
+                    for piece in response.iter_content(1 << 20):
+                        content += piece
+                        if len(content) > untrusted_files.MOST_BYTES:
+                            raise BrokenFileError(
+                                f"{redaction.redact(url)} answers with more than {untrusted_files.MOST_BYTES:,} bytes."
+                            )
+                return Document(content, response.links.get("next", {}).get("url", ""))
             except _failures() as error:
                 retries.wait_after(error)
 

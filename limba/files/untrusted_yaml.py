@@ -1,4 +1,4 @@
-"""YAML of a sweep's file and of values on the command line, read within limits: each error names the place.
+"""YAML of sweeps, of values on the command line and of cards, read within limits: each error names the place.
 
 PyYAML keeps the last of two equal keys, and a few lines of anchors and aliases stand for more values than any memory
 holds, or for a list that contains itself.
@@ -18,6 +18,10 @@ _MOST_BYTES = 64 * 1024
 # With aliases written out.
 _MOST_VALUES = 100_000
 _MOST_MERGED = 10_000
+# Of a card, which may describe hundreds of parts of a data set.
+_MOST_OF_CARD, _MOST_VALUES_OF_CARD = 4 * 2**20, 500_000
+_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map", "merge")}
+_TAGS |= {f"tag:yaml.org,2002:{kind}" for kind in ("timestamp", "value")}
 _UNREADABLE = re.compile("[\0\ud800-\udfff]")
 
 
@@ -87,6 +91,43 @@ def parse(text: str, where: str) -> Any:
         raise ValueError(f"{where} is not YAML: {cut(' '.join(str(error).split()))}.") from error
     except RecursionError:
         raise ValueError(f"{where} is not YAML: brackets are too deep inside of each other.") from None
+
+
+def check_card(text: str, where: str) -> Any:
+    """The nodes of the YAML of a card, None of none: another library reads it, which has no limits.
+
+    Raises:
+      ValueError: as `parse`, with the limits of a card; and for a tag that no reader of cards has, such as a class.
+    """
+    if len(text) > _MOST_OF_CARD:
+        raise ValueError(f"{where} has {len(text):,} characters of YAML; a card has at most {_MOST_OF_CARD:,}.")
+    try:
+        untrusted_json.NestingGuard().feed(text.encode("utf-8", "surrogatepass"))
+        node = yaml.compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        _check_node(node, {})
+        return node
+    except (yaml.YAMLError, _YamlError, untrusted_json.TooDeepError) as error:
+        raise ValueError(f"{where} is not YAML: {cut(' '.join(str(error).split()))}.") from error
+    except RecursionError:
+        raise ValueError(f"{where} is not YAML: it is too deep.") from None
+
+
+def _check_node(node: yaml.Node | None, sizes: dict[int, int]) -> int:
+    """How many values a node stands for. Raises _YamlError for too many, and for what is no plain value."""
+    if node is None or id(node) in sizes:
+        if node is not None and not sizes[id(node)]:
+            raise _YamlError("an alias stands for the list or table that it is in")
+        return 0 if node is None else sizes[id(node)]
+    if node.tag not in _TAGS:
+        raise _YamlError(f"it has a value of the type {cut(node.tag)}, line {node.start_mark.line + 1}")
+    sizes[id(node)] = 0
+    parts: list[yaml.Node] = []
+    if isinstance(node, yaml.CollectionNode):
+        parts = [x for pair in node.value for x in pair] if isinstance(node, yaml.MappingNode) else node.value
+    sizes[id(node)] = 1 + sum(_check_node(part, sizes) for part in parts)
+    if sizes[id(node)] > _MOST_VALUES_OF_CARD:
+        raise _YamlError(f"its aliases stand for more than {_MOST_VALUES_OF_CARD:,} values")
+    return sizes[id(node)]
 
 
 def _check_size(content: Any) -> None:

@@ -1,6 +1,7 @@
 import pytest
 
-from limba.commands.sweep import sweep_file, sweep_yaml
+from limba.commands.sweep import sweep_file
+from limba.files import untrusted_yaml
 
 BOMB = "a: &a [1, 2]\n" + "".join(
     f"{b}: &{b} [*{a}, *{a}, *{a}]\n" for a, b in zip("abcdefghijk", "bcdefghijkl", strict=True)
@@ -38,18 +39,18 @@ def test_what_is_no_yaml_for_limba_is_named_with_the_place(tmp_path, text, words
     file = tmp_path / "sweep.yaml"
     file.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(ValueError, match=rf"sweep\.yaml is not .*({words})") as error:
-        sweep_yaml.read(file)
+        untrusted_yaml.read(file)
     assert len(str(error.value)) < 400
 
 
 def test_anchors_and_merges_are_read():
     text = "base: &base {a: 1, b: 2}\nmine: {<<: *base, b: 3}\nlist: [*base, *base]\n"
-    assert sweep_yaml.parse(text, "x") == {
+    assert untrusted_yaml.parse(text, "x") == {
         "base": {"a": 1, "b": 2},
         "mine": {"a": 1, "b": 3},
         "list": [{"a": 1, "b": 2}] * 2,
     }
-    assert sweep_yaml.parse("\ufeffa: 1e-5\n".encode().decode("utf-8-sig"), "x") == {"a": "1e-5"}
+    assert untrusted_yaml.parse("\ufeffa: 1e-5\n".encode().decode("utf-8-sig"), "x") == {"a": "1e-5"}
 
 
 @pytest.mark.parametrize("digits", [310, 400, 4000])
