@@ -22,7 +22,7 @@ from convert.families.networks import Network
 from convert.families.t5_family import TRANSFORMER
 from convert.model_files import any_format
 from convert.model_files.model import Model
-from convert.tensors import table, tensor_parts, weight_files
+from convert.tensors import table, tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
 
 # Limba's names of poolings, and the flags of sentence-transformers.
@@ -106,8 +106,7 @@ class SentenceFolder:
     def compare(self, folder: Path) -> list[Comparison]:
         """Reads the folder back. Raises ValueError if it is of another network."""
         written = any_format.open_model(folder)
-        # As Hugging Face's class has them, which may hold two different networks of ours.
-        ours, theirs = self.tensors(self.model.dtype.name), weight_files.open_tensors(folder, "safetensors")
+        ours, theirs = (self._encoder(model, written) for model in (self.model, written))
         shapes_of_ours, shapes = ({name: t.shape for name, t in tensors.items()} for tensors in (ours, theirs))
         table.verify(str(folder), shapes, shapes_of_ours)
         a, b = (_settings(self.model.family, model.config) for model in (self.model, written))
@@ -115,9 +114,20 @@ class SentenceFolder:
         note = f"of {len(a)}{': ' if other else ''}{', '.join(other)}"
         return [compare_tensors(ours, theirs), Comparison("settings that differ", len(other), 0, note)]
 
+    def _encoder(self, model: Model, written: Model) -> dict[str, SavedTensor]:
+        """The parameters of the encoder of one of two models, as the class has them where their networks differ."""
+        ours = self.model
+        if getattr(ours.config, "rotary_pairs", None) == getattr(written.config, "rotary_pairs", None):
+            names = [name for name in ours.tensors if name.startswith(_ENCODER)]
+            return {name: model.tensors[name] for name in names if name in model.tensors}
+        rows = ours.family.table(ours.config, ours.head, ours.pad_id)
+        stored = dataclasses.replace(model, folder=None).stored()
+        names = [row.name for row in rows if row.parts and all(part.limba.startswith(_ENCODER) for part in row.parts)]
+        return {name: stored[name] for name in names if name in stored}
+
 
 def _settings(family: Family, config: Network) -> dict[str, Any]:
-    """What a network is, without its head."""
+    """What a network is as Hugging Face's class has it, which may hold two different ones of ours; without its head."""
     network: Any = networks.plain(config)
     if isinstance(family, EncoderFamily):
         return encoder_config.settings(family, network, heads.OF_MASKED_LM, network.pad_id)

@@ -185,6 +185,8 @@ def value(content: Mapping[str, Any], key: str, default: Any, kinds: type | tupl
     found = default if content.get(key) is None else content[key]
     if not isinstance(found, kinds) or (isinstance(found, bool) and kinds is not bool):
         raise ValueError(f"{key} is {shown(found)}, which is not of the type that it must have")
+    if isinstance(found, int) and abs(found) >= 2**31:
+        raise ValueError(f"{key} is {shown(found)}, and no network has a number of 2**31 or more")
     return found
 
 

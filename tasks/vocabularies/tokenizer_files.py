@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from limba.data.token_rows import Frame, Row, Texts
 from limba.files import json_text, missing_vocabulary, rust_panics, storage, untrusted_files, untrusted_json
-from tasks.vocabularies import beside_tokenizer, framed_rows
+from tasks.vocabularies import beside_tokenizer, framed_rows, tokenizer_growth
 from tasks.vocabularies import words as of_words
 from tasks.vocabularies.vocabulary import Vocabulary, flatten
 from tasks.vocabularies.words import Words
@@ -288,6 +288,7 @@ def _read(file: str) -> _Opened:
         if Path(file).name == FILE and Path(file).is_file():
             text = beside_tokenizer.applied(Path(file).parent, text)
         content = untrusted_json.parse_object(text, file)
+        tokenizer_growth.check(content, file)
         try:
             tokenizer = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # The library raises nothing more exact.
@@ -427,7 +428,11 @@ def _word_mark(content: Mapping[str, Any], file: str) -> tuple[str, str | tuple[
         return "continues", model.get("continuing_subword_prefix") or "##"
     if model.get("continuing_subword_prefix"):
         return "continues", model["continuing_subword_prefix"]
-    parts = [*_parts(content.get("normalizer")), *_parts(content.get("pre_tokenizer")), *_parts(content.get("decoder"))]
+    parts = [
+        *tokenizer_growth.parts(content.get("normalizer")),
+        *tokenizer_growth.parts(content.get("pre_tokenizer")),
+        *tokenizer_growth.parts(content.get("decoder")),
+    ]
     if any(part.get("type") == "ByteLevel" for part in parts):
         return "begins", _WHITE_SPACE_BYTES
     # Metaspace has the mark as `replacement`; Llama's tokenizers write it with Replace.
@@ -444,17 +449,5 @@ def _word_mark(content: Mapping[str, Any], file: str) -> tuple[str, str | tuple[
 
 @functools.cache
 def _joins_words(file: str) -> bool:
-    steps = _parts(_load(file).content.get("pre_tokenizer"))
+    steps = tokenizer_growth.parts(_load(file).content.get("pre_tokenizer"))
     return any(step.get("type") == "ByteLevel" and not step.get("add_prefix_space") for step in steps)
-
-
-def _parts(step: Any) -> Iterator[Mapping[str, Any]]:
-    """The steps of a nested sequence."""
-    if not isinstance(step, Mapping):
-        return
-    if step.get("type") != "Sequence":
-        yield step
-        return
-    for name in ("normalizers", "pretokenizers", "decoders"):
-        for inner in step.get(name) or ():
-            yield from _parts(inner)

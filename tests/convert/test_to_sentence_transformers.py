@@ -36,7 +36,7 @@ WORDS = ["w7 w9 w30", "w5", " ".join(f"w{i}" for i in range(6, 46))]
 # RoBERTa's padding is 1 and it has 48 positions; ModernBERT's layers are scanned, and its positions without end.
 ENCODERS = {"roberta": ("max", 48), "bert": ("mean", 48), "mpnet": ("first", 48), "modernbert": ("first", 512)}
 # One class holds two networks of Limba's, whose kernels or fields are others.
-ENCODERS |= {"roformer": ("mean", 48), "t5_buckets": ("mean", 48)}
+ENCODERS |= {"roformer": ("mean", 512), "t5_buckets": ("mean", 512)}
 
 
 @pytest.fixture(scope="module")

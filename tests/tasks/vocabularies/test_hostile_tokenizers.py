@@ -42,6 +42,33 @@ def test_what_fails_on_every_text_is_refused_at_once(kind, tmp_path):
             _ = vocabulary.tokenizer
 
 
+_TEN_FOR_ONE = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
+_BETWEEN = {"type": "Replace", "pattern": {"Regex": ""}, "content": "a"}
+_CLS = {"SpecialToken": {"id": "[CLS]", "type_id": 0}}
+_LONG = {"id": 60, "content": "a" * 20_000, "special": True, "normalized": False}
+_LONG |= dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
+GROWING = {
+    "the normalizer makes texts": {"normalizer": {"type": "Sequence", "normalizers": [_TEN_FOR_ONE] * 9}},
+    "the normalizer makes": {"normalizer": {"type": "Sequence", "normalizers": [_BETWEEN] * 40}},
+    "the decoder makes texts more than 1,000 times": {"decoder": {"type": "Sequence", "decoders": [_TEN_FOR_ONE] * 4}},
+    "an added token of more than 10,000 characters": {"added_tokens": [_LONG]},
+    "template puts 4,000 tokens around a text": {
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [_CLS] * 2000,
+            "pair": [],
+            "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2, 2], "tokens": ["[CLS]", "[CLS]"]}},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("message", GROWING)
+def test_what_makes_much_of_a_short_text_is_refused(message, tmp_path):
+    with pytest.raises(ValueError, match=rf"tokenizer\.json.*{message}"):
+        _ = TokenizerVocabulary(_changed(tmp_path, **GROWING[message])).tokenizer
+
+
 @pytest.mark.parametrize("step", ON_A_TEXT)
 def test_what_fails_on_a_text_names_the_file(step, tmp_path):
     vocabulary = TokenizerVocabulary(_changed(tmp_path, **{step: ON_A_TEXT[step]}))
