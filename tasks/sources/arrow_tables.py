@@ -48,7 +48,8 @@ _BUILDERS = tuple(dict.fromkeys(_BUILDER_OF_SUFFIX.values()))
 _DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
     ".gz": lambda file: gzip.GzipFile(fileobj=file),
     ".bz2": bz2.BZ2File,
-    ".xz": lzma.LZMAFile,
+    # Zeros are empty files of the older format, one after the other.
+    ".xz": lambda file: lzma.LZMAFile(file, format=lzma.FORMAT_XZ),  # noqa: SIM115
     ".zst": lambda file: pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd"),
 }
 _PROTOCOL = "limba-shard"
@@ -107,11 +108,8 @@ class Shard:
 
 
 def local_shard(path: pathlib.Path) -> Shard:
-    """A file on this machine. Raises ValueError for a pointer of git-lfs, which could be read as text."""
-    size = path.stat().st_size
-    if path.is_file():
-        untrusted_files.refuse_pointer(path, size)
-    return Shard(str(path), size, path)
+    """A file on this machine. Raises ValueError for what is none, and a pointer of git-lfs, which could be read."""
+    return Shard(str(path), untrusted_files.check_is_file(path), path)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -68,6 +68,18 @@ def test_a_file_with_holes(tmp_path):
             list(_documents(tmp_path / name))
 
 
+def test_what_is_no_file_is_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "fifo.jsonl")
+    (tmp_path / "device.txt").symlink_to("/dev/zero")
+    for name, what in (("fifo.jsonl", "a FIFO"), ("device.txt", "a device")):
+        with pytest.raises(ValueError, match=rf"{name} is {what}, not a file"):
+            list(_documents(tmp_path / name))
+    (tmp_path / "holes.jsonl.xz").touch()
+    os.truncate(tmp_path / "holes.jsonl.xz", 20 * 2**30)
+    with pytest.raises(http_retries.BrokenFileError, match=r"it is not compressed: rename it without \.xz"):
+        list(_documents(tmp_path / "holes.jsonl.xz"))
+
+
 def test_a_small_file_of_many_rows_is_not_kept(tmp_path, monkeypatch):
     """Parquet has a text once for all rows that have it."""
     monkeypatch.setattr(arrow_tables, "_KEPT_BYTES", 2**20)
