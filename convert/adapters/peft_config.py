@@ -165,13 +165,13 @@ def _whole(number: float) -> float:
 
 
 def _is_number(value: Any, kind: Any) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool) and 0 < value < math.inf
+    return isinstance(value, kind) and not isinstance(value, bool) and 0 < value < 2**31
 
 
 def _number(file: Path, content: Mapping[str, Any], key: str, usual: int, kind: Any) -> Any:
     value = content.get(key, usual)
     if not _is_number(value, kind):
-        raise ValueError(f"{file}: {key} is {shown(value)}; it is a number above 0.")
+        raise ValueError(f"{file}: {key} is {shown(value)}; it is a number above 0 and below 2**31.")
     return value
 
 
@@ -199,7 +199,7 @@ def _names(file: Path, content: Mapping[str, Any], key: str) -> str | tuple[str,
 def _pattern(file: Path, content: Mapping[str, Any], key: str, kind: Any) -> dict[str, Any]:
     value = content.get(key) or {}
     if not isinstance(value, dict) or not all(_is_number(number, kind) for number in value.values()):
-        raise ValueError(f"{file}: {key} is {shown(value)}; it has a number above 0 for each expression.")
+        raise ValueError(f"{file}: {key} is {shown(value)}; it has a number, above 0 and below 2**31, for each.")
     for name in value:
         try:
             re.compile(name)

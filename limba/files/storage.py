@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import tensorstore as ts
 from etils import epath
 
-from limba.files import written_files
+from limba.files import untrusted_files, written_files
 from limba.files.local_paths import local_path
 
 AnyPath: TypeAlias = Path | epath.Path
@@ -107,13 +107,16 @@ def read_bytes(path: AnyPath) -> bytes:
 
     Raises:
       FileNotFoundError: if the file does not exist.
-      ValueError: if a local one has more than `MOST_BYTES`: a file with holes, or a device, may be larger than memory.
+      ValueError: if a local one has more than `MOST_BYTES`: a file with holes, or a device, may be larger than memory;
+        and for a FIFO or a device in a folder, which may wait for ever. Those of the shell are in /dev and /proc.
     """
     if is_remote(path):
         read = _open(path.parent).read(path.name).result()
         if read.state != "value":
             raise FileNotFoundError(f"{path} does not exist")
         return read.value
+    if not str(path).startswith(("/dev/", "/proc/")):
+        untrusted_files.refuse_endless(path, path.stat().st_mode)
     with path.open("rb") as file:
         found = os.fstat(file.fileno())
         if stat.S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES:

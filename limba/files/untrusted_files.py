@@ -13,7 +13,6 @@ from typing import Any
 MOST_BYTES = 64 * 2**20
 
 _KINDS = (
-    (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a FIFO"),
     (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"),
@@ -45,11 +44,22 @@ def check_is_file(path: Path) -> int:
         raise FileNotFoundError(f"There is no file {path} (working directory {Path.cwd()}).") from None
     except OSError as error:  # A circle of links, a name that is too long, a folder that may not be read.
         raise ValueError(f"{cut(str(path))} cannot be opened: {error.strerror}.") from None
-    for is_kind, kind in _KINDS:
-        if is_kind(found.st_mode):
-            raise ValueError(f"{path} is {kind}, not a file; give the file itself, or put a copy of it in its place.")
+    if stat.S_ISDIR(found.st_mode):
+        raise _no_file(path, "a folder")
+    refuse_endless(path, found.st_mode)
     refuse_pointer(path, found.st_size)
     return found.st_size
+
+
+def refuse_endless(path: Path, mode: int) -> None:
+    """Raises ValueError for what waits when it is opened or read, or never ends."""
+    for is_kind, kind in _KINDS:
+        if is_kind(mode):
+            raise _no_file(path, kind)
+
+
+def _no_file(path: Path, kind: str) -> ValueError:
+    return ValueError(f"{path} is {kind}, not a file; give the file itself, or put a copy of it in its place.")
 
 
 def refuse_pointer(path: Path, size: int) -> None:

@@ -15,7 +15,6 @@ and grid and random need no Optuna.
 import dataclasses
 import fcntl
 import itertools
-import json
 import logging
 import os
 import signal
@@ -27,7 +26,7 @@ from typing import IO, Any
 
 from limba.checkpoint_files.directories import checkpoint_steps
 from limba.checkpoints.best import metric_values, nearest_metrics
-from limba.files import json_text, storage
+from limba.files import json_text, storage, untrusted_json
 from limba.workers.preemption import PREEMPTED_EXIT_CODE
 
 logger = logging.getLogger(__name__)
@@ -36,6 +35,8 @@ logger = logging.getLogger(__name__)
 _SHELL = 'trap : TERM INT; "$@"; code=$?; echo "$code" >"$0.tmp"; mv "$0.tmp" "$0"; exit "$code"'
 # A trial fails if it is killed this often, for example by the kernel for its memory.
 _MOST_ATTEMPTS = 3
+# What is read of a log, for its last line.
+_END_OF_LOG = 2**20
 # Between two checks of a process that an earlier `limba sweep` left running.
 _SECONDS = 0.5
 
@@ -98,7 +99,7 @@ class SweepFolder:
             raise ValueError(f"Another `limba sweep` is working in {path}.")
         record = path / "sweep.json"
         if record.is_file() and self.trials():
-            before = json.loads(record.read_text("utf-8"))
+            before = untrusted_json.read_object(record)
             if changed := sorted(name for name in identity if before.get(name) != identity[name]):
                 self._change(changed)
             crcs = before.get("recipes") or {}
@@ -135,7 +136,7 @@ class SweepFolder:
     def trials(self) -> list[Trial]:
         """The recorded trials, by number."""
         files = sorted((self.path / "trials").glob("*/trial.json"))
-        return [Trial(folder=file.parent, **json.loads(file.read_text("utf-8"))) for file in files]
+        return [_trial_of(file) for file in files]
 
     def new_trial(self, number: int, parameters: dict[str, Any]) -> Trial:
         trial = Trial(number, parameters, self.path / "trials" / f"{number:04d}")
@@ -253,8 +254,21 @@ def _nearest(model_dir: Path, metric: str) -> str:
     return f"the nearest names are {', '.join(names)}" if names else "it measured nothing"
 
 
+def _trial_of(file: Path) -> Trial:
+    """Raises ValueError if it is no record of a trial."""
+    try:
+        return Trial(folder=file.parent, **untrusted_json.read_object(file))
+    except TypeError as error:
+        raise ValueError(f"{file} is no record of a trial ({error}); remove its folder.") from error
+
+
 def _last_line(log: Path) -> str:
-    lines = log.read_text("utf-8", errors="replace").replace("\r", "\n").split("\n") if log.is_file() else []
+    text = b""
+    if log.is_file():
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _END_OF_LOG))
+            text = file.read(_END_OF_LOG)
+    lines = text.decode("utf-8", errors="replace").replace("\r", "\n").split("\n")
     lines = [line.strip() for line in lines if line.strip()]
     errors = [line for line in lines if line.startswith("error:")]
     return (errors or lines or ["no output"])[-1]

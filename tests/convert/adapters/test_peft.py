@@ -200,7 +200,8 @@ CONFIGS = {
         {"rank_pattern": {"((\\w|\\.)*)*!": 3}},
         "adapter_config.json: looking for modules by its expressions takes more than 0.5 seconds.",
     ),
-    "no rank": ({"r": 0}, "r is 0; it is a number above 0."),
+    "no rank": ({"r": 0}, "r is 0; it is a number above 0 and below 2"),
+    "a scale without an end": ({"lora_alpha": 10**400}, "lora_alpha is a whole number of about 401 digits; it is a"),
     "no base": ({}, "does not name the base of the adapter (base_model_name_or_path): give --base"),
     "a revision": (
         {"base_model_name_or_path": "a/b", "revision": "v2"},

@@ -1,6 +1,7 @@
 """Checkpoints in a bucket, against a loopback server."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -112,8 +113,19 @@ def test_a_file_larger_than_what_is_read_at_once(tmp_path, monkeypatch):
     os.truncate(tmp_path / "holes.gin", 20 * 2**30)
     monkeypatch.setattr(storage, "MOST_BYTES", 1000)
     (tmp_path / "device.gin").symlink_to("/dev/zero")
-    for name in ("holes.gin", "device.gin"):
-        with pytest.raises(ValueError, match=rf"{name} has more than 1,000 bytes, which are read at once"):
-            storage.read_bytes(tmp_path / name)
+    os.mkfifo(tmp_path / "fifo.gin")
+    problems = {
+        "holes": "has more than 1,000 bytes, which are read at once",
+        "device": "is a device",
+        "fifo": "is a FIFO",
+    }
+    for name, problem in problems.items():
+        with pytest.raises(ValueError, match=rf"{name}\.gin {problem}"):
+            storage.read_bytes(tmp_path / f"{name}.gin")
+    read, write = os.pipe()
+    os.write(write, b"of a shell")
+    os.close(write)
+    assert storage.read_bytes(Path(f"/dev/fd/{read}")) == b"of a shell"
+    os.close(read)
     (tmp_path / "right.gin").write_bytes(b"a" * 1000)
     assert len(storage.read_bytes(tmp_path / "right.gin")) == 1000
