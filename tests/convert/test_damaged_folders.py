@@ -24,7 +24,7 @@ from convert.to_onnx import to_onnx
 from convert.to_sentence_transformers import to_sentence_transformers
 from limba.checkpoint_files.saved_tensors import from_array
 from limba.files import output_folder
-from limba.files.output_folder import REPORT
+from limba.files.output_folder import CARD, REPORT
 from tests.convert.conftest import FAMILIES
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, VARIANTS, new_encoder, tokenizer_file  # noqa: F401
 
@@ -254,15 +254,23 @@ def _add(file: Path) -> None:
     file.write_bytes(NOISE)
 
 
+def _lose_a_hash(report: Any) -> None:
+    del report["sha256"][next(name for name in report["files"] if name not in (CARD, REPORT))]
+
+
 def _of_each_file(folder: Path) -> Iterator[tuple[str, Damage]]:
-    """Every file lost, cut short, and of noise; the card and further shards aside."""
+    """Every file lost, cut short, and of noise; further shards aside. The card may be edited, `test_all_damage_…`."""
     names = [str(file.relative_to(folder)) for file in sorted(folder.rglob("*")) if file.is_file()]
     for name in names:
-        if name == "README.md" or ("-of-" in name and "00001" not in name):
+        if "-of-" in name and "00001" not in name:
             continue
         yield f"noise in {name}", lambda folder, name=name: (folder / name).write_bytes(NOISE)
-        if name != REPORT:
-            yield f"no {name}", lambda folder, name=name: (folder / name).unlink()
+        if name == REPORT:
+            yield "another step in the report", _set(REPORT, step=11)
+            yield "a hash lost", lambda folder: _change_json(folder / REPORT, _lose_a_hash)
+            continue
+        yield f"no {name}", lambda folder, name=name: (folder / name).unlink()
+        if name != CARD:
             size = (folder / name).stat().st_size // 2
             yield (
                 f"half of {name}",
@@ -313,6 +321,10 @@ def test_all_damage_is_found(kind, request, limba_alone, tmp_path, capsys):
     capsys.readouterr()
     assert __main__.main(["check", str(run), str(folder)]) == 0, capsys.readouterr().err
     assert capsys.readouterr().out.splitlines()[-1].startswith("A and B are the same model")
+    shutil.copytree(folder, tmp_path / "edited")
+    (tmp_path / "edited" / CARD).write_text("# Mine\n")
+    assert __main__.main(["check", str(run), str(tmp_path / "edited")]) == 0
+    assert f"Not compared: the card, B ({CARD} is not as it was written)" in capsys.readouterr().out.splitlines()[-1]
     missed = []
     for number, (name, damage) in enumerate(_damages(kind, folder).items()):
         wrong = tmp_path / str(number)  # Files of tokenizers are kept by their paths.
