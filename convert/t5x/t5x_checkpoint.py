@@ -113,7 +113,7 @@ def write_checkpoint(
         "tensors": hashlib.sha256(shapes.encode()).hexdigest(),
         "format": format_,
         "dtype": dtype,
-        "files": files,
+        "added_files": files,
         "checked": verify,
     }
     if previous(path, request, overwrite):
