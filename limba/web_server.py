@@ -18,6 +18,7 @@ import itertools
 import logging
 import math
 import resource
+import select
 import signal
 import socket
 import threading
@@ -324,7 +325,7 @@ class Server(uvicorn.Server):
     def _accept(self, listening_at: socket.socket) -> bool:
         """Takes connections while there is room; returns whether all that have come are taken."""
         loop = asyncio.get_running_loop()
-        while self._has_room():
+        while self._has_room(listening_at):
             try:
                 accepted, _ = listening_at.accept()
             except (BlockingIOError, InterruptedError):
@@ -348,19 +349,20 @@ class Server(uvicorn.Server):
     def _is_full(self) -> bool:
         return len(self.server_state.connections) + len(self._opening) >= self._most
 
-    def _has_room(self) -> bool:
-        if not self._is_full():
+    def _has_room(self, listening_at: socket.socket) -> bool:
+        """Whether one more connection can be taken, or none has come; else others make room."""
+        if not self._is_full() or not _has_come(listening_at):
             return True
         logger.warning(
             "All %d connections are in use: those that wait longest for a request make room for others.",
             self._most,
         )
-        # What has come of their requests is read before.
-        asyncio.get_running_loop().call_soon(self._make_room)
+        # What has come of their requests is read before. A process that stood still waited for nobody.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._make_room, loop.time() - _PATIENCE_S)
         return False
 
-    def _make_room(self) -> None:
-        patient_since = asyncio.get_running_loop().time() - _PATIENCE_S
+    def _make_room(self, patient_since: float) -> None:
         oldest = itertools.islice(self._clocks.waiting.items(), 1 + self._most // 8)
         for connection in [connection for connection, since in oldest if since <= patient_since]:
             connection.cut()
@@ -390,6 +392,13 @@ class Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _has_come(listening_at: socket.socket) -> bool:
+    """Whether a connection waits to be taken."""
+    asked = select.poll()
+    asked.register(listening_at, select.POLLIN)
+    return bool(asked.poll(0))
 
 
 def most_connections() -> int:

@@ -18,6 +18,7 @@ from limba import web_server
 from limba.web_server import Times
 
 _HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
+_CLOSE = b"Connection: close\r\n"
 _LONGEST_S = 30  # Of a wait that ends at once, however busy the machine is.
 
 
@@ -163,6 +164,18 @@ def test_connections_without_a_request_make_room(started, monkeypatch, caplog):
         connection.close()
 
 
+def test_connections_stay_while_nobody_waits_for_their_room(started, monkeypatch):
+    monkeypatch.setattr(web_server, "most_connections", lambda: 4)
+    monkeypatch.setattr(web_server, "_PATIENCE_S", -1)
+    server, _, port, clients = started(_echo, Times(), [b""] * 3)
+    _wait_until(lambda: len(server.server_state.connections) == 3)
+    clients.append(_connect(port))
+    _wait_until(lambda: len(server.server_state.connections) == 4)
+    for number, connection in enumerate(clients):
+        connection.sendall(_request(b"%d" % number, _CLOSE))
+        assert _last_line(connection) == b"%d" % number
+
+
 def test_requests_that_are_worked_on_make_no_room(started, monkeypatch):
     monkeypatch.setattr(web_server, "most_connections", lambda: 4)
     monkeypatch.setattr(web_server, "_PATIENCE_S", 0.02)
@@ -173,7 +186,7 @@ def test_requests_that_are_worked_on_make_no_room(started, monkeypatch):
 
     texts = [b"%d" % number for number in range(20)]
     times = Times(answer_s=60)
-    *_, clients = started(slow, times, [_request(text, b"Connection: close\r\n") for text in texts])
+    *_, clients = started(slow, times, [_request(text, _CLOSE) for text in texts])
     assert [_last_line(connection) for connection in clients] == texts
 
 
@@ -187,8 +200,8 @@ def test_answers_without_end_make_room(started, monkeypatch):
         await _echo(scope, receive, send)
 
     endless = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    *_, clients = started(page, Times(), [*[endless] * 8, _request(b"honest")])
-    assert clients.pop().recv(65536).endswith(b"honest")
+    *_, clients = started(page, Times(), [*[endless] * 8, _request(b"honest", _CLOSE)])
+    assert _last_line(clients.pop()) == b"honest"
     for connection in clients:
         connection.close()
 
@@ -217,8 +230,8 @@ def test_clients_that_ask_on_and_on_keep_nobody_out(started, monkeypatch):
         await _echo(scope, receive, send)
         answered.append(scope)
 
-    *_, clients = started(counted, Times(), [*[_request(b"again") * 200] * 4, _request(b"honest")])
-    assert clients.pop().recv(65536).endswith(b"honest") and len(answered) < 200
+    *_, clients = started(counted, Times(), [*[_request(b"again") * 200] * 4, _request(b"honest", _CLOSE)])
+    assert _last_line(clients.pop()) == b"honest" and len(answered) < 200
     for connection in clients:
         connection.close()
 
@@ -362,7 +375,7 @@ def test_bodies_in_tiny_chunks_are_parsed_in_turns(started, monkeypatch):
 
     monkeypatch.setattr(web_server._Parser, "next_event", counted)
     chunks = _HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 300 + b"0\r\n\r\n"
-    *_, clients = started(_echo, Times(), [*[chunks] * 4, _request(b"honest", b"Connection: close\r\n")])
+    *_, clients = started(_echo, Times(), [*[chunks] * 4, _request(b"honest", _CLOSE)])
     assert [_last_line(client) for client in clients] == [*[b"x" * 300] * 4, b"honest"]
     # A turn is 16 events and the call that finds none left.
     lengths = {}
