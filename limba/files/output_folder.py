@@ -91,7 +91,7 @@ def previous(out: Path, request: Mapping[str, Any], overwrite: bool) -> dict[str
     other = [key for key, value in request.items() if report.get(key) != value]
     if other:
         raise ValueError(
-            f"{out} holds another conversion (other {', '.join(other)}); choose another OUT or give --overwrite."
+            f"{out} holds another conversion (other {', '.join(other).replace('_', ' ')}); choose another OUT or give --overwrite."
         )
     return report
 

@@ -272,7 +272,7 @@ def test_bad_input(plain, new_run, tmp_path, capsys, monkeypatch):
     to_hf(plain.run, tmp_path / "merged", formats=["safetensors"], verify=False)
     wrong = error("to-peft", plain.run, out, "--base", tmp_path / "merged")
     assert "merged is not the base of" in wrong and "parameters that differ: 7 of" in wrong and "--no-lora" in wrong
-    assert "holds another conversion (other adapter_of)" in error(
+    assert "holds another conversion (other adapter of)" in error(
         "to-peft", plain.run, plain.home / "adapter", "--base", plain.home / "base"
     )
     assert "has no adapter_config.json: it is not an adapter" in error("from-peft", plain.home / "base", out)
@@ -285,7 +285,7 @@ def test_bad_input(plain, new_run, tmp_path, capsys, monkeypatch):
     tensors = safetensors.numpy.load_file(tmp_path / "adapter/adapter_model.safetensors")
     twice = {name: 2 * x for name, x in tensors.items()}
     safetensors.numpy.save_file(twice, tmp_path / "adapter/adapter_model.safetensors")
-    assert "holds another conversion (other files)" in error(*given)
+    assert "holds another conversion (other added files)" in error(*given)
     # A mistake in what is written: the check finds it, and nothing is left.
     write = peft_folder.write_weights
 

@@ -89,7 +89,7 @@ BERT = {"model_type": "bert", "vocab_size": 64, "hidden_size": 24, "num_hidden_l
         ({"is_decoder": True}, "is_decoder is True"),
         (
             {"max_position_embeddings": 10**12},
-            "EncoderConfig.max_positions is 1000000000000; a size of a network is at",
+            r"max_position_embeddings is 1000000000000, and no network has a number of 2\*\*31 or more",
         ),
         ({"hidden_act": "mish"}, "hidden_act is 'mish'; Limba's encoders have gelu"),
         ({"num_attention_heads": 5}, "hidden_size is 24, which is not a multiple of num_attention_heads, 5"),
