@@ -88,10 +88,10 @@ def previous(out: Path, request: Mapping[str, Any], overwrite: bool) -> dict[str
         raise ValueError(f"{out} is not empty, and not a conversion of Limba's; choose another OUT.")
     if overwrite:
         return None
-    other = [key for key, value in request.items() if report.get(key) != value]
+    other = [key.replace("_", " ") for key, value in request.items() if report.get(key) != value]
     if other:
         raise ValueError(
-            f"{out} holds another conversion (other {', '.join(other).replace('_', ' ')}); choose another OUT or give --overwrite."
+            f"{out} holds another conversion (other {', '.join(other)}); choose another OUT or give --overwrite."
         )
     return report
 
