@@ -40,7 +40,8 @@ class Interrupting:
 
 def test_an_export_keeps_the_shards_that_are_whole(run, tmp_path, monkeypatch):
     options = {"formats": ("safetensors",), "shard_bytes": 30_000, "verify": False}
-    whole = to_hf(run, tmp_path / "whole", **options)
+    (tmp_path / "whole").mkdir()
+    whole = to_hf(run, tmp_path / "whole/out", **options)  # The card has the folder's name.
     first = Interrupting(monkeypatch, last=30)
     with pytest.raises(KeyboardInterrupt):
         to_hf(run, tmp_path / "out", **options)
@@ -50,7 +51,7 @@ def test_an_export_keeps_the_shards_that_are_whole(run, tmp_path, monkeypatch):
     first.last = -1
     first.read.clear()
     assert to_hf(run, tmp_path / "out", **options) == whole
-    shards = sorted((tmp_path / "whole").glob("model-*.safetensors"))
+    shards = sorted((tmp_path / "whole/out").glob("model-*.safetensors"))
     assert len(shards) > len(kept)
     for shard in shards:
         assert (tmp_path / "out" / shard.name).read_bytes() == shard.read_bytes()
