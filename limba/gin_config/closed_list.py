@@ -193,7 +193,12 @@ def modules_in(bindings: Iterable[Binding]) -> list[str]:
 def read_run(folder: str | os.PathLike) -> None:
     """From now on modules in the folder of this run, or of the run of this checkpoint, are not imported."""
     if not storage.is_remote(str(folder)):
-        _given.runs.add(_home(Path(folder).expanduser().resolve()))
+        read_data(_home(Path(folder).expanduser().resolve()))
+
+
+def read_data(folder: str | os.PathLike) -> None:
+    """The same of a folder on this machine that is no run; it imports nothing."""
+    _given.runs.add(Path(folder).expanduser().resolve())
 
 
 def _home(folder: Path) -> Path:

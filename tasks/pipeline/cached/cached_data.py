@@ -85,7 +85,7 @@ class Cache:
         self._lengths = manifest["lengths"]
         self._tokens: dict[str, np.ndarray] = {}
         self._ends: dict[str, np.ndarray] = {}
-        closed_list.read_run(self.folder.parent)  # No module that lies in a cache is imported.
+        closed_list.read_data(self.folder.parent)  # No module that lies in a cache is imported.
         for name, feature in manifest["features"].items():
             if name not in _FEATURES:
                 raise ValueError(f"{self.folder} has a feature {cut(name)}; they are {', '.join(_FEATURES)}. {again}")
