@@ -83,11 +83,11 @@ def previous(out: Path, request: Mapping[str, Any], overwrite: bool) -> dict[str
     """
     if not out.exists() or not any(out.iterdir()):
         return None
-    report = read_report(out)
-    if not report:
+    if not (out / REPORT).is_file():
         raise ValueError(f"{out} is not empty, and not a conversion of Limba's; choose another OUT.")
-    if overwrite:
+    if overwrite:  # Also one whose report is damaged, or of an earlier version.
         return None
+    report = read_report(out)
     other = [key.replace("_", " ") for key, value in request.items() if report.get(key) != value]
     if other:
         raise ValueError(

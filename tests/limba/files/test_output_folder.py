@@ -81,3 +81,10 @@ def test_a_report_of_other_values_is_damaged(tmp_path, wrong):
     (tmp_path / REPORT).write_text(json.dumps(wrong))
     with pytest.raises(ValueError, match=rf"{REPORT} is damaged: {next(iter(wrong))} is .*; it is a"):
         read_report(tmp_path)
+
+
+def test_a_damaged_report_is_replaced_with_overwrite_alone(tmp_path):
+    (tmp_path / REPORT).write_text('{"files": "of an earlier version"}')
+    assert output_folder.previous(tmp_path, {"dtype": "float32"}, overwrite=True) is None
+    with pytest.raises(ValueError, match="is damaged: files is 'of an earlier version'"):
+        output_folder.previous(tmp_path, {"dtype": "float32"}, overwrite=False)
