@@ -147,7 +147,7 @@ def _check_settings_of_folder() -> None:
     for file in (folder / "settings" for folder in _folders()):
         if not file.is_file():
             continue
-        for name, value in _SETTING.findall(file.read_text("utf-8", errors="replace")):
+        for name, value in _SETTING.findall(untrusted_files.read_bytes(file).decode("utf-8", "replace")):
             is_host = name.lower() == "base_url" and value in (_HOST, os.environ.get("WANDB_BASE_URL"))
             if name.lower() not in _OF_FOLDER and not is_host:
                 remedy = f"WANDB_BASE_URL={value}" if name.lower() == "base_url" else f"WANDB_{name.upper()}"
