@@ -199,7 +199,9 @@ def write_files(folder: Path, export: Export, formats: Sequence[str], dtype: str
 
 def check_files(folder: Path, export: Export, formats: Sequence[str]) -> dict[str, list[comparison_rows.Comparison]]:
     """Reads the files back; the rows of the comparison by format. Raises ValueError if they are not the model."""
-    of_tokenizer = [*auto_tokenizer.check(folder), *folder_tokens.compare("B", export.model, comparison.TEXT, folder)]
+    theirs = auto_tokenizer.check(folder, folder_tokens.texts_with(comparison.TEXT))
+    tokens = folder_tokens.compare("B", export.model, comparison.TEXT, folder, theirs)
+    of_tokenizer = [*auto_tokenizer.row(theirs), *tokens]
     return {format_: [*of_tokenizer, *_check(export, folder, format_)] for format_ in formats}
 
 

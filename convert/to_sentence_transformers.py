@@ -121,7 +121,7 @@ def to_sentence_transformers(
         with tqdm(total=num_bytes, desc="writing", unit="B", unit_scale=True, disable=None) as bar:
             safetensors_files.write(folder, tensors, bar.update, int(SHARD_GB * 10**9))
         sentence_card.write(folder, out.name, opened, written.pooling, written.has_unit_length, written.max_length)
-        rows = [*auto_tokenizer.check(folder), *written.compare(folder)] if verify else []
+        rows = [*auto_tokenizer.row(auto_tokenizer.check(folder)), *written.compare(folder)] if verify else []
         comparison_rows.require(rows, "What was written is not the model's encoder, nothing was kept")
         report = {
             **request,

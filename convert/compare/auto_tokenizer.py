@@ -9,7 +9,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from convert.compare import transformers_library
@@ -55,24 +55,31 @@ def read(folder: Path, texts: Sequence[Sequence[str]] = ()) -> Found:
     return Found(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def check(folder: Path) -> Iterator[Comparison]:
-    """The row of an exported tokenizer, with transformers' defaults; none if transformers is not installed.
+def check(folder: Path, texts: Sequence[Sequence[str]] = ()) -> Found | None:
+    """An exported tokenizer, with transformers' defaults; None if transformers is not installed.
 
     Raises:
       ValueError: if it is not loaded, with transformers' reason.
     """
     version = transformers_library.version()
     if version is None:
-        return
+        return None
     try:
-        found = read(folder)
+        return read(folder, texts)
     except ValueError as error:
         raise ValueError(
             f"AutoTokenizer.from_pretrained of transformers {version} does not load the exported tokenizer: "
             f"{error}. No export was kept; the checkpoint is. `limba convert to-hf CHECKPOINT OUT "
             "--no-check` writes it anyway; --vocab FILE gives another tokenizer."
         ) from error
-    yield Comparison("tokenizers not loaded", 0, 0, f"{found.class_name}, AutoTokenizer of transformers {version}")
+
+
+def row(found: Found | None) -> list[Comparison]:
+    """The row of what `check` returns; none if transformers is not installed."""
+    if found is None:
+        return []
+    note = f"{found.class_name}, AutoTokenizer of transformers {transformers_library.version()}"
+    return [Comparison("tokenizers not loaded", 0, 0, note)]
 
 
 def main(folder: str, texts: str) -> None:

@@ -20,7 +20,14 @@ _WHAT = "tokens that differ"
 _TEXTS = (("the house",), ("The  house is big. ",), ("Ștefan, două",), ("the house", "a dog 12"))
 
 
-def compare(label: str, model: Model, text: str, folder: Path | None = None) -> Iterator[Comparison]:
+def texts_with(text: str) -> list[tuple[str, ...]]:
+    """The texts of a comparison, each alone or with a second one, where `text` is a further one."""
+    return [(text,), *_TEXTS]
+
+
+def compare(
+    label: str, model: Model, text: str, folder: Path | None = None, theirs: auto_tokenizer.Found | None = None
+) -> Iterator[Comparison]:
     """The row of a folder's special tokens and texts.
 
     Args:
@@ -28,6 +35,7 @@ def compare(label: str, model: Model, text: str, folder: Path | None = None) -> 
       model: with the vocabulary that Limba read.
       text: a further one.
       folder: which transformers reads; None is the one of the model, where it has the vocabulary.
+      theirs: what it made of the folder and `texts_with(text)`, if it has read them already.
     """
     if folder is None and model.folder is not None:
         folder = model.folder.tokenizer
@@ -37,9 +45,9 @@ def compare(label: str, model: Model, text: str, folder: Path | None = None) -> 
     if reason := "transformers is not installed" if version is None else _not_alike(model, folder):
         yield Comparison(what, None, 0, reason)
         return
-    texts = [(text,), *_TEXTS]
+    texts = texts_with(text)
     try:
-        theirs = auto_tokenizer.read(folder, texts)
+        theirs = theirs or auto_tokenizer.read(folder, texts)
     except ValueError as error:
         yield Comparison(what, None, 0, f"transformers {version} does not load the tokenizer: {str(error)[:200]}")
         return

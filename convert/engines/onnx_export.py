@@ -96,7 +96,7 @@ class OnnxExport(PythonExport[AFamily, ANetwork]):
         stored = self._files.stored("safetensors", "float32")
         own = Folder(self._explicit(content), stored, "safetensors", self.model.pad_id)
         in_float32 = dataclasses.replace(self.model.cast(np.dtype(np.float32)), folder=own)
-        rows = [*auto_tokenizer.check(folder), *self._compare_text(folder)]
+        rows = [*auto_tokenizer.row(auto_tokenizer.check(folder)), *self._compare_text(folder)]
         if self._in_float32(folder).is_dir():
             rows += self._compare(in_float32, self._in_float32(folder))
         else:  # A finished folder; see `remove_unneeded`.
