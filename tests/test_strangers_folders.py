@@ -234,7 +234,8 @@ def test_a_command_of_the_user_s_own_finds_its_modules(tmp_path, monkeypatch):
     """A sweep's program is the user's: Python puts its folder first, as ever."""
     from limba.files import python_path
 
-    monkeypatch.setattr(python_path, "_set_safe_path", True)
-    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    monkeypatch.setattr(python_path, "_set_safe_path", False)
+    monkeypatch.setenv("PYTHONSAFEPATH", "")  # as if there were none, to Python
+    python_path.install()
     assert "PYTHONSAFEPATH" not in python_path.environment_of_users()
     assert os.environ["PYTHONSAFEPATH"] == "1"

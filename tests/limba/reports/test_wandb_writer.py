@@ -1,6 +1,7 @@
 """W&B's own package, offline: what it wrote is read back from its files."""
 
 import json
+import os
 import struct
 import sys
 
@@ -154,4 +155,7 @@ def test_a_folder_does_not_choose_the_server(tmp_path, monkeypatch):
     WandbWriter.check()
     settings.write_text("[default]\nhttps_proxy: http://their.host\n")
     with pytest.raises(ValueError, match="sets https_proxy for"):
+        WandbWriter.check()
+    os.truncate(settings, 2**35)  # holes
+    with pytest.raises(ValueError, match="wandb/settings has 34,359,738,368 bytes"):
         WandbWriter.check()

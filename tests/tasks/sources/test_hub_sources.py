@@ -21,7 +21,7 @@ from tasks.pipeline import task_batches
 from tasks.pipeline.cached import write_cache
 from tasks.pretraining import pretraining_tasks
 from tasks.registry import TaskRegistry
-from tasks.sources import corpora, splits
+from tasks.sources import corpora, hub_datasets, splits
 from tasks.sources.remote_files import http_files, http_retries
 from tasks.vocabularies import ByteVocabulary
 from tests.loopback_hub import TOKEN, LoopbackHub
@@ -180,6 +180,13 @@ def test_layout_is_that_of_datasets(loopback, tmp_path):
         for split, rows in expected.items():
             whole = corpora.HubSource(name, config, splits={split: split})
             assert sorted(texts(whole, split)) == sorted(rows), (name, split)
+
+
+def test_a_list_of_files_ends(loopback, monkeypatch):
+    loopback.page_size = 1
+    monkeypatch.setattr(hub_datasets, "_MOST_PAGES", 2)
+    with pytest.raises(ValueError, match=rf"lists the files of '{CORPUS}' on more than 2 pages"):
+        _ = corpora.HubSource(CORPUS, "small").own_splits
 
 
 def test_data_files_in_place_of_the_layout(loopback):
