@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from limba import closed_pipes
 from limba.devices import compiling, library_patches, out_of_memory
 from limba.files import named_flags, os_errors, redaction, rust_panics, storage, temporary_files, terminal
-from limba.gin_config import closed_list, import_errors, macros, messages
+from limba.gin_config import closed_list, import_errors, macros, messages, run_folders
 from limba.gin_config.gin_files import GinError, get_gin_config_str
 from limba.inference import tasks_door
 from limba.workers import distributed, handshake, heartbeats, interrupts, launchers
@@ -153,7 +153,7 @@ def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argpars
     closed_list.give_modules(flags.module or [])
     take_gin_flags(flags)
     if getattr(flags, "run_dir", None):
-        closed_list.read_run(flags.run_dir)
+        run_folders.read_run(flags.run_dir)
     if flags.tfds_data_dir or flags.seqio_additional_cache_dirs:
         tasks_door.set_folders(flags.tfds_data_dir, [d for d in flags.seqio_additional_cache_dirs.split(",") if d])
     return flags

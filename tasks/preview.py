@@ -16,7 +16,7 @@ import numpy as np
 
 from limba.data import contract
 from limba.files import named_flags, os_errors
-from limba.gin_config import closed_list
+from limba.gin_config import closed_list, run_folders
 from limba.inference import blanks
 from tasks.objectives import sentence_pairs
 from tasks.pipeline import task_batches
@@ -92,7 +92,7 @@ def _gin_of_run(word: str) -> str:
     file = Path(word) / "config.gin"
     if not file.is_file():
         return word
-    closed_list.read_run(word)
+    run_folders.read_run(word)
     return str(file)
 
 

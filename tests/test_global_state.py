@@ -61,6 +61,7 @@ _REASONS: dict[tuple[str, str], str] = {
     ("limba/gin_config/closed_list.py", "gin_config.ParseContext.get_configurable"): _IMPORT,
     ("limba/gin_config/closed_list.py", "gin_config.ParseContext.process_import"): _IMPORT,
     ("limba/gin_config/closed_list.py", "gin_config.bind_parameter"): _IMPORT,
+    ("limba/gin_config/references.py", "gin_config.ConfigurableReference.__deepcopy__"): _IMPORT,
     ("limba/gin_config/gin_files.py", "os.environ"): _IMPORT,
     ("limba/gin_config/methods.py", "gin_config.ParseContext._register"): _IMPORT,
     ("limba/gin_config/methods.py", "gin_config._find_registered_methods"): _IMPORT,

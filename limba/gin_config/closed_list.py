@@ -14,7 +14,6 @@ includes only Limba's files. `--trust FILE` lets a recipe through, never a run's
 
 import dataclasses
 import functools
-import os
 import sys
 import types
 from collections.abc import Iterable, Mapping
@@ -24,11 +23,12 @@ from typing import Any
 import numpy as np
 from gin import config as gin_config
 
-from limba.files import python_path, storage
+from limba.files import python_path
 from limba.files.repository import REPOSITORY
-from limba.gin_config import old_names, t5x_names
+from limba.gin_config import old_names, run_folders
 from limba.gin_config.messages import GinError
 from limba.gin_config.recipe import Binding, Recipe, Reference
+from limba.gin_config.references import references
 
 # ---------------------------------------------------- the list ------------------------------------------------------
 
@@ -127,10 +127,6 @@ _IMPORTED = (
 _PACKAGES = {name.partition(".")[0] for name in (*_IMPORTED, "convert")} - {"__main__"}
 # Below them: programs, which Python starts.
 _PROGRAMS = ("limba.__main__", "seqio.beam_utils", "seqio.scripts", "seqio.test_utils", "t5x.scripts")
-# The files of a run that gin reads, and their folder in a checkpoint: `checkpoint_files.run_folder`, which needs JAX.
-_OF_RUNS, _IN_CHECKPOINT = ("branch.gin", "config.gin", "model.gin"), "run"
-# In place of the folder of a run in a bucket: no module lies there.
-_IN_BUCKET = Path("/dev/null")
 _OF_GIN = (gin_config.macro, gin_config._retrieve_constant, gin_config.singleton)
 _DOCS = 'docs/gin.md, "What a gin file may name"'
 
@@ -145,13 +141,9 @@ class _Given:
 
     modules: set[str] = dataclasses.field(default_factory=set)
     trusted: set[Path] = dataclasses.field(default_factory=set)
-    # Folders of runs, whose modules are never imported.
-    runs: set[Path] = dataclasses.field(default_factory=set)
 
 
 _given = _Given()
-# The files that gin reads now, the innermost last; what it reads without a file is of the command line.
-open_files: list[str] = []
 
 
 # ----------------------------------------------- what the command line says -----------------------------------------
@@ -175,7 +167,7 @@ def trust(files: Iterable[str]) -> None:
         file = Path(name).expanduser().resolve()
         if not file.is_file():
             raise ValueError(f"--trust {name}: there is no such file.")
-        if run_of(name) is not None:
+        if run_folders.run_of(name) is not None:
             raise ValueError(
                 f"--trust {name}: a run's configuration is not trusted as a whole, because it may come from somebody "
                 "else; name its modules, each by --module NAME."
@@ -190,48 +182,7 @@ def modules_in(bindings: Iterable[Binding]) -> list[str]:
     return [x.value for x in of_tasks if isinstance(x.value, str) and not isinstance(x.value, Reference)]
 
 
-def read_run(folder: str | os.PathLike) -> None:
-    """From now on modules in the folder of this run, or of the run of this checkpoint, are not imported."""
-    if not storage.is_remote(str(folder)):
-        read_data(_home(Path(folder).expanduser().resolve()))
-
-
-def read_data(folder: str | os.PathLike) -> None:
-    """The same of a folder on this machine that is no run; it imports nothing."""
-    _given.runs.add(Path(folder).expanduser().resolve())
-
-
-def _home(folder: Path) -> Path:
-    """The folder of the run at a path: of a checkpoint in it, or of an output folder of `limba run` around it."""
-    from limba.checkpoint_files import directories  # imports JAX
-
-    is_inside = directories.is_checkpoint(folder) and bool(directories.checkpoint_steps(folder.parent))
-    home = folder.parent if is_inside else folder
-    return home.parent if home.name == "run" and (home.parent / "config.json").is_file() else home
-
-
-def run_of(file: str) -> Path | None:
-    """The folder of the run whose configuration a file is; None for other files."""
-    name = file.rpartition("/")[2]
-    if name not in _OF_RUNS:
-        return None
-    if storage.is_remote(file):
-        return _IN_BUCKET
-    from limba.checkpoint_files import directories  # imports JAX
-
-    folder = Path(file).expanduser().parent.resolve()  # A file that is a link is of the run in which it lies.
-    if folder.name == _IN_CHECKPOINT and directories.is_checkpoint(folder.parent):
-        return _home(folder.parent)
-    home = _home(folder)
-    return home if directories.checkpoint_steps(folder) or home in _given.runs else None
-
-
 # -------------------------------------------------- while gin reads -------------------------------------------------
-
-
-def reads_run() -> bool:
-    """Whether gin reads a run's configuration now, or a file that one includes."""
-    return any(run_of(file) is not None for file in open_files)
 
 
 def check_include(file: str) -> None:
@@ -239,7 +190,7 @@ def check_include(file: str) -> None:
     is_ours = ".." not in Path(file).parts and (
         file.startswith("t5x/") or (file.startswith("gin/") and (REPOSITORY / file).is_file())
     )
-    if not is_ours and reads_run():
+    if not is_ours and run_folders.reads_run():
         raise RefusedNameError(
             f"include {file!r}: the configuration of a run includes Limba's own files only; give the other file "
             "yourself, by --gin_file."
@@ -247,7 +198,11 @@ def check_include(file: str) -> None:
 
 
 def _is_trusted() -> bool:
-    return bool(open_files) and bool(_given.trusted) and Path(open_files[-1]).resolve() in _given.trusted
+    return (
+        bool(run_folders.open_files)
+        and bool(_given.trusted)
+        and Path(run_folders.open_files[-1]).resolve() in _given.trusted
+    )
 
 
 def install() -> None:
@@ -307,7 +262,7 @@ def _check_path(context: Any, selector: str) -> None:
 
 def _bind(key: Any, value: Any) -> None:
     if not _is_trusted():
-        for reference in gin_config.iterate_references({"": value}):
+        for reference in references(value):
             if what := _refused_value(reference, key[-1]):
                 raise RefusedNameError(_sentence(str(reference), what))
     _original_bind(key, value)
@@ -327,8 +282,8 @@ def check_module(name: str) -> None:
     if what := _refused_module(name):
         top = name.partition(".")[0]
         remedy = f"If you know it, name it yourself: --module {top}"
-        if open_files and run_of(open_files[-1]) is None:
-            remedy += f", or --trust {open_files[-1]}"
+        if run_folders.open_files and run_folders.run_of(run_folders.open_files[-1]) is None:
+            remedy += f", or --trust {run_folders.open_files[-1]}"
         hidden = python_path.remedy_of_hidden(name)
         raise RefusedNameError(
             f"the module {name} is not imported: {what}. {hidden + ' ' if hidden else ''}{remedy} ({_DOCS})."
@@ -343,8 +298,7 @@ def _refused_module(name: str) -> str:
     if _is_below(name, _PROGRAMS):
         return "it is a program"
     if _is_in(name, _IMPORTED) or old_names.new_name(name) is not None:
-        own = t5x_names.own_file(name) if top in ("t5x", "t5") else None
-        return _in_run(own) if own else ""
+        return ""
     if top in _given.modules:
         return ""
     if top in _PACKAGES:
@@ -363,16 +317,9 @@ def _refused_module(name: str) -> str:
         folders = python_path.folders()
         if top not in sys.modules and not any(python_path.is_code_of(place, x) or place == x for x in folders):
             return f"it lies in {place}, and not in your working directory"
-        if inside := _in_run(place):
+        if inside := run_folders.holding(place):
             return inside
     return ""
-
-
-def _in_run(place: str) -> str:
-    """Why a file is not imported that lies in the folder of a run; "" if it does not."""
-    runs = {*_given.runs, *filter(None, map(run_of, open_files))}
-    inside = [run for run in runs if Path(place).resolve().is_relative_to(run)]
-    return f"it lies in the folder of the run {inside[0]}, which may come from somebody else" if inside else ""
 
 
 def _is_users(name: str) -> bool:
@@ -437,6 +384,6 @@ def _is_number_type(value: type) -> bool:
 
 
 def _sentence(selector: str, what: str) -> str:
-    is_recipe = open_files and run_of(open_files[-1]) is None
-    remedy = f" A recipe that you trust is let through by --trust {open_files[-1]}." if is_recipe else ""
+    is_recipe = run_folders.open_files and run_folders.run_of(run_folders.open_files[-1]) is None
+    remedy = f" A recipe that you trust is let through by --trust {run_folders.open_files[-1]}." if is_recipe else ""
     return f"a gin file may not name {selector}: {what} ({_DOCS}).{remedy}"

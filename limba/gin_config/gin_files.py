@@ -36,6 +36,8 @@ from limba.gin_config import (
     operative_text,
     other_files,
     recipe,
+    references,
+    run_folders,
     t5x_files,
     t5x_names,
     value_types,
@@ -82,7 +84,7 @@ def _folders(name: str) -> list[Path]:
     A folder that somebody downloaded may have files of Limba's names, which its commands and the user's recipes read.
     So Limba's own come before the working directory's, as installed modules do. A run's configuration has no others.
     """
-    if closed_list.reads_run():
+    if run_folders.reads_run():
         return [REPOSITORY]
     is_ours = name.startswith("gin/") and (REPOSITORY / name).is_file()
     return [*_search_paths, *([REPOSITORY] if is_ours else []), *_usual_paths]
@@ -128,7 +130,7 @@ def _open_gin_file(name: str) -> IO[str]:
     else:
         text = _GinText(name, found or "")
     # A message about a line shows it, so no other file is taken for one of gin's because a file includes it.
-    if closed_list.open_files and not name.endswith(".gin"):
+    if run_folders.open_files and not name.endswith(".gin"):
         raise GinError(f"include {name!r}: the name of a gin file ends with .gin.")
     return text
 
@@ -139,7 +141,7 @@ class _GinText(io.StringIO):
     An error gets the place where reading stopped, as `limba_place`: not all of gin's errors have one.
     """
 
-    _open: ClassVar[list[str]] = closed_list.open_files
+    _open: ClassVar[list[str]] = run_folders.open_files
     # A file whose modules of tasks are not imported.
     without_tasks: ClassVar[str] = ""
     # All that were read since `parse_files` began, by name.
@@ -205,6 +207,7 @@ def parse_files(files: Sequence[str], search_paths: str = "") -> None:
     """
     importing.prepare()
     methods.install()
+    references.install()
     closed_list.install()
     repository.warn_of_hidden_modules()
     set_search_paths(search_paths)
@@ -254,7 +257,7 @@ def _warn_of_scopes(binding: str) -> None:
     name = binding.partition("=")[0].strip()
     selector, _, parameter = name.rpartition(".")
     config = gin_config._CONFIG
-    bound = [reference for x in config.values() for value in x.values() for reference in macros.references(value)]
+    bound = [reference for x in config.values() for value in x.values() for reference in references.references(value)]
     in_use = {reference.config_key for reference in bound}
     for (scope, full), values in config.items():
         same = full.rpartition(".")[2] == selector.rpartition(".")[2]
@@ -293,7 +296,7 @@ def check_names(bindings: Sequence[str], beside: Sequence[str] = (), is_part: bo
     value_types.check(_GinText.texts, bindings)
     for (scope, selector), values in gin_config._CONFIG.items():
         for parameter, value in values.items():
-            for reference in macros.references(value):
+            for reference in references.references(value):
                 made = reference.configurable.wrapped
                 if isinstance(made, type) and any(base.__module__.startswith("torch.nn.") for base in made.__mro__):
                     name = scope if selector == "gin.macro" else f"{selector.rpartition('.')[2]}.{parameter}"
@@ -364,7 +367,7 @@ def operative_config(max_line_length: int = 80) -> str:
     called = {selector for _, selector in used if selector != "gin.macro"}
     others = {key: values for key, values in gin_config._CONFIG.items() if key[1] not in called}
     bound = [value for values in used.values() for value in values.values()]
-    named = model_file.reached_by(others, [x for value in bound for x in macros.references(value)])
+    named = model_file.reached_by(others, [x for value in bound for x in references.references(value)])
     named |= {key for key in others if key[1].rpartition(".")[0] in called}  # methods
     used |= {key: others[key] for key in named - used.keys()}
     return redaction.redact(gin_config._config_str(used, max_line_length))

@@ -22,6 +22,7 @@ from limba.files.repository import REPOSITORY
 from limba.gin_config import importing, t5x_files, t5x_names
 from limba.gin_config.messages import GinError
 from limba.gin_config.recipe import Recipe
+from limba.gin_config.references import references
 
 logger = logging.getLogger(__name__)
 
@@ -187,15 +188,6 @@ def resolved(value: Any) -> tuple[list[str], Any]:
         names.append(read[0])
         value = gin_config._CONFIG.get((read[0], "gin.macro"), {}).get("value")
     return names, value
-
-
-def references(value: Any) -> Iterator[Any]:
-    """gin's references, `@name` and `%NAME`, in a bound value, which may be nested."""
-    if isinstance(value, gin_config.ConfigurableReference):
-        yield value
-    elif isinstance(value, list | tuple | dict):
-        for part in [*value.keys(), *value.values()] if isinstance(value, dict) else value:
-            yield from references(part)
 
 
 def _macros_of(value: Any) -> Iterator[str]:

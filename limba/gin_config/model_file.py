@@ -6,7 +6,7 @@ from typing import Any
 from gin import config as gin_config
 
 from limba.files import redaction
-from limba.gin_config import macros, operative_text
+from limba.gin_config import operative_text, references
 
 NAME = "model.gin"
 _HEAD = """\
@@ -20,7 +20,7 @@ def text() -> str | None:
     """The content of model.gin, without credentials; None if nothing binds `train.model`."""
     config: Mapping[tuple[str, str], Mapping[str, Any]] = gin_config._CONFIG
     models = [values["model"] for (_, name), values in config.items() if name.endswith("train") and "model" in values]
-    model = next((reference for value in models for reference in macros.references(value)), None)
+    model = next((reference for value in models for reference in references.references(value)), None)
     if model is None:
         return None
     # What a run puts around its model, such as `limba.models.spactor`, is no part of it.
@@ -38,7 +38,7 @@ def text() -> str | None:
 def _model_of(config: Mapping[tuple[str, str], Mapping[str, Any]], reference: Any) -> Any | None:
     """The reference that is bound to the argument `model` of what a reference stands for; None without one."""
     bound = [x["model"] for (_, name), x in config.items() if name == reference.configurable.selector and "model" in x]
-    return next((inner for value in bound for inner in macros.references(value)), None)
+    return next((inner for value in bound for inner in references.references(value)), None)
 
 
 def reached_by(config: Mapping[tuple[str, str], Mapping[str, Any]], begin: list[Any]) -> set[tuple[str, str]]:
@@ -53,5 +53,5 @@ def reached_by(config: Mapping[tuple[str, str], Mapping[str, Any]], begin: list[
             is_meant = key[0] == scope if selector == "gin.macro" else True
             if (key[1] == selector or key[1].startswith(f"{selector}.")) and is_meant and key not in reached:
                 reached.add(key)
-                todo += [x for value in values.values() for x in macros.references(value)]
+                todo += [x for value in values.values() for x in references.references(value)]
     return reached

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from limba.files import python_path
 from limba.files.repository import REPOSITORY
+from limba.gin_config import run_folders
 
 logger = logging.getLogger(__name__)
 
@@ -243,27 +244,41 @@ _ENGINE_OF_T5X = ("checkpoints.py", "partitioning.py", "trainer.py")
 
 
 def _own_module(fullname: str, target: types.ModuleType | None) -> importlib.machinery.ModuleSpec | None:
-    """A module of `t5x` or `t5` that somebody else has on Python's path, such as a fork's own network."""
-    package, *parents, _ = fullname.split(".")
+    """A module of `t5x` or `t5` that somebody else has on Python's path, such as a fork's own network.
+
+    Raises:
+      ModuleNotFoundError: for one in the folder of a run that is read.
+    """
     if fullname in MODULES and not MODULES[fullname]:
         return None  # A package with nothing in it: what it holds is looked for one by one.
+    spec = importlib.machinery.PathFinder.find_spec(fullname, _places(fullname), target)
+    # A folder without Python files, of checkpoints perhaps, takes no name from T5X.
+    if spec is None or (spec.origin is None and fullname in MODULES):
+        return None
+    if spec.origin is not None and (refused := run_folders.holding(spec.origin)):
+        raise ModuleNotFoundError(f"{fullname} is not imported: {refused}.", name=fullname)
+    return spec
+
+
+def _places(fullname: str) -> list[str]:
+    """The folders in which somebody else's module of `t5x` or `t5` is looked for."""
+    package, *parents, _ = fullname.split(".")
     folders = dict.fromkeys(Path(folder) / package for folder in python_path.folders())
     folders.pop(REPOSITORY / "launch" / "t5x", None)  # It stands in for T5X's scripts.
     is_t5x = fullname in MODULES or _instead_of(fullname) is not None
-    places = [
+    return [
         str(folder.joinpath(*parents))
         for folder in folders
         if not (is_t5x and all((folder / file).is_file() for file in _ENGINE_OF_T5X))
     ]
-    spec = importlib.machinery.PathFinder.find_spec(fullname, places, target)
-    # A folder without Python files, of checkpoints perhaps, takes no name from T5X.
-    return None if spec is not None and spec.origin is None and fullname in MODULES else spec
 
 
 def own_file(fullname: str) -> str | None:
-    """The file or folder of a module below `t5x` or `t5` that is no alias; None if there is none."""
-    spec = _own_module(fullname, None) if "." in fullname else None
-    return None if spec is None else spec.origin or next(iter(spec.submodule_search_locations or ()), None)
+    """The file of a module below `t5x` or `t5` that is no alias; None if there is none. It imports nothing."""
+    if fullname in MODULES and not MODULES[fullname]:
+        return None
+    spec = importlib.machinery.PathFinder.find_spec(fullname.rpartition(".")[2], _places(fullname))
+    return None if spec is None else spec.origin
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

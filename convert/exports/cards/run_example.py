@@ -19,7 +19,7 @@ from typing import Any
 
 from convert.exports.cards.card_example import Example
 from limba.files import json_text, python_path, repository
-from limba.gin_config import closed_list, import_errors, importing, t5x_names
+from limba.gin_config import import_errors, importing, run_folders, t5x_names
 from limba.gin_config.recipe import Recipe, Reference
 
 _SECONDS = 120
@@ -90,7 +90,7 @@ def _find(request: Mapping[str, Any]) -> Example:
     from tasks.supervised.row_preprocessor import Supervise
 
     if request.get("run"):
-        closed_list.read_run(request["run"])
+        run_folders.read_run(request["run"])
     recipe = Recipe.parse(request["gin"])
     task_of_gin = recipe.macros.get("MIXTURE_OR_TASK_NAME")
     if isinstance(task_of_gin, Reference):  # as in the files of `limba run`: a function that registers the task

@@ -23,7 +23,7 @@ from limba.commands.derived_runs import branch as branches
 from limba.commands.derived_runs.branch import Branch
 from limba.files import named_flags, storage, untrusted_json
 from limba.files.output_folder import choose_out, complete_or_absent
-from limba.gin_config import closed_list, gin_files
+from limba.gin_config import gin_files, run_folders
 
 SHAPES = ("linear", "cosine", "1-sqrt")
 
@@ -50,7 +50,7 @@ def prepare(
       ValueError: if the configuration cannot be branched, or `out` is in use.
     """
     parent = branches.find_parent(run, at)
-    closed_list.read_run(str(parent))
+    run_folders.read_run(str(parent))
     branch = Branch(parent, at, branches.steps_of(decay, at), shape, tuple(bindings))
     home = parent.parent
     if (out is None and storage.is_remote(home)) or storage.is_remote(out or ""):

@@ -27,7 +27,7 @@ from limba.data import contract
 from limba.files import json_text, untrusted_json
 from limba.files.local_paths import local_path
 from limba.files.untrusted_files import cut, shown
-from limba.gin_config import closed_list, importing
+from limba.gin_config import importing, run_folders
 from tasks import objectives
 from tasks.objectives.hashing import mix
 from tasks.pipeline.cached import task_of_today
@@ -85,7 +85,7 @@ class Cache:
         self._lengths = manifest["lengths"]
         self._tokens: dict[str, np.ndarray] = {}
         self._ends: dict[str, np.ndarray] = {}
-        closed_list.read_data(self.folder.parent)  # No module that lies in a cache is imported.
+        run_folders.read_data(self.folder.parent)  # No module that lies in a cache is imported.
         for name, feature in manifest["features"].items():
             if name not in _FEATURES:
                 raise ValueError(f"{self.folder} has a feature {cut(name)}; they are {', '.join(_FEATURES)}. {again}")

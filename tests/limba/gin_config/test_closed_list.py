@@ -6,7 +6,7 @@ import sys
 import gin
 import pytest
 
-from limba.gin_config import closed_list, gin_files, importing
+from limba.gin_config import closed_list, gin_files, importing, run_folders
 from tests import line
 
 HEAD = "from __gin__ import dynamic_registration\nfrom limba import models\n"
@@ -58,6 +58,10 @@ ATTACKS = {
         "@train.train(): it acts, and is no value",
     ),
     "a program passed on": (f"from limba import train\n{TARGET} = [@train.train]", "it acts, and is no value"),
+    "a program in a key": (
+        f"from limba import train\n{TARGET} = {{(@train.train(), 1): 1}}",
+        "it acts, and is no value",
+    ),
     "a writer called": (
         f"import __main__ as m\n{TARGET} = @m.merge_chunks_to_file()",
         "@m.merge_chunks_to_file(): it acts",
@@ -101,6 +105,7 @@ def rate(value=1):
 def project(tmp_path, monkeypatch):
     """The user's folder, and a command line that says nothing."""
     monkeypatch.setattr(closed_list, "_given", closed_list._Given())
+    monkeypatch.setattr(run_folders, "_read", set())
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_own.py").write_text(OWN)
@@ -146,6 +151,15 @@ def test_the_command_line(project):
     gin_files.parse_files(["a.gin"])
     with pytest.raises(gin_files.GinError, match="the module subprocess is not imported"):
         gin_files.parse_bindings([f"{TARGET} = @subprocess.getoutput()"])
+
+
+def test_a_value_of_more_parts_than_lines(project):
+    """Each of thirty macros is a list of two of the next, so the first has a billion parts."""
+    macros = [f"A{number} = [%A{number + 1}, %A{number + 1}]" for number in range(30)]
+    (project / "a.gin").write_text("\n".join([*macros, "A30 = 1"]))
+    gin_files.parse_files(["a.gin"])
+    with pytest.raises(gin_files.GinError, match="a value stands for more than 50,000 others"):
+        gin_files.value_of("%A0")
 
 
 LISTED = [
@@ -216,7 +230,9 @@ def run(project):
     folder = project / "theirs"
     (folder / "checkpoint_1" / "state").mkdir(parents=True)
     (folder / "checkpoint_1" / "run").mkdir()
-    (folder / "their_own.py").write_text("raise AssertionError('code of the run ran')")
+    for name in ("their_own.py", "t5x/models.py", "t5x/contrib/theirs/__init__.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("raise AssertionError('code of the run ran')")
     return folder
 
 
@@ -227,8 +243,15 @@ def test_a_run_s_configuration(project, run, monkeypatch, place):
     file.write_text(f"{HEAD}import my_own\ninclude 'gin/models/t5_1_1/tiny.gin'\n")
     gin_files.parse_files([str(file)])
     (project / "mine.gin").write_text("X = 1\n")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "t5x"]:
+        monkeypatch.delitem(sys.modules, name)
     for lines, said in (
         ("import their_own", "it lies in the folder of the run"),
+        (
+            "import t5x\nX = @t5x.models.EncoderDecoderModel",
+            "t5x.models is not imported: it lies in the folder of the run",
+        ),
+        ("import t5x.contrib.theirs.network", "t5x.contrib.theirs is not imported: it lies in the folder of the run"),
         (f"include '{project}/mine.gin'", "includes Limba's own files only"),
         ("include '/etc/passwd'", "includes Limba's own files only"),
         ("import tokenizers", "--module tokenizers"),
@@ -247,7 +270,7 @@ def test_other_files_that_name_modules(project, run, monkeypatch):
     """A task's module, an attention layer, an objective of a cache: all go through `importing.load`."""
     assert importing.load("my_own").rate() == 1
     monkeypatch.syspath_prepend(str(run))
-    closed_list.read_run(run)
+    run_folders.read_run(run)
     for name in ("their_own", "antigravity", "xmlrpc.server"):
         with pytest.raises(closed_list.RefusedNameError):
             importing.load(name)

@@ -1,0 +1,66 @@
+"""Folders of runs, which may come from strangers: none of their modules is imported, under no name.
+
+They are the runs that a command reads, and those whose configuration gin reads at the moment.
+"""
+
+import os
+from pathlib import Path
+
+from limba.files import storage
+
+# The files of a run that gin reads, and their folder in a checkpoint: `checkpoint_files.run_folder`, which needs JAX.
+_OF_RUNS, _IN_CHECKPOINT = ("branch.gin", "config.gin", "model.gin"), "run"
+# In place of the folder of a run in a bucket: no module lies there.
+_IN_BUCKET = Path("/dev/null")
+
+_read: set[Path] = set()
+# The files that gin reads now, the innermost last; what it reads without a file is of the command line.
+open_files: list[str] = []
+
+
+def read_run(folder: str | os.PathLike) -> None:
+    """From now on modules in the folder of this run, or of the run of this checkpoint, are not imported."""
+    if not storage.is_remote(str(folder)):
+        read_data(_home(Path(folder).expanduser().resolve()))
+
+
+def read_data(folder: str | os.PathLike) -> None:
+    """The same of a folder on this machine that is no run; it imports nothing."""
+    _read.add(Path(folder).expanduser().resolve())
+
+
+def _home(folder: Path) -> Path:
+    """The folder of the run at a path: of a checkpoint in it, or of an output folder of `limba run` around it."""
+    from limba.checkpoint_files import directories  # imports JAX
+
+    is_inside = directories.is_checkpoint(folder) and bool(directories.checkpoint_steps(folder.parent))
+    home = folder.parent if is_inside else folder
+    return home.parent if home.name == "run" and (home.parent / "config.json").is_file() else home
+
+
+def run_of(file: str) -> Path | None:
+    """The folder of the run whose configuration a file is; None for other files."""
+    name = file.rpartition("/")[2]
+    if name not in _OF_RUNS:
+        return None
+    if storage.is_remote(file):
+        return _IN_BUCKET
+    from limba.checkpoint_files import directories  # imports JAX
+
+    folder = Path(file).expanduser().parent.resolve()  # A file that is a link is of the run in which it lies.
+    if folder.name == _IN_CHECKPOINT and directories.is_checkpoint(folder.parent):
+        return _home(folder.parent)
+    home = _home(folder)
+    return home if directories.checkpoint_steps(folder) or home in _read else None
+
+
+def reads_run() -> bool:
+    """Whether gin reads a run's configuration now, or a file that one includes."""
+    return any(run_of(file) is not None for file in open_files)
+
+
+def holding(file: str) -> str:
+    """Why a file is not imported that lies in the folder of a run; "" if it does not."""
+    runs = {*_read, *filter(None, map(run_of, open_files))}
+    inside = [run for run in runs if Path(file).resolve().is_relative_to(run)]
+    return f"it lies in the folder of the run {inside[0]}, which may come from somebody else" if inside else ""
