@@ -380,6 +380,8 @@ class Server(uvicorn.Server):
         self.has_closed_doors = True
         await asyncio.sleep(_GRACE_S)
         await super().shutdown([])
+        if self.force_exit:  # A second Ctrl-C: uvicorn would log that the application still waits for its end.
+            await self.lifespan.shutdown()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

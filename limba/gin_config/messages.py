@@ -138,7 +138,7 @@ def _remedy_of_value(line: str) -> str:
         return "No value stands behind `=`: write one, such as 10000, 'text' or None."
     if value.endswith((";", ",")):
         return f"Leave out the {value[-1]!r} at its end."
-    with contextlib.suppress(SyntaxError, ValueError):
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
         tree = ast.parse(value, mode="eval").body
         names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
         if names and isinstance(tree, ast.Dict | ast.List | ast.Tuple | ast.Set):

@@ -80,6 +80,21 @@ def test_a_request_that_is_on_its_way_at_the_signal_is_answered(monkeypatch):
     made.batcher.close()
 
 
+def test_a_second_ctrl_c_is_no_error_in_the_log(monkeypatch, caplog):
+    monkeypatch.setattr(web_server, "_GRACE_S", 0)
+    made, bound = service(), listening.bind("127.0.0.1", 0)
+    server = listening.make_server(app.make_app(made))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    for _ in range(2):
+        server.handle_exit(signal.SIGINT, None)
+    thread.join(20)
+    assert server.force_exit and not thread.is_alive() and not caplog.records
+    made.batcher.close()
+
+
 def _value(port, name):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as reply:
         return next(float(line.split()[-1]) for line in reply.read().decode().splitlines() if line.startswith(name))

@@ -115,6 +115,7 @@ HEAD = "from __gin__ import dynamic_registration\nfrom t5x import utils\n"
         ("include 't5x/configs/runs/export.gin'\n", "{}:1: There is no gin file t5x/configs/runs/export.gin."),
         ("include 't5x/examples/t5/t5_1_1/bsae.gin'\n", "Did you mean t5x/examples/t5/t5_1_1/base.gin"),
         ("include 'nothing.gin'\n", "{}:1: There is no gin file nothing.gin."),
+        (f"X = {'-' * 5000}1\n", "{}:1: cannot read `X = ---"),
     ],
 )
 def test_what_is_missing_is_named_with_file_and_line(tmp_path, capsys, text, answer):
