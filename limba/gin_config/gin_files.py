@@ -48,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 # Of a gin file. The largest, operative configurations, have some 10 kB.
 _MOST_BYTES = 4 * 2**20
+# Files that one file includes, and those that they do: thirty, each of which includes the next twice, are a billion.
+_MOST_INCLUDES = 500
 # What no file and no terminal takes: a null byte, and half of a character.
 _UNREADABLE = re.compile(r"\0|\\u[dD][89a-fA-F][\da-fA-F]{2}")
 
@@ -146,6 +148,8 @@ class _GinText(io.StringIO):
     without_tasks: ClassVar[str] = ""
     # All that were read since `parse_files` began, by name.
     texts: ClassVar[dict[str, str]] = {}
+    # Of the file that is read now.
+    num_includes: ClassVar[int] = 0
 
     def __init__(self, name: str, text: str):
         used = operative_text.without_unused_imports(text) if name == self.without_tasks else text
@@ -157,6 +161,9 @@ class _GinText(io.StringIO):
             raise GinError(f"the line has {what}.", [(name, text.count("\n", 0, unreadable.start()) + 1)])
         if what := other_files.described(name, text):
             raise GinError(f"{name} is no gin file: {what}")
+        _GinText.num_includes = self.num_includes + 1 if self._open else 0
+        if self.num_includes > _MOST_INCLUDES:
+            raise GinError(f"{self._open[0]} includes more than {_MOST_INCLUDES} files, those of its includes counted.")
         if name in self._open:
             first, *chain = [*self._open[self._open.index(name) :], name]
             raise GinError(f"{first} includes {', which includes '.join(chain)}. Remove one of these lines.")

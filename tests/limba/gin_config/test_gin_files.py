@@ -202,6 +202,15 @@ def test_values_of_the_command_line_name_modules_that_no_file_imports(gin_file, 
     assert "@" in repr(gin.query_parameter(parameter))
 
 
+def test_files_that_include_the_next_twice_are_counted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number in range(10):
+        (tmp_path / f"{number}.gin").write_text(f"include '{number + 1}.gin'\n" * 2)
+    (tmp_path / "10.gin").write_text("X = 1\n")
+    with pytest.raises(gin_files.GinError, match="0.gin includes more than 500 files"):
+        gin_files.parse_files(["0.gin"])
+
+
 def test_all_required_macros_are_named_at_once(gin_file):
     required = "A = %gin.REQUIRED\nB = %gin.REQUIRED\nNUM_MICROBATCHES = %gin.REQUIRED\n"
     gin_files.parse_gin_flags([gin_file(required + "network.T5Config.emb_dim = [%A, %B]\n")], [])
