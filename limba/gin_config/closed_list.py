@@ -116,7 +116,7 @@ _ACTING: Mapping[str, str] = {
     "tasks.pipeline.predictions.write_inferences_to_file": "write_fn",
 }
 # Classes whose objects begin to write where their arguments say: a command makes them, and no file does.
-_WRITERS = ("limba.reports",)
+_WRITERS, _TAKES_WRITERS = ("limba.reports",), "metric_writers"
 # Modules that may be imported and reached, with all that is below those that end with a point; what of them may be
 # named is above.
 _IMPORTED = (
@@ -368,8 +368,8 @@ def _refused_value(reference: Any, parameter: str) -> str:
         return ""
     if f"{module}.{name}" in _ACTING and (reference.evaluate or parameter != _ACTING[f"{module}.{name}"]):
         return "it acts, and is no value"
-    if reference.evaluate and _is_below(module, _WRITERS):
-        return "it writes files, and a command makes it; write it without ()"
+    if _is_below(module, _WRITERS) and (reference.evaluate or parameter != _TAKES_WRITERS):
+        return f"it writes files, and a command makes it; write it without (), as {_TAKES_WRITERS} of train"
     is_method = "." in name and "<locals>" not in name and not isinstance(value, type)
     return "it is a method, and no value" if is_method else ""
 

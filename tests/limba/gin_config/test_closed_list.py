@@ -79,6 +79,10 @@ ATTACKS = {
         "it is tasks.vocabularies.known_text.texts_of_files",
     ),
     "a log": (f"from limba.reports import writers\n{TARGET} = @writers.JsonLinesWriter()", "it writes files"),
+    "a log that another function makes": (
+        "from limba.reports import writers\na/gin.singleton.constructor = @writers.TensorBoardWriter",
+        "it writes files",
+    ),
     "a method": (
         "from limba.training import actions\nX = [{1: @a/actions.StopOnPlateauAction.run()}]",
         "it is a method",
