@@ -85,11 +85,12 @@ def _beyond_samples(items):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def gin_without_names_of_t5x():
-    """Gin keeps every name for as long as the process lives: after a file of T5X, `network.T5Config` would be two."""
+def gin_without_names_of_libraries():
+    """Gin keeps every name as long as the process lives: after a file of T5X, `network.T5Config` would be two, and after
+    one that imports optax, files that do not import it have its names, too."""
     yield
     if gin := sys.modules.get("gin.config"):
-        for name in [name for name, _ in gin._REGISTRY.items() if name.startswith("t5x.")]:
+        for name in [name for name, _ in gin._REGISTRY.items() if name.startswith(("t5x.", "optax."))]:
             gin._INVERSE_REGISTRY.pop(gin._REGISTRY.pop(name).wrapped, None)
 
 
