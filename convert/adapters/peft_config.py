@@ -139,8 +139,8 @@ def read(file: Path, ignored: Collection[str] = ()) -> PeftConfig:
         excluded=_names(file, content, "exclude_modules"),
         rank_pattern=_pattern(file, content, "rank_pattern", int),
         alpha_pattern=_pattern(file, content, "alpha_pattern", (int, float)),
-        is_stabilized=content.get("use_rslora") is True,
-        dropout=float(content.get("lora_dropout") or 0.0),
+        is_stabilized=_flag(file, content, "use_rslora"),
+        dropout=_share(file, content, "lora_dropout"),
     )
 
 
@@ -173,6 +173,20 @@ def _number(file: Path, content: Mapping[str, Any], key: str, usual: int, kind: 
     if not _is_number(value, kind):
         raise ValueError(f"{file}: {key} is {shown(value)}; it is a number above 0 and below 2**31.")
     return value
+
+
+def _flag(file: Path, content: Mapping[str, Any], key: str) -> bool:
+    value = content.get(key) or False
+    if value is not True and value is not False:  # PEFT asks whether it is truthy.
+        raise ValueError(f"{file}: {key} is {shown(value)}; it is true or false.")
+    return value
+
+
+def _share(file: Path, content: Mapping[str, Any], key: str) -> float:
+    value = content.get(key) or 0
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
+        raise ValueError(f"{file}: {key} is {shown(value)}; it is a number from 0 to below 1.")
+    return float(value)
 
 
 def _text(file: Path, content: Mapping[str, Any], key: str) -> str | None:

@@ -6,10 +6,13 @@ shards of its own devices.
 
 import ast
 import concurrent.futures
+import contextlib
 import dataclasses
 import logging
+import os
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,7 +20,7 @@ import numpy as np
 import tensorstore as ts
 
 from limba.checkpoint_files import classic_format
-from limba.files import storage, untrusted_json
+from limba.files import storage, untrusted_files, untrusted_json
 from limba.files.storage import AnyPath
 from limba.files.untrusted_files import cut
 
@@ -30,6 +33,8 @@ _READERS = 8
 _MOST_KEY_LENGTH = 1000
 # A part of a tensor's name is part of a folder's, too.
 _PART = re.compile(r"[^/\0]+")
+# They say where the tensors are, and are read before them.
+_SMALL = ("manifest.ocdbt", ".zarray", "zarr.json")
 _NO_TENSOR = ("None", "Dict", "List", "Tuple", "NamedTuple", "Custom")
 
 
@@ -69,11 +74,13 @@ def open_tensors(path: AnyPath) -> dict[str, SavedTensor]:
     """The tensors of one checkpoint by their names, `target/encoder/encoder_norm/scale`.
 
     Raises:
-      ValueError: if the index is damaged or of an unknown format.
+      ValueError: if the index is damaged or of an unknown format, or a file is a FIFO, a device, or too large.
       FileNotFoundError: if there is no index.
     """
     # Orbax's layout has its folder in `state`; T5X's newer versions write the classic one there, too.
     folder = path if classic_format.is_classic(path) else path / "state"
+    if not storage.is_remote(folder):
+        _check_files(folder)
     leaves = classic_format.read_index(folder) if classic_format.is_classic(folder) else _orbax_specs(folder)
     context = ts.Context({"cache_pool": {"total_bytes_limit": 0}})
     # Without `fill_missing_data_reads`, TensorStore reads a missing chunk as zeros.
@@ -84,6 +91,27 @@ def open_tensors(path: AnyPath) -> dict[str, SavedTensor]:
     }
     inline = {name: from_array(leaf) for name, leaf in leaves.items() if name not in opened}
     return inline | {name: _from_tensorstore(future.result()) for name, future in opened.items()}
+
+
+def _check_files(directory: AnyPath) -> None:
+    """Raises ValueError for files that TensorStore would wait for, or read whole whatever their size."""
+    seen = set()
+    for here, folders, names in os.walk(directory, followlinks=True):
+        found = os.stat(here)
+        if (found.st_dev, found.st_ino) in seen:  # Links in a circle.
+            folders.clear()
+            continue
+        seen.add((found.st_dev, found.st_ino))
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # A link to nothing: it is missed when it is read.
+                file = Path(here, name)
+                found = file.stat()
+                untrusted_files.refuse_endless(file, found.st_mode)
+                if name in _SMALL and found.st_size > untrusted_files.MOST_BYTES:
+                    raise ValueError(
+                        f"{file} is damaged: it has {found.st_size:,} bytes; a file of this name has at most "
+                        f"{untrusted_files.MOST_BYTES:,}."
+                    )
 
 
 def _orbax_specs(directory: AnyPath) -> dict[str, dict[str, Any]]:

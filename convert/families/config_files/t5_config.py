@@ -193,8 +193,8 @@ def notes(file: Path, ignored: Collection[str] = ()) -> Iterator[str]:
     first, second = content.get(_START), generation.get(_START)
     if None not in (first, second) and first != second:
         yield (
-            f"{_START} is {first} in {file.name} and {second} in {generation_file.name}: {second} counts, as in "
-            f"`generate` of transformers. If it was trained with {first}, change it in {generation_file}."
+            f"{_START} is {shown(first)} in {file.name} and {second} in {generation_file.name}: {second} counts, as in "
+            f"`generate` of transformers. If it was trained with {shown(first)}, change it in {generation_file}."
         )
 
 

@@ -201,6 +201,10 @@ CONFIGS = {
         "adapter_config.json: looking for modules by its expressions takes more than 0.5 seconds.",
     ),
     "no rank": ({"r": 0}, "r is 0; it is a number above 0 and below 2"),
+    "a rate that is a list": ({"lora_dropout": [1]}, "lora_dropout is a list of 1; it is a number from 0 to below 1"),
+    "a rate without an end": ({"lora_dropout": 10**400}, "lora_dropout is a whole number of about 401 digits; it is a"),
+    "a rate above 1": ({"lora_dropout": 7}, "lora_dropout is 7; it is a number from 0 to below 1"),
+    "rsLoRA in a word": ({"use_rslora": "yes"}, "use_rslora is 'yes'; it is true or false"),
     "a scale without an end": ({"lora_alpha": 10**400}, "lora_alpha is a whole number of about 401 digits; it is a"),
     "no base": ({}, "does not name the base of the adapter (base_model_name_or_path): give --base"),
     "a revision": (

@@ -1,6 +1,7 @@
 """Indices of checkpoints that are damaged or hostile: one message with the file, whatever they announce."""
 
 import json
+import os
 
 import msgpack
 import numpy as np
@@ -77,6 +78,26 @@ def test_a_damaged_orbax_index_is_named(tmp_path, metadata, words):
     (tmp_path / "state" / "_METADATA").write_text(text)
     with pytest.raises(ValueError, match=rf"_METADATA is damaged: .*{words}"):
         saved_tensors.open_tensors(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["state/manifest.ocdbt", "state/d/0", "target.w/.zarray"])
+def test_files_that_tensorstore_would_wait_for_or_hold_are_named(tmp_path, place):
+    file = tmp_path / place
+    file.parent.mkdir(parents=True)
+    (tmp_path / place.partition("/")[0] / "again").symlink_to(tmp_path)  # A circle.
+    if not place.startswith("state"):
+        (tmp_path / "checkpoint").write_bytes(index({"w": SPEC}))
+    else:
+        (tmp_path / "state/_METADATA").write_text(json.dumps({"tree_metadata": {KEY: ENTRY}}))
+    os.mkfifo(file)
+    with pytest.raises(ValueError, match=f"{place} is a FIFO, not a file"):
+        saved_tensors.open_tensors(tmp_path)
+    file.unlink()
+    with file.open("wb") as sparse:
+        sparse.truncate(2 * 10**9)
+    if file.name != "0":  # Of a tensor's own file only what belongs to the tensor is read.
+        with pytest.raises(ValueError, match=f"{place} is damaged: it has 2,000,000,000 bytes"):
+            saved_tensors.open_tensors(tmp_path)
 
 
 @pytest.mark.parametrize("record", [b"[" * 100_000, b"[]", b"\xff", None])
