@@ -55,7 +55,7 @@ def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> T5Model:
             config = dataclasses.replace(config, mlp_activations=tuple(hints.mlp_activations))
             assumed = {}
         tensors = _unrolled(path, saved, config.relative_bias_per_layer, head == heads.OF_T5)
-        of_vocabulary = info["vocabulary"]
+        of_vocabulary = info.get("vocabulary") or {}
     else:
         tensors = _unrolled(path, saved, None)
         gin_file = run_folder.find_gin(path)

@@ -7,13 +7,14 @@ run/tokenizer_settings.json   what the folder of Hugging Face said of its tokeni
 run/state_checksums.json   of the tensors (`limba.checkpoints.state_checksums`)
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from limba.checkpoint_files.directories import find_checkpoint
 from limba.checkpoint_files.small_files import load_files
 from limba.files import json_text, storage, untrusted_json
 from limba.files.storage import AnyPath
+from limba.files.untrusted_files import shown
 
 FOLDER = "run"
 RECORD, GIN, VOCABULARY, TOKENIZER = "run.json", "config.gin", "spiece.model", "tokenizer.json"
@@ -22,6 +23,25 @@ TOKENIZER_SETTINGS = "tokenizer_settings.json"
 BYTES, SENTENCEPIECE = "ByteVocabulary", "SentencePieceVocabulary"
 # tokenizer.json of encoders, and of T5s.
 TOKENIZERS, T5_TOKENIZERS = "TokenizerVocabulary", "T5TokenizerVocabulary"
+
+
+def _is_file(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**31
+
+
+# Sentinels become pieces one by one.
+_MOST_EXTRA_IDS = 100_000
+_OF_VOCABULARY: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "class": (lambda value: isinstance(value, str), "a text"),
+    "extra_ids": (lambda value: _is_count(value) and value <= _MOST_EXTRA_IDS, f"a number up to {_MOST_EXTRA_IDS:,}"),
+    "vocab_size": (_is_count, "a whole number from 0, and below 2**31"),
+    "sentencepiece_model_file": (_is_file, "the name of a file, or null"),
+    "tokenizer_file": (_is_file, "the name of a file, or null"),
+}
 
 
 def files(info: Mapping[str, Any], gin: str, vocabulary: bytes | None) -> dict[str, bytes]:
@@ -86,7 +106,26 @@ def load_run_info(path: str | AnyPath) -> dict[str, Any]:
     record = load_files(path, FOLDER).get(RECORD)
     if record is None:
         raise ValueError(f"{path}/{FOLDER} is damaged: its list of files lacks {RECORD}")
-    return untrusted_json.parse_object(record, f"{path}/{FOLDER}/{RECORD}")
+    where = f"{path}/{FOLDER}/{RECORD}"
+    info = untrusted_json.parse_object(record, where)
+    if not isinstance(network := info.get("network", {}), dict):
+        raise ValueError(f"{where} is damaged: network is {shown(network)}; it is a table.")
+    if (vocabulary := info.get("vocabulary")) is not None:
+        check_vocabulary(vocabulary, where)
+    if (lora := info.get("lora")) is not None:
+        alpha = lora.get("alpha") if isinstance(lora, dict) else None
+        if not isinstance(alpha, int | float) or not 0 < alpha < 2**31:
+            raise ValueError(f"{where} is damaged: alpha of its lora is {shown(alpha)}; it is a number above 0.")
+    return info
+
+
+def check_vocabulary(record: object, where: str) -> None:
+    """Raises ValueError, which names `where`, for what is no record of a vocabulary."""
+    if not isinstance(record, dict):
+        raise ValueError(f"{where} is damaged: vocabulary is {shown(record)}; it is a table.")
+    for key, (is_right, what) in _OF_VOCABULARY.items():
+        if not is_right(record.get(key)):
+            raise ValueError(f"{where} is damaged: {key} of its vocabulary is {shown(record.get(key))}; it is {what}.")
 
 
 def has_blanks(checkpoint: AnyPath) -> bool:
@@ -95,7 +134,13 @@ def has_blanks(checkpoint: AnyPath) -> bool:
 
 
 def network_class(record: Mapping[str, Any]) -> str:
-    """The class of a run's network: "T5Config" or "EncoderConfig". Records of earlier versions do not name it."""
+    """The class of a run's network: "T5Config" or "EncoderConfig". Records of earlier versions do not name it.
+
+    Raises:
+      ValueError: if the record says nothing of a network.
+    """
+    if "network" not in record:
+        raise ValueError(f"{FOLDER}/{RECORD} of the checkpoint is damaged: it has no network.")
     of_encoder = "position_embedding_type" in record["network"]
     return record.get("network_class", "EncoderConfig" if of_encoder else "T5Config")
 

@@ -97,7 +97,7 @@ def _check_files(directory: AnyPath) -> None:
     """Raises ValueError for files that TensorStore would wait for, or read whole whatever their size."""
     seen = set()
     for here, folders, names in os.walk(directory, followlinks=True):
-        found = os.stat(here)
+        found = Path(here).stat()
         if (found.st_dev, found.st_ino) in seen:  # Links in a circle.
             folders.clear()
             continue

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from limba.files.untrusted_files import shown
+from limba.files.untrusted_files import cut, shown
 from limba.network import layers, stacks
 
 # Far more than any network has. A configuration from elsewhere with ten million would keep a machine busy with names.
@@ -21,7 +21,7 @@ MOST = 2**31 - 1
 def whole_number(owner: str, field: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         macro = " (VOCAB_SIZE)" if field == "vocab_size" else ""
-        raise ValueError(f"{owner}.{field}{macro} is {value!r}; it is a whole number of at least {least}.")
+        raise ValueError(f"{owner}.{field}{macro} is {shown(value)}; it is a whole number of at least {least}.")
     if int(value) > MOST:
         raise ValueError(f"{owner}.{field} is {shown(int(value))}; a size of a network is at most {MOST:,}.")
 
@@ -35,7 +35,7 @@ def dtype(owner: str, value: Any, why_not_float16: str) -> None:
     try:
         is_float16 = value == "fp16" or jnp.dtype(value) == jnp.float16
     except TypeError:
-        raise ValueError(f"{owner}.dtype is {value!r}; use 'bfloat16' or 'float32'.") from None
+        raise ValueError(f"{owner}.dtype is {cut(repr(value))}; use 'bfloat16' or 'float32'.") from None
     if is_float16:
         raise ValueError(
             f"{owner}.dtype is {value!r}: {why_not_float16} Use 'bfloat16', which has float32's range, or 'float32'."
@@ -44,7 +44,7 @@ def dtype(owner: str, value: Any, why_not_float16: str) -> None:
 
 def choice(owner: str, field: str, value: Any, choices: Sequence[str]) -> None:
     if value not in choices:
-        raise ValueError(f"{owner}.{field} is {value!r}; choose one of {', '.join(choices)}.")
+        raise ValueError(f"{owner}.{field} is {shown(value)}; choose one of {', '.join(choices)}.")
 
 
 def remat_policy(owner: str, value: Any) -> None:
@@ -54,7 +54,7 @@ def remat_policy(owner: str, value: Any) -> None:
 
 def activations(owner: str, value: Any) -> None:
     if isinstance(value, str):
-        raise ValueError(f"{owner}.mlp_activations is {value!r}; it is a tuple: ({value!r},).")
+        raise ValueError(f"{owner}.mlp_activations is {shown(value)}; it is a tuple: ({shown(value)},).")
     for name in value:
         layers.activation_function(name)
 
@@ -62,4 +62,4 @@ def activations(owner: str, value: Any) -> None:
 def dropout_rate(owner: str, field: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) < 1:
         macro = " (DROPOUT_RATE)" if field == "dropout_rate" else ""
-        raise ValueError(f"{owner}.{field}{macro} is {value!r}; it is a number from 0 to below 1.")
+        raise ValueError(f"{owner}.{field}{macro} is {shown(value)}; it is a number from 0 to below 1.")

@@ -58,7 +58,7 @@ def read(model_dir: AnyPath) -> dict[str, Any] | None:
     with contextlib.suppress(OSError, ValueError):
         record = untrusted_json.parse_object(storage.read_bytes(model_dir / FILE_NAME), FILE_NAME)
         if record.get("kind") in (FAILED, STOPPED) and isinstance(record.get("reason"), str):
-            return record
+            return record | {"reason": record["reason"][:_LONGEST]}
     return None
 
 

@@ -5,7 +5,7 @@ gives no vectors. An encoder gives vectors, and no answers: its head is left out
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from limba.commands.serve.base_engine import BaseEngine, Reply, Text
 from limba.data.token_rows import Row
 from limba.files import untrusted_json
 from limba.files.output_folder import REPORT, read_report
+from limba.files.untrusted_files import shown
 from limba.inference import tasks_door, text_batches
 
 FORMAT = "ctranslate2"
@@ -55,7 +56,7 @@ class Ct2Engine(BaseEngine):
         self.has_blanks = self.decodes and report.get("has_blanks", True)
         self.texts = text_batches.Sequences(vocabulary, vocabulary, 0)
         self.max_input_tokens = min(max_input_tokens, report.get("longest_row") or max_input_tokens)
-        self._tokens: list[str] = untrusted_json.read(folder / _TOKENS[not self.decodes])
+        self._tokens = _tokens(folder / _TOKENS[not self.decodes], vocabulary.vocab_size)
         self._ids = {token: id_ for id_, token in enumerate(self._tokens)}
         library = _library()
         load: Any = library.Translator if self.decodes else library.Encoder
@@ -135,9 +136,20 @@ def _whole_report(folder: Path) -> dict[str, Any]:
     missing = [name for name in report.get("files", [_WEIGHTS]) if not (folder / name).is_file()]
     if missing:
         raise ValueError(f"{folder} is not whole: it lacks {', '.join(missing)}. {_again()}")
-    if not isinstance(report.get("vocabulary"), Mapping):
+    if report.get("vocabulary") is None:
         raise ValueError(f"{folder} was written by an earlier version: {REPORT} has no vocabulary. {_again()}")
+    run_folder.check_vocabulary(report["vocabulary"], str(folder / REPORT))
     return report
+
+
+def _tokens(file: Path, vocab_size: int) -> list[str]:
+    """The tokens by their ids. Raises ValueError if a text may become an id that has none."""
+    tokens = untrusted_json.read(file)
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+        raise ValueError(f"{file} is damaged: it is {shown(tokens)} and no list of tokens. {_again()}")
+    if len(tokens) < vocab_size:
+        raise ValueError(f"{file} is damaged: it has {len(tokens):,} of the {vocab_size:,} tokens. {_again()}")
+    return tokens
 
 
 def _threads() -> int:

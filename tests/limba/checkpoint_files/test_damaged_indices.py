@@ -100,9 +100,20 @@ def test_files_that_tensorstore_would_wait_for_or_hold_are_named(tmp_path, place
             saved_tensors.open_tensors(tmp_path)
 
 
-@pytest.mark.parametrize("record", [b"[" * 100_000, b"[]", b"\xff", None])
+VOCABULARY = {"class": "X", "extra_ids": 0, "vocab_size": 9}
+RECORDS = [
+    {"network": None},
+    {"vocabulary": 3},
+    *({"vocabulary": VOCABULARY | {"extra_ids": value}} for value in (None, "1", True, -1, 10**9)),
+    *({"vocabulary": VOCABULARY | {key: [1]}} for key in ("class", "vocab_size", "tokenizer_file")),
+    *({"lora": value} for value in (3, {}, {"alpha": "1"}, {"alpha": 10**400})),
+]
+
+
+@pytest.mark.parametrize("record", [b"[" * 100_000, b"[]", b"\xff", None, *RECORDS])
 def test_a_damaged_run_record_is_named(tmp_path, record):
     (tmp_path / "state").mkdir()
+    record = json.dumps(record).encode() if isinstance(record, dict) else record
     small_files.write_files(tmp_path / "run", {} if record is None else {"run.json": record})
     (tmp_path / "run" / "run.json").touch()
     with pytest.raises(ValueError, match=r"run\.json|is damaged: its list of files lacks run\.json"):

@@ -1,6 +1,7 @@
 """How a run ended, for those who look at it later."""
 
 import errno
+import json
 
 import pytest
 
@@ -73,3 +74,8 @@ def test_a_start_after_which_the_run_goes_on_by_itself_is_no_end(tmp_path):
     with pytest.raises(run_end.StartsAgainError), run_end.recorded(tmp_path):
         raise run_end.StartsAgainError
     assert run_end.read(tmp_path) is None
+
+
+def test_a_long_reason_of_a_stranger_is_cut(tmp_path):
+    (tmp_path / "run_end.json").write_text(json.dumps({"kind": "failed", "reason": "y" * 100_000}))
+    assert run_end.read(tmp_path)["reason"] == "y" * 2000

@@ -132,6 +132,13 @@ def test_folders_that_cannot_be_served(t5, tmp_path, monkeypatch):
     report = json.loads((copy / "conversion_report.json").read_text())
     (copy / "conversion_report.json").write_text(json.dumps({**report, "vocabulary": None}))
     refused("was written by an earlier version")
+    changed = {**report, "vocabulary": {**report["vocabulary"], "extra_ids": "x"}}
+    (copy / "conversion_report.json").write_text(json.dumps(changed))
+    refused("conversion_report.json is damaged: extra_ids of its vocabulary is 'x'")
+    (copy / "conversion_report.json").write_text(json.dumps(report))
+    for tokens, what in ((3, "it is 3 and no list of tokens"), (["a"], "it has 1 of the [0-9,]+ tokens")):
+        (copy / "shared_vocabulary.json").write_text(json.dumps(tokens))
+        refused(f"shared_vocabulary.json is damaged: {what}")
     (copy / "conversion_report.json").unlink()
     refused("has no conversion_report.json: a copy of it was interrupted, or another program wrote it")
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
