@@ -55,11 +55,13 @@ def remat_policy(owner: str, value: Any) -> None:
 def activations(owner: str, value: Any) -> None:
     if isinstance(value, str):
         raise ValueError(f"{owner}.mlp_activations is {shown(value)}; it is a tuple: ({shown(value)},).")
+    if not value:
+        raise ValueError(f"{owner}.mlp_activations is empty; it is a tuple of names, such as ('gelu', 'linear').")
     for name in value:
         layers.activation_function(name)
 
 
 def dropout_rate(owner: str, field: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) < 1:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < 1:
         macro = " (DROPOUT_RATE)" if field == "dropout_rate" else ""
         raise ValueError(f"{owner}.{field}{macro} is {shown(value)}; it is a number from 0 to below 1.")
