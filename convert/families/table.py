@@ -91,6 +91,8 @@ def find_t5(network: T5Config, vocabulary: Mapping[str, Any] | None, name: str |
     """
     families = t5_families()
     fitting = [family for family in families.values() if family.fits(network, vocabulary)]
+    if not fitting:
+        raise ValueError(f"The network is that of no family: {', '.join(families)}.")
     found = next((family for family in fitting if family.name == network.family), fitting[0])
     if name is None:
         return found

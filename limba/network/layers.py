@@ -17,6 +17,7 @@ from flax.linen import partitioning as nn_partitioning
 from jax.ad_checkpoint import checkpoint_name
 
 from limba.devices import target
+from limba.files.untrusted_files import shown
 from limba.network import products
 
 Array = jax.Array
@@ -255,9 +256,9 @@ def activation_function(name: str | Callable[[Array], Array]) -> Callable[[Array
         return lambda x: x
     if name == "gelu_erf":
         return functools.partial(nn.gelu, approximate=False)
-    function = getattr(nn, name, None) if isinstance(name, str) else None
-    if function is None or isinstance(function, type):
-        raise ValueError(f"flax.linen has no activation {name!r}; try 'gelu', 'relu' or 'silu'.")
+    function = getattr(nn.activation, name, None) if isinstance(name, str) and hasattr(nn, name) else None
+    if not callable(function) or isinstance(function, type):
+        raise ValueError(f"flax.linen has no activation {shown(name)}; try 'gelu', 'relu' or 'silu'.")
     return function
 
 

@@ -77,7 +77,8 @@ class RunRecord:
 
     @property
     def initial_step(self) -> int:
-        return int(self.info.get("initial_step", 0))
+        found = self.info.get("initial_step")
+        return found if type(found) is int and 0 <= found < 2**63 else 0
 
     @property
     def task(self) -> str | None:
@@ -91,9 +92,10 @@ class RunRecord:
             rates = train.columns[run_curves.TOKENS_PER_SECOND] / train.columns["timing/steps_per_second"]
             return float(np.nanmedian(rates))
         lengths, batch = self.info.get("feature_lengths"), self.info.get("batch_size")
-        if not isinstance(lengths, dict) or not isinstance(batch, int) or "inputs" not in lengths:
+        counts = [batch, *(lengths.get(name, 0) for name in ("inputs", "targets"))] if isinstance(lengths, dict) else []
+        if not counts or "inputs" not in lengths or not all(type(x) is int and 0 <= x < 2**31 for x in counts):
             return None
-        return float(batch * (lengths["inputs"] + lengths.get("targets", 0)))
+        return float(counts[0] * sum(counts[1:]))
 
     @property
     def flops_per_step(self) -> float | None:
