@@ -62,6 +62,6 @@ def activations(owner: str, value: Any) -> None:
 
 
 def dropout_rate(owner: str, field: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < 1:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < 1:  # type: ignore[operator]
         macro = " (DROPOUT_RATE)" if field == "dropout_rate" else ""
         raise ValueError(f"{owner}.{field}{macro} is {shown(value)}; it is a number from 0 to below 1.")

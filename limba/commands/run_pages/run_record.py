@@ -92,8 +92,10 @@ class RunRecord:
             rates = train.columns[run_curves.TOKENS_PER_SECOND] / train.columns["timing/steps_per_second"]
             return float(np.nanmedian(rates))
         lengths, batch = self.info.get("feature_lengths"), self.info.get("batch_size")
-        counts = [batch, *(lengths.get(name, 0) for name in ("inputs", "targets"))] if isinstance(lengths, dict) else []
-        if not counts or "inputs" not in lengths or not all(type(x) is int and 0 <= x < 2**31 for x in counts):
+        if not isinstance(lengths, dict) or "inputs" not in lengths:
+            return None
+        counts = [batch, lengths["inputs"], lengths.get("targets", 0)]
+        if not all(type(x) is int and 0 <= x < 2**31 for x in counts):
             return None
         return float(counts[0] * sum(counts[1:]))
 
