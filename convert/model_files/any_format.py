@@ -19,7 +19,7 @@ from convert.model_files.model import NO_HINTS, Model, ModelHints
 from limba.checkpoint_files import directories, run_folder
 from limba.files import storage
 from limba.files.storage import AnyPath
-from limba.gin_config import closed_list
+from limba.gin_config import run_folders
 
 
 def open_model(
@@ -44,7 +44,7 @@ def open_model(
 def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS, takes_vectors: bool = False) -> Model:
     """Opens a checkpoint of Limba or T5X; see `open_model`."""
     path = directories.find_checkpoint(path)
-    closed_list.read_run(path)  # Its run.json may name layers.
+    run_folders.read_run(path)  # Its run.json may name layers.
     model: Model = _files(has_decoder(path)).open_checkpoint(path, hints)
     if model.head.kind == heads.VECTORS and not takes_vectors:
         raise ValueError(
