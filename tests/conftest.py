@@ -86,7 +86,7 @@ def _beyond_samples(items):
 
 @pytest.fixture(scope="module", autouse=True)
 def gin_without_names_of_libraries():
-    """Gin keeps every name as long as the process lives: after a file of T5X, `network.T5Config` would be two, and after
+    """Gin keeps every name as long as the process lives. After a file of T5X `network.T5Config` would be two, and after
     one that imports optax, files that do not import it have its names, too."""
     yield
     if gin := sys.modules.get("gin.config"):
