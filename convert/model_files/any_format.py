@@ -38,6 +38,7 @@ def open_model(
     path = storage.as_path(path)
     if not hf_folder.is_folder(path):
         return open_checkpoint(path, hints, takes_vectors)
+    hf_folder.check_entries(Path(path))
     return _files(has_decoder(path)).open_folder(Path(path), hints, format_)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from convert.tensors import torch_files
-from limba.files import untrusted_json
+from limba.files import untrusted_files, untrusted_json
 from limba.files.output_folder import REPORT
 from limba.files.storage import AnyPath
 from limba.files.untrusted_files import shown
@@ -14,10 +14,24 @@ from limba.files.untrusted_files import shown
 TRAINER_STATE = "trainer_state.json"
 # What training scripts call the folders of their checkpoints: `checkpoint-500` and, in nanoT5, `checkpoint-pt-500`.
 _CHECKPOINT_NAME = re.compile(r"checkpoint-(?:pt-)?(\d+)")
+_OF_FILES = (".json", ".model", ".txt", ".safetensors", ".msgpack", ".bin")
 
 
 def is_folder(path: AnyPath) -> bool:
     return "://" not in str(path) and (Path(path) / "config.json").is_file()
+
+
+def check_entries(path: Path) -> None:
+    """Checks that what has the name of a file is one: otherwise it would count as missing, and a default for it.
+
+    Raises:
+      FileNotFoundError: if a link leads to nothing, as after a download that was broken off.
+      ValueError: if a FIFO or a device lies in the folder, or a folder has the name of a file.
+    """
+    for entry in sorted(path.iterdir()):
+        # A file may be a pointer of git-lfs: one that is read says so, and of the others nobody needs the content.
+        if not entry.is_file() and (entry.suffix in _OF_FILES or not entry.is_dir()):
+            untrusted_files.check_is_file(entry)
 
 
 def training_step(path: Path, report: Mapping[str, Any]) -> tuple[int, str]:
