@@ -36,6 +36,8 @@ if os.path.basename(_SCRIPT) in ("-m", "limba"):
     if _SCRIPT != "-m":  # Python puts the script's folder first: of commands, no modules.
         _take_out(os.path.dirname(os.path.realpath(_SCRIPT)))
     _is_command = True
+# Of a command: an environment of Python's may lie in the working directory, and its script is no code of that folder.
+_COMMAND = (os.path.abspath(_SCRIPT), os.path.realpath(_SCRIPT)) if _is_command else ()
 
 # Modules that Python has not loaded yet, so behind that.
 import importlib.machinery  # noqa: E402
@@ -151,7 +153,7 @@ def is_of_limba(file: str) -> bool:
 
 
 def is_code_of(file: str, folder: str) -> bool:
-    """Whether a file of code lies below the folder, and is of no installed package and not Limba's.
+    """Whether a file of code lies below the folder, and is of no installed package, not Limba's and not its command.
 
     Code that was no file has a name such as `<string>`.
     """
@@ -159,7 +161,7 @@ def is_code_of(file: str, folder: str) -> bool:
         return False
     paths = (os.path.abspath(file), os.path.realpath(file))  # A link in the folder is of the folder.
     is_inside = any(path.startswith(folder.rstrip(os.sep) + os.sep) for path in paths)
-    return is_inside and not is_installed(file) and not paths[1].startswith(_OURS)
+    return is_inside and paths[0] not in _COMMAND and not is_installed(file) and not paths[1].startswith(_OURS)
 
 
 def find(name: str) -> importlib.machinery.ModuleSpec | None:

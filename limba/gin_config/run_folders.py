@@ -62,5 +62,7 @@ def reads_run() -> bool:
 def holding(file: str) -> str:
     """Why a file is not imported that lies in the folder of a run; "" if it does not."""
     runs = {*_read, *filter(None, map(run_of, open_files))}
-    inside = [run for run in runs if Path(file).resolve().is_relative_to(run)]
+    # A link in the folder is of the folder, wherever its file is.
+    places = {place.resolve() for place in (Path(file), *Path(file).absolute().parents)}
+    inside = [run for run in runs if any(place.is_relative_to(run) for place in places)]
     return f"it lies in the folder of the run {inside[0]}, which may come from somebody else" if inside else ""
