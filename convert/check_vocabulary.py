@@ -187,7 +187,9 @@ def _transformers(folder: Path, is_bytes: bool) -> Iterator[Implementation]:
             continue
         try:
             if wants_fast:
-                tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), use_fast=True)
+                tokenizer = transformers.AutoTokenizer.from_pretrained(
+                    str(folder), use_fast=True, **transformers_library.NO_CODE
+                )
             else:
                 slow = transformers.ByT5Tokenizer if is_bytes else transformers.T5Tokenizer
                 tokenizer = slow.from_pretrained(str(folder))

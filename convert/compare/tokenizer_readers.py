@@ -132,7 +132,7 @@ def _transformers(folder: Path, file: str) -> Reader | str:
     transformers = transformers_library.load()
     transformers.logging.set_verbosity_error()
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **transformers_library.NO_CODE)
     except (OSError, ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         return f"does not load the folder: {untrusted_files.cut(reason)}"

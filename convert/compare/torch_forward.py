@@ -91,14 +91,14 @@ def _model(folder: Path, tensors: Mapping[str, SavedTensor]) -> Any:
     import torch
 
     transformers = transformers_library.load()
-    config = transformers.AutoConfig.from_pretrained(folder)
+    config = transformers.AutoConfig.from_pretrained(folder, **transformers_library.NO_CODE)
     known = dict.fromkeys(family.model_type for family in t5_families().values() if family.in_transformers)
     if config.model_type not in known:
         raise ValueError(f"{folder}/config.json is of a {config.model_type!r}; it must be one of {', '.join(known)}.")
     is_classifier = other_models.is_token_classifier(config.to_dict())
     kind = transformers.AutoModelForTokenClassification if is_classifier else transformers.AutoModelForSeq2SeqLM
     with torch.device("meta"):
-        model = kind.from_config(config, dtype=torch.float32)
+        model = kind.from_config(config, dtype=torch.float32, **transformers_library.NO_CODE)
     assert not list(model.buffers()), "T5's classes have none; they would have to be computed again."
     model.eval()
     model.tie_weights()

@@ -4,11 +4,14 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 # Version 4 would also import TensorFlow, which it does not need here.
 os.environ.setdefault("USE_TF", "0")
+# For whatever loads a folder. Without it transformers asks on the terminal whether to run the folder's own code.
+NO_CODE: Mapping[str, bool] = {"trust_remote_code": False}
 
 
 def version() -> str | None:

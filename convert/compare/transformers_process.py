@@ -107,10 +107,11 @@ def _encoder(directory: Path, request: Mapping[str, Any], batch: Batch) -> dict[
     transformers = transformers_library.load()
     model, loading = getattr(transformers, f"AutoModelFor{request['head']}").from_pretrained(
         request["path"],
-        config=transformers.AutoConfig.from_pretrained(request["config"]),
+        config=transformers.AutoConfig.from_pretrained(request["config"], **transformers_library.NO_CODE),
         dtype=torch.float32,
         output_loading_info=True,
         attn_implementation="eager",
+        **transformers_library.NO_CODE,
     )
     lost = {kind: sorted(map(str, loading.get(kind) or ())) for kind in ("missing_keys", "mismatched_keys")}
     # RoFormer computes its sines itself.

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from convert.compare import transformers_library
 from convert.engines import onnx_functions, onnx_library
 from limba.checkpoint_files.saved_tensors import SavedTensor
 
@@ -106,9 +107,11 @@ def _filled(kind: str, folder: Path, tensors: Mapping[str, SavedTensor]) -> Any:
 
     transformers = onnx_library.transformers()
     transformers.logging.set_verbosity_error()
-    config = transformers.AutoConfig.from_pretrained(folder)
+    config = transformers.AutoConfig.from_pretrained(folder, **transformers_library.NO_CODE)
     auto_class = getattr(transformers, f"AutoModelFor{kind}")
-    model = auto_class.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    model = auto_class.from_config(
+        config, dtype=torch.float32, attn_implementation="eager", **transformers_library.NO_CODE
+    ).eval()
     model.tie_weights()
     if _OUTPUT in tensors:  # Version 5 ties the output of every T5.
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))

@@ -169,7 +169,7 @@ class _GinText(io.StringIO):
             raise GinError(f"{first} includes {', which includes '.join(chain)}. Remove one of these lines.")
 
     def __enter__(self) -> "_GinText":
-        self._open.append(self.name)
+        run_folders.open_file(self.name)
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:

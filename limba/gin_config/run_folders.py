@@ -1,6 +1,7 @@
 """Folders of runs, which may come from strangers: none of their modules is imported, under no name.
 
-They are the runs that a command reads, and those whose configuration gin reads at the moment.
+They are the runs that a command reads, and those whose configuration gin has read: what it names, a task's module for
+example, may be imported later.
 """
 
 import os
@@ -16,6 +17,13 @@ _IN_BUCKET = Path("/dev/null")
 _read: set[Path] = set()
 # The files that gin reads now, the innermost last; what it reads without a file is of the command line.
 open_files: list[str] = []
+
+
+def open_file(file: str) -> None:
+    """Gin begins to read a file."""
+    open_files.append(file)
+    if (run := run_of(file)) is not None:
+        _read.add(run)
 
 
 def read_run(folder: str | os.PathLike) -> None:
@@ -61,8 +69,7 @@ def reads_run() -> bool:
 
 def holding(file: str) -> str:
     """Why a file is not imported that lies in the folder of a run; "" if it does not."""
-    runs = {*_read, *filter(None, map(run_of, open_files))}
     # A link in the folder is of the folder, wherever its file is.
     places = {place.resolve() for place in (Path(file), *Path(file).absolute().parents)}
-    inside = [run for run in runs if any(place.is_relative_to(run) for place in places)]
+    inside = [run for run in _read if any(place.is_relative_to(run) for place in places)]
     return f"it lies in the folder of the run {inside[0]}, which may come from somebody else" if inside else ""
