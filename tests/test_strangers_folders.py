@@ -173,9 +173,15 @@ def test_a_process_of_its_own(downloaded, command):
     root, ran = downloaded
     kind = "run" if command.startswith("infer") else "hf"
     environment = {name: value for name, value in line.environment(root).items() if name != "PYTHONPATH"}
-    program = [str(Path(sys.executable).parent / "limba")]
+    program = root / kind / ".venv/bin/limba"  # Many have their environment in the folder where they work.
+    program.parent.mkdir(parents=True)
+    program.write_text((Path(sys.executable).parent / "limba").read_text())
     done = subprocess.run(
-        [*program, *command.split()], cwd=root / kind, env=environment, capture_output=True, text=True
+        [sys.executable, str(program), *command.split()],
+        cwd=root / kind,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert not ran.exists(), (ran.read_text(), done.stderr[-2000:])
     assert done.returncode == 0, done.stderr[-2000:]

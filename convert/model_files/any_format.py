@@ -27,6 +27,8 @@ def open_model(
 ) -> Model:
     """Opens a checkpoint, a run's directory for its newest one, or a Hugging Face folder.
 
+    From now on no module in the folder is imported: `run.json` may name an attention layer.
+
     `format_` is that of a folder's weights, where there are several: "safetensors", "torch" or "flax".
     `takes_vectors` opens a checkpoint that was trained to give vectors, too.
 
@@ -39,13 +41,14 @@ def open_model(
     if not hf_folder.is_folder(path):
         return open_checkpoint(path, hints, takes_vectors)
     hf_folder.check_entries(Path(path))
+    run_folders.read_data(path)
     return _files(has_decoder(path)).open_folder(Path(path), hints, format_)
 
 
 def open_checkpoint(path: str | AnyPath, hints: ModelHints = NO_HINTS, takes_vectors: bool = False) -> Model:
     """Opens a checkpoint of Limba or T5X; see `open_model`."""
     path = directories.find_checkpoint(path)
-    run_folders.read_run(path)  # Its run.json may name layers.
+    run_folders.read_run(path)
     model: Model = _files(has_decoder(path)).open_checkpoint(path, hints)
     if model.head.kind == heads.VECTORS and not takes_vectors:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Folders of runs, which may come from strangers: none of their modules is imported, under no name.
+"""Folders of runs and models, which may come from strangers: none of their modules is imported, under no name.
 
-They are the runs that a command reads, and those whose configuration gin has read: what it names, a task's module for
-example, may be imported later.
+They are the runs and models that a command reads, and the runs whose configuration gin has read: what it names, a
+task's module for example, may be imported later.
 """
 
 import os
@@ -68,8 +68,8 @@ def reads_run() -> bool:
 
 
 def holding(file: str) -> str:
-    """Why a file is not imported that lies in the folder of a run; "" if it does not."""
+    """Why a file is not imported that lies in the folder of a run or model; "" if it does not."""
     # A link in the folder is of the folder, wherever its file is.
     places = {place.resolve() for place in (Path(file), *Path(file).absolute().parents)}
     inside = [run for run in _read if any(place.is_relative_to(run) for place in places)]
-    return f"it lies in the folder of the run {inside[0]}, which may come from somebody else" if inside else ""
+    return f"it lies in the folder of the run or model {inside[0]}, which may come from somebody else" if inside else ""

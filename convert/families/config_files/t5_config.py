@@ -18,6 +18,7 @@ from convert.families.t5_family import T5Family
 from convert.families.table import of_model_type, t5_families
 from limba.files import untrusted_json
 from limba.files.untrusted_files import shown
+from limba.gin_config import run_folders
 from limba.network import own_layers
 from limba.network.config_checks import MOST, MOST_LAYERS
 from limba.network.layers import LayerNorm
@@ -340,6 +341,9 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
 def _own_layers(file: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """The attention layers of a config.json of t5-experiments that are not T5's; nothing is imported.
 
+    Their modules do not lie in the folder of a config.json, which may come from somebody else; a file of another name
+    is the user's own.
+
     Raises:
       ValueError: for what is not the name of a class.
     """
@@ -347,6 +351,8 @@ def _own_layers(file: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     own = {key: name for key, name in named.items() if not str(name).endswith(":T5Attention")}
     for key, name in own.items():
         own_layers.check_name(str(file), key, name)
+    if own and file.name == "config.json":
+        run_folders.read_data(file.parent)
     return own
 
 

@@ -26,7 +26,7 @@ from limba.commands.sweep import proposals, sweep_file, sweep_parameters, sweep_
 from limba.commands.sweep.proposals import propose
 from limba.commands.sweep.sweep_file import Sweep
 from limba.commands.sweep.trial_folders import Process, SweepFolder, Trial, conclude
-from limba.files import named_flags, python_path, shell_words
+from limba.files import named_flags, python_path, shell_words, untrusted_files
 from limba.files.local_paths import local_path
 from limba.workers.preemption import PREEMPTED_EXIT_CODE
 
@@ -113,6 +113,9 @@ def _run_sweep(sweep: Sweep, folder: SweepFolder, retry: bool, again: str) -> in
             (trial.folder / "exit_code").unlink(missing_ok=True)
             trial.status, trial.attempts, trial.error = "new", 0, ""
             trial.save()
+    for trial in trials:
+        if not trial.is_finished:
+            _check_values(sweep, trial)
     finished = sum(trial.is_finished for trial in trials)
     logger.info("%s: %d of %d trials are finished.", folder.path, finished, sweep.trials)
     if not finished:
@@ -135,6 +138,19 @@ def _run_sweep(sweep: Sweep, folder: SweepFolder, retry: bool, again: str) -> in
         print(f"failed: trial {', '.join(failed)}; {folder.path}/trials/*/log.txt has the reasons. Try again with:")
         print(f"  {again}")
     return 0
+
+
+def _check_values(sweep: Sweep, trial: Trial) -> None:
+    """Raises ValueError if a recorded trial is none of this sweep: its folder may come from somebody else."""
+    known = {parameter.name: parameter for parameter in sweep.parameters}
+    recorded = trial.parameters if isinstance(trial.parameters, dict) else {}
+    wrong = [name for name, value in recorded.items() if name not in known or not known[name].can_be(value)]
+    if wrong or recorded.keys() != known.keys():
+        named = untrusted_files.some([*map(untrusted_files.cut, wrong or sorted(known.keys() - recorded.keys()))], 3)
+        raise ValueError(
+            f"{trial.folder / 'trial.json'} is no trial of {sweep.file}: its value of {named} is none that the sweep "
+            "tries. Remove the trial's folder, or choose another --dir."
+        )
 
 
 def _run_trials(sweep: Sweep, folder: SweepFolder, trials: list[Trial]) -> bool:

@@ -7,6 +7,7 @@ import operator
 import re
 from typing import Any
 
+from limba.files import json_text
 from limba.files.untrusted_files import shown
 
 # Distribution: the keys that it needs.
@@ -114,6 +115,14 @@ class Parameter:
         if self.is_log:
             return self.rounded(math.exp(math.log(low) + quantile * math.log(high / low)))
         return self.rounded(low + quantile * (high - low))
+
+    def can_be(self, value: Any) -> bool:
+        """Whether the sweep tries a value, as JSON has it."""
+        if self.values:
+            return value in json.loads(json_text.dumps(self.values))
+        low, high = self.bounds
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and (low <= value <= high or any(math.isclose(value, bound) for bound in (low, high)))
 
     def rounded(self, value: float) -> float:
         """The nearest multiple of `q` between the bounds, if there is a `q`."""

@@ -237,6 +237,8 @@ def run(project):
     for name in ("their_own.py", "t5x/models.py", "t5x/contrib/theirs/__init__.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("raise AssertionError('code of the run ran')")
+    (project / "theirs_too.py").write_text("raise AssertionError('code of the run ran')")
+    (folder / "their_link.py").symlink_to(project / "theirs_too.py")
     return folder
 
 
@@ -251,6 +253,7 @@ def test_a_run_s_configuration(project, run, monkeypatch, place):
         monkeypatch.delitem(sys.modules, name)
     for lines, said in (
         ("import their_own", "it lies in the folder of the run"),
+        ("import their_link", "it lies in the folder of the run"),
         (
             "import t5x\nX = @t5x.models.EncoderDecoderModel",
             "t5x.models is not imported: it lies in the folder of the run",
@@ -266,6 +269,9 @@ def test_a_run_s_configuration(project, run, monkeypatch, place):
         with pytest.raises(gin_files.GinError) as raised:
             gin_files.parse_files([str(file)])
         assert said in raised.value.what and "--trust" not in raised.value.what
+    # Gin has read the file; a task's module, for example, is imported later.
+    with pytest.raises(closed_list.RefusedNameError, match="it lies in the folder of the run"):
+        importing.load("their_own")
     with pytest.raises(ValueError, match="a run's configuration is not trusted"):
         closed_list.trust([str(file)])
 

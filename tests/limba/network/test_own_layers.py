@@ -10,7 +10,8 @@ import pytest
 from convert.families import heads
 from convert.families.config_files import t5_config
 from convert.t5x import model_gin
-from limba.network import layers
+from limba.gin_config import closed_list
+from limba.network import layers, own_layers
 from limba.network.t5 import T5Config, Transformer
 from tests.limba.network.gated_attention import GatedAttention
 
@@ -85,7 +86,7 @@ def test_the_fused_kernels_are_t5s():
         T5Config(vocab_size=8, decoder_cross_attention_layer=OWN)
 
 
-def test_the_configurations_of_t5_experiments(tmp_path):
+def test_the_configurations_of_t5_experiments(tmp_path, monkeypatch):
     """t5-base-only-cdQ.json's keys: its own layer's name stays, T5Attention is T5's."""
     content = {
         "model_type": "t5",
@@ -102,6 +103,11 @@ def test_the_configurations_of_t5_experiments(tmp_path):
     config = t5_config.network_config(file, t5_config.read(file))
     assert (config.encoder_self_attention_layer, config.decoder_self_attention_layer) == (OWN, None)
     assert config.kernels == "xla"
+    # What lies beside a config.json may come from a stranger.
+    (tmp_path / "beside_it.py").write_text("raise AssertionError('code of a model ran')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(closed_list.RefusedNameError, match="it lies in the folder of the run or model"):
+        own_layers.attention_class("beside_it:Layer")
     gin_file = model_gin.write(config, heads.OF_T5, None, "x")
     assert f"  encoder_self_attention_layer = {OWN!r}\n" in gin_file and "  kernels = 'xla'\n" in gin_file
     with pytest.raises(ValueError, match="GatedAttention, which Hugging Face's T5 does not"):

@@ -143,6 +143,20 @@ def test_several_at_once_with_a_device_each_and_a_random_search(tmp_path):
         sweep.main([str(file), "--dir", str(folder)])
 
 
+@pytest.mark.parametrize(
+    "parameters", [{"x": 1.0, "MIXTURE_OR_TASK_MODULE": "theirs"}, {"x": "1"}, {"x": 7.0}, {"y": 1.0}, {}, "x"]
+)
+def test_a_trial_that_somebody_else_recorded_does_not_run(tmp_path, parameters):
+    """A sweep's folder has a usual name, so a downloaded one may lie in the working directory."""
+    file = _write(tmp_path, method="random", command=TRIAL, parameters={"x": {"min": 0.0, "max": 6.0}}, run_cap=1)
+    trial = tmp_path / "sweep/trials/0000"
+    trial.mkdir(parents=True)
+    (trial / "trial.json").write_text(json.dumps({"number": 0, "parameters": parameters, "status": "new"}))
+    with pytest.raises(ValueError, match=r"trials/0000/trial\.json is no trial of .*that the sweep tries"):
+        sweep.main([str(file), "--dir", str(tmp_path / "sweep")])
+    assert not (trial / "log.txt").exists()
+
+
 def test_without_optuna_a_bayesian_search_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     file = _write(tmp_path / "here", method="bayes", parameters={"x": {"min": 0.0, "max": 1.0}}, trials=2)
