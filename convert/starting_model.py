@@ -33,9 +33,13 @@ from convert.model_files.hf import (
 from convert.model_files.model import Model, ModelHints
 from convert.t5x import limba_run, model_gin
 from limba.checkpoint_files import run_folder
-from limba.files import json_text
+from limba.files import json_text, untrusted_files
 from limba.files.local_paths import local_path
+from limba.files.repository import REPOSITORY
 from limba.files.storage import AnyPath
+from limba.gin_config import closed_list
+from limba.gin_config.recipe import Include, Recipe
+from limba.network import own_layers
 from limba.network.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config
 
@@ -43,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 # Of transformers' VERY_LARGE_INTEGER, which stands for no length.
 _ENDLESS = 10**29
+# What a model.gin imports.
+_OF_MODEL_GIN = ("limba", "tasks", "seqio", "gin", "__gin__")
 # Rows of an embedding without a token, up to a multiple of which sizes are padded: 32,128 for T5's 32,100.
 _PADDING = 128
 
@@ -165,9 +171,17 @@ class StartingModel:
         """Writes OUT/model.gin, which is returned, and OUT/checkpoint_<step> if there are weights; see `from_hf`.
 
         What is there already is left.
+
+        Raises:
+          ValueError: if a model.gin there names modules that are none of this model's.
         """
         gin_file = out / limba_run.MODEL_GIN
         if gin_file.is_file():
+            if names := self._other_modules(gin_file):
+                raise ValueError(
+                    f"{gin_file} names {untrusted_files.some(names, 3)}, which the model does not need: it may come from "
+                    "somebody else. Choose another output_dir, or remove this one."
+                )
             return gin_file
         if self.opened is not None:
             from_hf.write(self.opened, out)
@@ -179,6 +193,18 @@ class StartingModel:
             path.write_text(json_text.dumps(self.content, indent=2), "utf-8")
         from_hf.from_hf(path, out, hints=self.hints)
         return gin_file
+
+    def _other_modules(self, gin_file: Path) -> list[str]:
+        """The modules, and files of them, that a model.gin names and that no model.gin of this model would."""
+        recipe = Recipe.parse(untrusted_files.read_text(gin_file), str(gin_file))
+        includes = [x.file for x in recipe.statements if isinstance(x, Include)]
+        names = [name for name in recipe.modules if name.partition(".")[0] not in _OF_MODEL_GIN]
+        names += [
+            name for name in includes if ".." in name or not (REPOSITORY / name).is_file()
+        ] + closed_list.modules_in(recipe.bindings)
+        layers = [x for x in recipe.bindings if x.parameter in own_layers.FIELDS]
+        names += [str(x.value) for x in layers if x.value != getattr(self.network, x.parameter, None)]
+        return [*map(untrusted_files.cut, names)]
 
 
 def has_decoder(model: str | None, config: str | None) -> bool:

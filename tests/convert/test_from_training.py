@@ -238,6 +238,19 @@ def test_a_file_of_weights_with_the_configuration_of_its_training(saved, pth, tm
     assert opened.write(tmp_path / "initial") == tmp_path / "initial" / "model.gin"
     assert step_of(tmp_path / "initial" / "checkpoint_150000") == 150_000
     same_tensors(tmp_path / "initial", saved[0] / "copy")
+    # A start that resumes leaves it; one that somebody else put there names modules.
+    gin_file = opened.write(tmp_path / "initial")
+    written = gin_file.read_text()
+    for line in (
+        "import theirs",
+        "include 'theirs.gin'",
+        "MIXTURE_OR_TASK_MODULE = 'theirs'",
+        "network.T5Config.encoder_self_attention_layer = 'theirs:Layer'",
+    ):
+        gin_file.write_text(f"{written}\n{line}\n")
+        with pytest.raises(ValueError, match=r"model\.gin names theirs.*somebody else"):
+            opened.write(tmp_path / "initial")
+    gin_file.write_text(written)
     with pytest.raises(ValueError, match=r"model_150000.pth' is a file of weights; give its network as config_name"):
         starting_model.open_model(str(model), None, vocab)
     with pytest.raises(FileNotFoundError, match=r"t5-small.json|model_150000.pth has no tokenizer beside it"):
