@@ -179,8 +179,8 @@ class StartingModel:
         if gin_file.is_file():
             if names := self._other_modules(gin_file):
                 raise ValueError(
-                    f"{gin_file} names {untrusted_files.some(names, 3)}, which the model does not need: it may come from "
-                    "somebody else. Choose another output_dir, or remove this one."
+                    f"{gin_file} names {untrusted_files.some(names, 3)}, which the model does not need: it may come "
+                    "from somebody else. Choose another output_dir, or remove this one."
                 )
             return gin_file
         if self.opened is not None:
