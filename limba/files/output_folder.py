@@ -108,9 +108,11 @@ def complete_or_absent(out: Path, request: Mapping[str, Any]) -> Iterator[Path]:
       request: everything that the content depends on.
 
     Raises:
-      ValueError: if another process is writing `out`.
+      ValueError: if another process is writing `out`, or the folder of unfinished files is a link.
     """
     unfinished = out.with_name(f".{out.name}.unfinished")
+    if unfinished.is_symlink():  # What lies in it is removed, or written over.
+        raise ValueError(f"{unfinished} is a link to {unfinished.readlink()}, where files would be removed: remove it.")
     created_parent = not out.parent.exists()
     unfinished.mkdir(parents=True, exist_ok=True)
     lock = os.open(unfinished, os.O_RDONLY)

@@ -74,7 +74,7 @@ class Trial:
         file = self.folder / "lock"
         if not file.exists():
             return False
-        with file.open("w") as lock:
+        with file.open("a") as lock:
             return not _take(lock)
 
     def save(self) -> None:
@@ -94,7 +94,8 @@ class SweepFolder:
     def __init__(self, path: Path, identity: Mapping[str, Any], recipes: Mapping[str, int] | None = None):
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
-        self._lock = (path / "lock").open("w")
+        # Not emptied: in a folder of somebody else it may be a link.
+        self._lock = (path / "lock").open("a")
         if not _take(self._lock):
             raise ValueError(f"Another `limba sweep` is working in {path}.")
         record = path / "sweep.json"
@@ -162,7 +163,7 @@ class Process:
         """Waits for a process that is still running, or runs the command. Returns the exit code; None if unknown."""
         exit_file = self._trial.folder / "exit_code"
         began = time.monotonic()
-        with (self._trial.folder / "lock").open("w") as lock:
+        with (self._trial.folder / "lock").open("a") as lock:
             while not _take(lock):
                 if self._stopped:
                     return None

@@ -29,6 +29,15 @@ def test_a_full_disk_leaves_what_was_there(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_link_in_place_of_unfinished_files_removes_nothing_elsewhere(tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/file").write_text("mine")
+    (tmp_path / ".out.unfinished").symlink_to("home")
+    with pytest.raises(ValueError, match=r"\.out\.unfinished is a link to home"), complete_or_absent(tmp_path / "out", {}):
+        pass
+    assert (tmp_path / "home/file").read_text() == "mine"
+
+
 def test_two_writers_do_not_mix(tmp_path):
     with complete_or_absent(tmp_path / "out", {}) as folder:
         (folder / "file").write_text("first")
