@@ -33,8 +33,8 @@ def test_a_link_in_place_of_unfinished_files_removes_nothing_elsewhere(tmp_path)
     (tmp_path / "home").mkdir()
     (tmp_path / "home/file").write_text("mine")
     (tmp_path / ".out.unfinished").symlink_to("home")
-    with pytest.raises(ValueError, match=r"\.out\.unfinished is a link to home"), complete_or_absent(tmp_path / "out", {}):
-        pass
+    with pytest.raises(ValueError, match=r"\.out\.unfinished is a link to home"):
+        complete_or_absent(tmp_path / "out", {}).__enter__()
     assert (tmp_path / "home/file").read_text() == "mine"
 
 
