@@ -110,8 +110,8 @@ def load_run_info(path: str | AnyPath) -> dict[str, Any]:
     info = untrusted_json.parse_object(record, where)
     if not isinstance(network := info.get("network", {}), dict):
         raise ValueError(f"{where} is damaged: network is {shown(network)}; it is a table.")
-    if (vocabulary := info.get("vocabulary")) is not None:
-        check_vocabulary(vocabulary, where)
+    if info.get("vocabulary") not in (None, {}):  # It has none.
+        check_vocabulary(info["vocabulary"], where)
     if (lora := info.get("lora")) is not None:
         alpha = lora.get("alpha") if isinstance(lora, dict) else None
         if not isinstance(alpha, int | float) or not 0 < alpha < 2**31:

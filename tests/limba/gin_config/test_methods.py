@@ -1,10 +1,9 @@
 """Methods in gin files: T5X's documentation binds `models.EncoderDecoderModel.predict_batch_with_aux.num_decodes`."""
 
-import copy
-
 import gin
 import pytest
 from gin import config as gin_config
+from gin import selector_map
 
 from limba import models
 from limba.gin_config import gin_files, model_file
@@ -13,9 +12,15 @@ from limba.models import spactor
 
 @pytest.fixture(autouse=True)
 def _clean_gin(monkeypatch):
-    """A registration cannot be taken back."""
-    monkeypatch.setattr(gin_config, "_REGISTRY", copy.copy(gin_config._REGISTRY))
-    monkeypatch.setattr(gin_config, "_INVERSE_REGISTRY", dict(gin_config._INVERSE_REGISTRY))
+    """A registration cannot be taken back; those of models that other tests of the process have made are put aside."""
+    registry, inverse = selector_map.SelectorMap(), dict(gin_config._INVERSE_REGISTRY)
+    for name, known in gin_config._REGISTRY.items():
+        if name.startswith("limba.models."):
+            inverse.pop(known.wrapped, None)
+        else:
+            registry[name] = known
+    monkeypatch.setattr(gin_config, "_REGISTRY", registry)
+    monkeypatch.setattr(gin_config, "_INVERSE_REGISTRY", inverse)
     gin.clear_config()
     yield
     gin.clear_config()
