@@ -39,7 +39,7 @@ from convert.t5x import limba_run, model_gin
 from convert.tensors import weight_files
 from limba.checkpoint_files import directories, run_folder, saved_tensors
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.files import untrusted_json
+from limba.files import storage, untrusted_json
 from limba.files.local_paths import local_path
 
 # Checkpoints keep the step as an int32.
@@ -279,7 +279,7 @@ def _write_settings(folder: Path, out: Path, hints: ModelHints, pad_id: int = 0)
     """Writes what the folder says of its tokenizer beside the copy of its vocabulary."""
     settings = dataclasses.replace(tokenizer_settings.beside(folder, hints.vocab), pad_id=pad_id)
     if (content := settings.content()) is not None:
-        (out / run_folder.TOKENIZER_SETTINGS).write_bytes(content)
+        storage.write_bytes(out / run_folder.TOKENIZER_SETTINGS, content)
 
 
 def _write_gin(
@@ -292,8 +292,8 @@ def _write_gin(
     out.mkdir(parents=True, exist_ok=True)
     if vocabulary is not None and (vocabulary_file := run_folder.vocabulary_file(vocabulary)) is not None:
         copied = out / run_folder.vocabulary_name(vocabulary)
-        copied.write_bytes(Path(vocabulary_file).read_bytes())
+        storage.write_bytes(copied, Path(vocabulary_file).read_bytes())
         vocabulary = run_folder.with_vocabulary_file(vocabulary, str(copied))
-    file.write_text(model_gin.write(network, head, vocabulary, of), "utf-8")
+    storage.replace_text(file, model_gin.write(network, head, vocabulary, of))
     print(f"{of.partition(' (')[0]} has no weights beside it. The network is in {file}.")
     return file

@@ -33,7 +33,7 @@ from convert.model_files.hf import (
 from convert.model_files.model import Model, ModelHints
 from convert.t5x import limba_run, model_gin
 from limba.checkpoint_files import run_folder
-from limba.files import json_text, untrusted_files
+from limba.files import json_text, storage, untrusted_files
 from limba.files.local_paths import local_path
 from limba.files.repository import REPOSITORY
 from limba.files.storage import AnyPath
@@ -190,7 +190,7 @@ class StartingModel:
         if self.content is not None:
             out.mkdir(parents=True, exist_ok=True)
             path = out / "config.json"
-            path.write_text(json_text.dumps(self.content, indent=2), "utf-8")
+            storage.replace_text(path, json_text.dumps(self.content, indent=2))
         from_hf.from_hf(path, out, hints=self.hints)
         return gin_file
 

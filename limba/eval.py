@@ -35,7 +35,7 @@ from limba.checkpoints.parameters import (
 from limba.data import contract
 from limba.data.contract import DatasetConfig, GetEvalDatasetFn
 from limba.devices import native_logs
-from limba.files import json_text, storage
+from limba.files import json_text, storage, written_files
 from limba.gin_config import gin_files, recipe
 from limba.inference import evaluation, kept_batches, tasks_door
 from limba.inference.evaluation import InferenceEvaluator
@@ -299,10 +299,13 @@ def run_bindings(flags: argparse.Namespace) -> dict[str, Any]:
                 raise FileNotFoundError(f"--checkpoints {step}: {run_dir} has checkpoints of the steps {there}.")
         path = [str(checkpointing.checkpoint_path(run_dir, int(step))) for step in which.split(",")]
     home = run_dir.parent if directories.is_checkpoint(run_dir) else run_dir
+    out = home / ("eval_average" if flags.average else "eval")
+    if flags.output_dir is None and isinstance(out, Path):
+        written_files.refuse_link(out)
     return {
         "CHECKPOINT_PATH": path,
         "eval/checkpoints.RestoreCheckpointConfig.mode": "all" if which == "all" else "latest",
-        "EVAL_OUTPUT_DIR": flags.output_dir or str(home / ("eval_average" if flags.average else "eval")),
+        "EVAL_OUTPUT_DIR": flags.output_dir or str(out),
         "MIXTURE_OR_TASK_NAME": flags.task,
         "MIXTURE_OR_TASK_MODULE": flags.module[-1] if flags.module else None,
         "eval/data.DatasetConfig.split": flags.split,

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from limba.checkpoint_files import directories
-from limba.files import json_text, named_flags, output_folder, storage, written_files
+from limba.files import json_text, named_flags, output_folder, written_files
 from limba.reports import results_table, scoreboard_rows, text_figures, writers
 
 _SHARES = ("likeliest", "among five")
@@ -154,7 +154,7 @@ def main(argv: Sequence[str]) -> int:
     rows = scoreboard_rows.ngrams_once(found)
     print(_content(rows, ".txt"), end="")
     if flags.out is not None:
-        storage.replace_text(flags.out, _content(rows, flags.out.suffix))
+        written_files.write_text(flags.out, _content(rows, flags.out.suffix))
     if picture is not None:
         flags.picture.write_bytes(picture)
     return 0

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from limba.files import json_text, storage, untrusted_files, untrusted_json
+from limba.files import json_text, storage, untrusted_files, untrusted_json, written_files
 from limba.files.storage import AnyPath
 
 REPORT = "conversion_report.json"
@@ -111,8 +111,7 @@ def complete_or_absent(out: Path, request: Mapping[str, Any]) -> Iterator[Path]:
       ValueError: if another process is writing `out`, or the folder of unfinished files is a link.
     """
     unfinished = out.with_name(f".{out.name}.unfinished")
-    if unfinished.is_symlink():  # What lies in it is removed, or written over.
-        raise ValueError(f"{unfinished} is a link to {unfinished.readlink()}, where files would be removed: remove it.")
+    written_files.refuse_link(unfinished)
     created_parent = not out.parent.exists()
     unfinished.mkdir(parents=True, exist_ok=True)
     lock = os.open(unfinished, os.O_RDONLY)
@@ -127,7 +126,7 @@ def complete_or_absent(out: Path, request: Mapping[str, Any]) -> Iterator[Path]:
             (unfinished / _REQUEST).unlink()
             if out.exists():
                 replaced = out.with_name(f".{out.name}.replaced")
-                shutil.rmtree(replaced, ignore_errors=True)
+                storage.remove_tree(replaced)
                 out.rename(replaced)
                 unfinished.rename(out)
                 shutil.rmtree(replaced)
@@ -195,8 +194,9 @@ def _sha256(file: Path) -> str:
 def _prepare(folder: Path, request: str) -> None:
     """Empties the folder, unless its files are of the same request."""
     file = folder / _REQUEST
-    if file.is_file() and file.read_text("utf-8") == request:
+    has_link = any(entry.is_symlink() for entry in folder.rglob("*"))  # Then it is not as a conversion left it.
+    if not has_link and file.is_file() and file.read_text("utf-8") == request:
         return
     for entry in folder.iterdir():
-        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
     file.write_text(request, "utf-8")

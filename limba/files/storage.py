@@ -131,12 +131,13 @@ def read_bytes(path: AnyPath) -> bytes:
 
 
 def write_bytes(path: AnyPath, content: bytes) -> None:
-    """Writes a file; creates its directory if needed."""
+    """Writes a file whole; creates its directory if needed. A link is replaced, not followed."""
     if is_remote(path):
         _open(path.parent).write(path.name, content).result()
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+    with written_files.replacing(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def remove_file(path: AnyPath) -> None:
@@ -148,18 +149,25 @@ def remove_file(path: AnyPath) -> None:
 
 
 def replace_text(file: Path, text: str) -> None:
-    """Writes a text file of this machine whole; see `written_files`."""
-    with written_files.writing(file) as temporary:
+    """Writes a text file of this machine whole. A link is replaced, not followed."""
+    with written_files.replacing(file) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def remove_tree(path: AnyPath) -> None:
-    """Removes a directory and everything below it. On this machine it is renamed first, so that it is never partial."""
+    """Removes a directory and everything below it. On this machine it is renamed first, so that it is never partial.
+
+    Of a link only the link is removed.
+    """
     if is_remote(path):
         _open(path).delete_range(ts.KvStore.KeyRange()).result()
         return
-    if path.exists():
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
         renamed = path.with_name(f".removed_{path.name}")
+        if renamed.is_symlink():
+            renamed.unlink()
         shutil.rmtree(renamed, ignore_errors=True)
         path.rename(renamed)
         shutil.rmtree(renamed)

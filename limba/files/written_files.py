@@ -1,7 +1,11 @@
-"""Files of this machine that are written whole: a reader sees the old content or the new one, never a part.
+"""Files of this machine that Limba writes: a reader sees the old content or the new one, never a part.
 
-What is there and no plain file stays what it is: the content goes through a symbolic link to its target, and into a
-device, a pipe or an open descriptor (/dev/stdout, /dev/fd/63).
+Of a file that people name, what is there and no plain file stays what it is: the content goes through a symbolic link
+to its target, and into a device, a pipe or an open descriptor (/dev/stdout, /dev/fd/63).
+
+A folder of Limba's own (a run, a sweep, results) may come from somebody else, with links in it, and nothing is written
+through these: a whole file takes the place of a link, and where a file is continued or a folder is filled, the link is
+refused.
 """
 
 import contextlib
@@ -13,10 +17,15 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import IO, Any, TextIO
+
+from limba.files import untrusted_files
 
 # As Linux follows: links may lead in a circle.
 _MOST_LINKS = 40
+
+
+# ------------------------------------------------- files that people name --------------------------------------------
 
 
 @contextlib.contextmanager
@@ -40,6 +49,12 @@ def writing(path: Path) -> Iterator[Path]:
         move(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text as `writing` does."""
+    with writing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def move(file: Path, path: Path) -> None:
@@ -94,3 +109,60 @@ def _descriptor(path: Path) -> int | None:
             return None
         path = path.parent / path.readlink()
     return None
+
+
+# --------------------------------------------- files of Limba's own folders ------------------------------------------
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yields a temporary file to write, which takes the place of `path` at the end; after an error `path` is as it was.
+
+    Raises:
+      IsADirectoryError: if `path` is a folder.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)  # Of a killed process with this number, or a link that somebody put there.
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def append(path: Path, mode: str = "a", **options: Any) -> IO[Any]:
+    """Opens a file to continue it.
+
+    Args:
+      mode, options: of `open`.
+
+    Raises:
+      ValueError: if it is a link, a FIFO or a device.
+    """
+    refuse_link(path)
+    if path.exists():
+        untrusted_files.refuse_endless(path, path.stat().st_mode)
+    return path.open(mode, **options)
+
+
+def make_folder(root: Path, name: str | Path) -> Path:
+    """Makes the folder `name` of `root`, and those above it. `root` and what lies above may be links.
+
+    Raises:
+      ValueError: if a folder below `root` is a link.
+    """
+    folder = root / name
+    for part in (folder, *folder.parents):
+        if part == root:
+            break
+        refuse_link(part)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def refuse_link(path: Path) -> None:
+    """Raises ValueError if the last part of a path is a link."""
+    if path.is_symlink():
+        raise ValueError(
+            f"{path} is a link to {path.readlink()}, and what is written there would change that. Remove the link."
+        )

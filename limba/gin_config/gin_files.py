@@ -417,7 +417,7 @@ def summarize_gin_config(model_dir: str, summary_writer: Any, step: int) -> None
     """
     config = operative_config()
     Path(model_dir).mkdir(parents=True, exist_ok=True)
-    (Path(model_dir) / "config.gin").write_text(config, encoding="utf-8")
+    storage.replace_text(Path(model_dir) / "config.gin", config)
     if summary_writer is not None:
         summary_writer.write_texts(step, {"config": config})
 

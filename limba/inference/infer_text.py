@@ -15,7 +15,7 @@ import jax
 from tqdm import tqdm
 
 from limba.checkpoints import checkpointing
-from limba.files import json_text, written_files
+from limba.files import json_text, storage, written_files
 from limba.files.local_paths import local_path
 from limba.gin_config import gin_files
 from limba.inference import answering, blanks
@@ -151,8 +151,8 @@ class _AnswersFile:
             lines = self._unfinished.read_bytes().split(b"\n")
             os.truncate(self._unfinished, sum(len(line) + 1 for line in lines[: done + 1]))
         else:
-            self._unfinished.write_text(_line(self._request), encoding="utf-8")
-        with self._unfinished.open("a", buffering=1, encoding="utf-8") as file:
+            storage.replace_text(self._unfinished, _line(self._request))
+        with written_files.append(self._unfinished, buffering=1, encoding="utf-8") as file:
             yield lambda answer: file.write(_line(dataclasses.asdict(answer)))
 
     def finish(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from limba.files import json_text, storage
+from limba.files import json_text, storage, written_files
 from limba.files.storage import AnyPath
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,11 @@ def merge_chunks_to_file(output_dir: str, output_fname: str, tmp_dir: str, step:
     chunks = [name for name in names if not name.endswith(_COMPLETED)]
     if not chunks:
         raise ValueError(f"There is nothing to write to {output_fname}: the split, or this shard of it, is empty.")
-    with local_folder(storage.as_path(output_dir)) as folder, (folder / output_fname).open("wb") as file:
+    with (
+        local_folder(storage.as_path(output_dir)) as folder,
+        written_files.replacing(folder / output_fname) as temporary,
+        temporary.open("wb") as file,
+    ):
         for chunk in chunks:
             file.write(storage.read_bytes(chunks_dir / chunk))
 
@@ -72,8 +76,10 @@ class ShardFiles:
           request: all that the chunks depend on; kept beside them.
 
         Raises:
-          ValueError: if that run had another request.
+          ValueError: if that run had another request, or the folder of the chunks is a link.
         """
+        if isinstance(self.chunks_dir, Path):
+            written_files.refuse_link(self.chunks_dir)
         description = self.chunks_dir / "chunks.json"
         request = json.loads(json_text.dumps(request))  # as it is read back
         if not storage.is_file(description):
@@ -97,6 +103,7 @@ class ShardFiles:
         """Calls `write_fn` with a path of this machine for the chunk, and the arguments."""
         name = self._chunk(number)
         with local_folder(self.chunks_dir) as folder:
+            (folder / name).unlink(missing_ok=True)  # In a folder of somebody else it may be a link.
             write_fn(str(folder / name), *arguments)
         # Written last: a chunk without this file is written again.
         storage.write_bytes(self.chunks_dir / (name + _COMPLETED), b"")

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from limba.files import written_files
 from limba.reports import json_lines
 
 FILE_NAME = "goodput.jsonl"
@@ -169,7 +170,7 @@ class Goodput:
         self._step_seconds[self.step] = self._seconds.get("step", 0.0)
         if self._writes:
             line = {"began": self._began, "time": time.time(), "step": self.step, "seconds": self._seconds}
-            with self._path.open("a", encoding="utf-8") as file:
+            with written_files.append(self._path, encoding="utf-8") as file:
                 file.write(json_lines.to_line(line))
 
     def seconds(self) -> dict[str, float]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from limba.files import json_text, storage
+from limba.files import json_text, storage, written_files
 from limba.files.storage import AnyPath
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def read_and_repair(path: Path, is_record: Callable[[Record], bool]) -> list[Rec
     records, damaged = _parse(path, is_record)
     if damaged:
         beside = path.with_name(f"{path.name}.damaged")
-        with beside.open("ab") as file:
+        with written_files.append(beside, "ab") as file:
             file.writelines(line + b"\n" for line in damaged)
         storage.replace_text(path, "".join(to_line(record) for record in records))
         logger.warning(

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from limba.files import json_text, storage
+from limba.files import json_text, storage, written_files
 from limba.files.storage import AnyPath
 from limba.workers import distributed
 
@@ -172,7 +172,7 @@ def _flock(model_dir: Path) -> Iterator[None]:
 
 def _open_locked(path: Path) -> IO[bytes]:
     for tries in itertools.count(1):
-        file = path.open("a+b")
+        file = written_files.append(path, "a+b")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

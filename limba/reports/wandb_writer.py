@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from limba.files import redaction, untrusted_files
+from limba.files import redaction, untrusted_files, written_files
 from limba.gin_config.recipe import Recipe
 from limba.reports.tracked_run import TrackedRun
 from limba.reports.writers import Scalars
@@ -79,7 +79,7 @@ class WandbWriter:
         # A W&B agent has already chosen the id.
         self._tracked = TrackedRun(model_dir / _RECORD, keep_until, os.environ.get("WANDB_RUN_ID"))
         run_id = self._tracked.id or secrets.token_hex(4)
-        model_dir.mkdir(parents=True, exist_ok=True)
+        written_files.make_folder(model_dir, "wandb")
         given = sys.argv[:]
         try:
             sys.argv[:] = map(redaction.redact, given)  # W&B keeps the command line of a run.

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from limba.devices import library_patches
-from limba.files import storage
+from limba.files import storage, written_files
 from limba.files.storage import AnyPath
 from limba.reports import json_lines
 
@@ -39,8 +39,8 @@ class TensorBoardWriter:
     def _writer(self, dataset: str) -> Any:
         if dataset not in self._writers:
             # TensorBoard drops earlier events from purge_step on.
-            folder = str(self._model_dir / dataset)
-            self._writers[dataset] = _tensorboardx().SummaryWriter(folder, purge_step=self._purge_step)
+            folder = written_files.make_folder(self._model_dir, dataset)
+            self._writers[dataset] = _tensorboardx().SummaryWriter(str(folder), purge_step=self._purge_step)
         return self._writers[dataset]
 
     def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None:

@@ -56,7 +56,7 @@ from limba.commands.hf_script import (
     trainer_checkpoints,
 )
 from limba.devices import native_logs
-from limba.files import json_text, redaction, storage
+from limba.files import json_text, redaction, storage, written_files
 from limba.files.local_paths import local_path
 from limba.files.storage import AnyPath
 from limba.gin_config import gin_files, recipe
@@ -235,7 +235,7 @@ def _prepare(
             if (work / "initial" / name).is_file():
                 text += f"\nVOCABULARY_FILE = {str(named / 'initial' / name)!r}\n"
         gin_file.parent.mkdir(parents=True, exist_ok=True)
-    storage.replace_text(gin_file, text)
+    (written_files.write_text if flags.write_gin else storage.replace_text)(gin_file, text)
     if not flags.write_gin:
         return {"gin_file": str(gin_file), "found": {**of_trainer, **found}, **counted}
     print(
@@ -265,8 +265,12 @@ def _folders(arguments: RunArguments, flags: argparse.Namespace) -> tuple[Path, 
 
 
 def _make_folder(folder: Path, empty: bool) -> None:
+    """Raises ValueError if the results would be written through a link of somebody else's folder."""
     if empty:
+        written_files.refuse_link(folder)
         shutil.rmtree(folder, ignore_errors=True)
+    for name in ("run", "initial", "eval", "evaluated", ".exported", _PREDICTIONS):
+        written_files.refuse_link(folder / name)
     folder.mkdir(parents=True, exist_ok=True)
 
 

@@ -9,7 +9,7 @@ import jax
 
 from limba.checkpoints import best, checkpointing
 from limba.commands.hf_script import gin_best, script_data
-from limba.files import storage, written_files
+from limba.files import storage
 from limba.files.storage import AnyPath
 from limba.gin_config.hf_keys.row_answers import ANSWERS, TEXT, RowAnswers
 from limba.gin_config.hf_keys.run_arguments import RunArguments
@@ -152,7 +152,7 @@ def export(out: Path, checkpoint: AnyPath, arguments: RunArguments) -> None:
     if arguments.pushes:
         push.push(staged, arguments.hub_model_id or out.name, public=not arguments.hub_private_repo)
     for file in sorted(staged.iterdir()):
-        written_files.move(file, out / file.name)
+        file.replace(out / file.name)
     staged.rmdir()
     staged.parent.rmdir()
     (model_class,) = json.loads((out / "config.json").read_text("utf-8"))["architectures"]

@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
             f"--axis {flags.axis}: {', '.join(without)} has not recorded it. Choose one of {', '.join(known)}."
         )
     text = page.write(runs, flags.axis, flags.price, run_state.time_of_day())
-    storage.replace_text(out, text)
+    written_files.write_text(out, text)
     size = len(text.encode())
     print(
         f"{out}: {size / 1e6:.1f} MB, {len(runs)} {'run' if len(runs) == 1 else 'runs'}",

@@ -26,7 +26,7 @@ from limba.commands.sweep import proposals, sweep_file, sweep_parameters, sweep_
 from limba.commands.sweep.proposals import propose
 from limba.commands.sweep.sweep_file import Sweep
 from limba.commands.sweep.trial_folders import Process, SweepFolder, Trial, conclude
-from limba.files import named_flags, python_path, shell_words, untrusted_files
+from limba.files import named_flags, python_path, shell_words, untrusted_files, written_files
 from limba.files.local_paths import local_path
 from limba.workers.preemption import PREEMPTED_EXIT_CODE
 
@@ -279,8 +279,7 @@ def _wandb_trial(sweep: Sweep, folder: Path, words: Sequence[str], fixed: Mappin
     run_id = os.environ.get("WANDB_RUN_ID")
     if not run_id:
         raise ValueError("--wandb_trial needs WANDB_RUN_ID, which W&B's agent sets; start it by `wandb agent`.")
-    trial_folder = folder / "agents" / run_id
-    trial_folder.mkdir(parents=True, exist_ok=True)
+    trial_folder = written_files.make_folder(folder, Path("agents", run_id))
     sweep = dataclasses.replace(sweep, slurm=None)
     command = trial_command.trial_command(sweep, parameters, trial_folder, on_wandb=True)
     sys.stdout.flush()

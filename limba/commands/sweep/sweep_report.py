@@ -8,7 +8,7 @@ from pathlib import Path
 from limba.checkpoint_files.directories import PINNED, checkpoint_path
 from limba.commands.sweep.sweep_file import Sweep
 from limba.commands.sweep.trial_folders import Trial
-from limba.files import storage, written_files
+from limba.files import storage
 from limba.reports import text_width, writers
 
 
@@ -101,8 +101,7 @@ def write(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> list[Path]:
         curves = [("trials", points), (f"{goal} so far", best)]
         if picture := loss_picture.draw(curves, "trial", sweep.metric, dots=("trials",)):
             written.append(folder / "results.png")
-            with written_files.writing(written[-1]) as temporary:
-                temporary.write_bytes(picture)
+            storage.write_bytes(written[-1], picture)
     return written
 
 

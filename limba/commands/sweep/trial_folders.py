@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from limba.checkpoint_files.directories import checkpoint_steps
 from limba.checkpoints.best import metric_values, nearest_metrics
-from limba.files import json_text, storage, untrusted_json
+from limba.files import json_text, storage, untrusted_json, written_files
 from limba.workers.preemption import PREEMPTED_EXIT_CODE
 
 logger = logging.getLogger(__name__)
@@ -74,12 +74,12 @@ class Trial:
         file = self.folder / "lock"
         if not file.exists():
             return False
-        with file.open("a") as lock:
+        with written_files.append(file) as lock:
             return not _take(lock)
 
     def save(self) -> None:
         """Replaces trial.json atomically."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        written_files.make_folder(self.folder.parents[1], self.folder.relative_to(self.folder.parents[1]))
         fields = {name: value for name, value in vars(self).items() if name != "folder"}
         storage.replace_text(self.folder / "trial.json", json_text.dumps(fields, indent=1, ensure_ascii=False) + "\n")
 
@@ -94,8 +94,7 @@ class SweepFolder:
     def __init__(self, path: Path, identity: Mapping[str, Any], recipes: Mapping[str, int] | None = None):
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
-        # Not emptied: in a folder of somebody else it may be a link.
-        self._lock = (path / "lock").open("a")
+        self._lock = written_files.append(path / "lock")
         if not _take(self._lock):
             raise ValueError(f"Another `limba sweep` is working in {path}.")
         record = path / "sweep.json"
@@ -163,7 +162,7 @@ class Process:
         """Waits for a process that is still running, or runs the command. Returns the exit code; None if unknown."""
         exit_file = self._trial.folder / "exit_code"
         began = time.monotonic()
-        with (self._trial.folder / "lock").open("a") as lock:
+        with written_files.append(self._trial.folder / "lock") as lock:
             while not _take(lock):
                 if self._stopped:
                     return None
@@ -174,10 +173,11 @@ class Process:
             if self._stopped:
                 return None
             exit_file.unlink(missing_ok=True)
+            written_files.refuse_link(self._trial.model_dir)
             self._trial.status = "running"
             self._trial.attempts += 1
             self._trial.save()
-            with (self._trial.folder / "log.txt").open("ab") as log:
+            with written_files.append(self._trial.folder / "log.txt", "ab") as log:
                 self._popen = subprocess.Popen(
                     ["/bin/sh", "-c", _SHELL, str(exit_file), *self._command],
                     stdin=subprocess.DEVNULL,
