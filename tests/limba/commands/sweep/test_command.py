@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import gin
+import jax
 import numpy as np
 import pytest
 import yaml
@@ -632,7 +633,8 @@ def test_the_best_checkpoint_of_real_trainings_is_kept_and_exported(tmp_path, mo
     monkeypatch.setattr(to_hf, "to_hf", functools.partial(to_hf.to_hf, verify=False))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     folder = tmp_path / "sweep"
-    monkeypatch.setenv("XLA_FLAGS", compilation.FAST)  # one device
+    jax.devices()  # This process has eight, also if it has asked for none before.
+    monkeypatch.setenv("XLA_FLAGS", compilation.FAST)  # The trials have one.
     assert sweep.main([str(file), "--dir", str(folder)]) == 0
     losses = [json.loads(f.read_text())["value"] for f in sorted(folder.glob("trials/*/trial.json"))]
     assert losses[1] < losses[0] - 0.1
