@@ -6,12 +6,13 @@ What `to-ct2`, `to-onnx` and `to-gguf` have in common.
 import argparse
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from convert import from_hf
-from convert.compare import comparison_rows
+from convert.compare import comparison_rows, exported_files
 from convert.compare.comparison_rows import Comparison
 from convert.engines.engine_export import AnyExport
 from convert.model_files import any_format
@@ -140,20 +141,29 @@ def convert(
     return report
 
 
-def compare(engine: Engine, model: Model, folder: Path, report: Mapping[str, Any]) -> list[Comparison]:
-    """Compares a folder that was written for an engine with a model, in that engine.
+def compare(engine: Engine, model: Model, folder: Path, report: Mapping[str, Any]) -> Iterator[Comparison]:
+    """Compares a folder that was written for an engine with a model: by files that the conversion writes now, which are
+    checked in that engine if those of the folder are the same.
 
     Raises:
-      ValueError: if the engine is not installed or does not have the model, or cannot load the folder.
+      ValueError: if the engine is not installed or does not have the model, or a file is damaged.
     """
-    engine.version()
+    version = engine.version()
     quantization = report.get("quantization")
     if quantization not in engine.quantizations:
         raise ValueError(
             f"{folder / REPORT} is damaged: its quantization is {shown(quantization)}, and {engine.format} has "
             f"{', '.join(engine.quantizations)}."
         )
-    return engine.export(model, quantization).compare(folder)
+    export = engine.export(model, quantization)
+    others = exported_files.other_versions(report, {"limba_version": VERSION, f"{export.package}_version": version})
+    with tempfile.TemporaryDirectory(prefix="limba-check-") as name:
+        anew = Path(name)
+        disk.require(anew, export.num_bytes, exported_files.REMEDY)
+        export.write(anew)
+        yield (row := exported_files.compare_anew("B", folder, anew, report.get("files") or (), others, export.is_same))
+        if row.value == 0:
+            yield from export.compare(anew)
 
 
 def _open(source: str | Path, hints: ModelHints) -> Model:

@@ -16,9 +16,10 @@ from convert.compare.comparison_rows import Comparison
 from convert.exports import sentence_folder
 from convert.model_files import any_format
 from convert.model_files.model import Model
-from limba.files import untrusted_json
+from limba.files import disk
 from limba.files.output_folder import REPORT, read_report
 from limba.files.untrusted_files import cut, shown, some
+from limba.files.version import VERSION
 
 # By the format of the report: the command, which needs the packages of its engine.
 _ENGINES = {"ctranslate2": "to_ct2", "onnx": "to_onnx", "gguf": "to_gguf"}
@@ -49,27 +50,30 @@ def compare_files(label: str, folder: Path, report: Mapping[str, Any]) -> Iterat
         yield Comparison(f"files not read, {label}", None, 0, note)
 
 
-def compare(model: Model, folder: Path, report: Mapping[str, Any]) -> list[Comparison]:
-    """Compares the folder with a model, in its engine.
+def compare(model: Model, folder: Path, report: Mapping[str, Any]) -> Iterator[Comparison]:
+    """Compares the folder with a model: the conversion is repeated, its files are compared, and where they are the
+    same, it is checked as a new one is. So no library reads what a stranger may have put there.
 
     Raises:
-      ValueError: if the engine is not installed or does not have the model, or cannot load the folder.
+      ValueError: if the engine is not installed or does not have the model, or a file is damaged.
     """
     if kind(report) != _SENTENCES:
         engine = importlib.import_module(f"convert.{_ENGINES[kind(report)]}").ENGINE
-        return engine_folder.compare(engine, model, folder, report)
-    pooling, length = report["pooling"], report.get("max_seq_length")
-    if pooling not in sentence_folder.POOLINGS or type(length) is not int:
-        raise ValueError(f"{folder / REPORT} is damaged: pooling is {shown(pooling)}, max_seq_length {shown(length)}.")
+        yield from engine_folder.compare(engine, model, folder, report)
+        return
+    pooling, length, dtype = report["pooling"], report.get("max_seq_length"), report.get("dtype")
+    if pooling not in sentence_folder.POOLINGS or type(length) is not int or dtype not in sentence_folder.DTYPES:
+        raise ValueError(
+            f"{folder / REPORT} is damaged: pooling is {shown(pooling)}, max_seq_length {shown(length)}, and dtype "
+            f"{shown(dtype)}."
+        )
     written = sentence_folder.of_model(model, pooling, report.get("normalize") is True, length)
-    opened = any_format.open_model(folder)
-    rows = [*folder_tokens.compare("B", opened, TEXT), *folder_tokens.compare_all(model, opened)]
     with tempfile.TemporaryDirectory(prefix="limba-check-") as name:
-        files = written.write_beside(Path(name), str(report.get("dtype")))
-    del files["config.json"]  # `written.compare` reads it.
-    differ = [name for name, content in files.items() if untrusted_json.read(folder / name) != content]
-    return [
-        *rows,
-        *written.compare(folder),
-        exported_files.row("settings of modules that differ", differ, f"of {len(files)} files"),
-    ]
+        anew = Path(name)
+        disk.require(anew, written.num_bytes(dtype), exported_files.REMEDY)
+        written.write(anew, dtype)
+        others = exported_files.other_versions(report, {"limba_version": VERSION})
+        yield (row := exported_files.compare_anew("B", folder, anew, report.get("files") or (), others))
+        if row.value == 0:
+            yield from folder_tokens.compare("B", any_format.open_model(anew), TEXT)
+            yield from written.compare(anew)

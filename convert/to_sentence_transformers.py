@@ -12,8 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from convert import from_hf
 from convert.compare import auto_tokenizer, comparison_rows
 from convert.exports import sentence_folder
@@ -21,8 +19,7 @@ from convert.exports.cards import sentence_card
 from convert.exports.sentence_folder import POOLINGS
 from convert.model_files import any_format
 from convert.model_files.model import NO_HINTS, ModelHints
-from convert.tensors import safetensors_files, tensor_parts
-from convert.to_hf import SHARD_GB, write_json
+from convert.to_hf import write_json
 from limba.files import disk
 from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous, sealed
 from limba.files.version import VERSION
@@ -41,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"tokens of a text; more are cut (as trained, else {sentence_folder.USUAL_LENGTH}, or the positions)",
     )
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights (float32)")
+    parser.add_argument("--dtype", choices=sentence_folder.DTYPES, default="float32", help="of the weights (float32)")
     parser.add_argument("--average", action="store_true", help="the average of the parameters that the run kept")
     parser.add_argument("--no-check", action="store_true", help="write without reading back and comparing")
     parser.add_argument("--overwrite", action="store_true", help="replace another conversion at OUT")
@@ -109,17 +106,11 @@ def to_sentence_transformers(
     if report := previous(out, request, overwrite):
         print(f"{out} holds this conversion of {opened.path.name} already.")
         return report
-    tensors = written.tensors(dtype)
-    num_bytes = sum(map(tensor_parts.num_bytes, tensors.values()))
-    disk.require(out, num_bytes)
+    disk.require(out, written.num_bytes(dtype))
 
     # ------------------------------------------------------ files ----------------------------------------------------
     with complete_or_absent(out, request) as folder:
-        (folder / sentence_folder.POOLING).mkdir(exist_ok=True)
-        for name, content in written.write_beside(folder, dtype).items():
-            write_json(folder / name, content)
-        with tqdm(total=num_bytes, desc="writing", unit="B", unit_scale=True, disable=None) as bar:
-            safetensors_files.write(folder, tensors, bar.update, int(SHARD_GB * 10**9))
+        written.write(folder, dtype)
         sentence_card.write(folder, out.name, opened, written.pooling, written.has_unit_length, written.max_length)
         rows = [*auto_tokenizer.row(auto_tokenizer.check(folder)), *written.compare(folder)] if verify else []
         comparison_rows.require(rows, "What was written is not the model's encoder, nothing was kept")

@@ -1,16 +1,20 @@
-"""The files of a folder that Limba wrote, by the list and the hashes in its `conversion_report.json`."""
+"""The files of a folder that Limba wrote: by the list and the hashes in its `conversion_report.json`, and by files that
+the same conversion writes now."""
 
-from collections.abc import Collection, Iterator, Mapping
+import filecmp
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from convert.compare.comparison_rows import Comparison
-from limba.files import untrusted_files
+from limba.files import json_text, untrusted_files, untrusted_json
 from limba.files.output_folder import CARD, REPORT, changed
 from limba.files.untrusted_files import cut, some
 
 # How the note of a row begins that could have been compared.
 NOT_COMPARED = "not compared: "
+# Where a conversion that is compared has no room.
+REMEDY = "set TMPDIR to a folder of another disk"
 _CARD_ROW, _HASHES = "the card", "hashes of files"
 
 
@@ -42,6 +46,52 @@ def compare(
         yield row(f"files changed, {label}", others, f"of {len(listed)}, by SHA-256")
     if CARD in found:
         yield _card(f"{_CARD_ROW}, {label}", folder / CARD)
+
+
+def is_same(written: Path, found: Path) -> bool:
+    """Whether two files have the same bytes, or the same JSON. Raises ValueError if what was found is damaged."""
+    if filecmp.cmp(written, found, shallow=False):
+        return True
+    if found.suffix != ".json":
+        return False
+    a, b = (json_text.dumps(untrusted_json.read(file), sort_keys=True) for file in (written, found))
+    return a == b
+
+
+def other_versions(report: Mapping[str, Any], here: Mapping[str, str]) -> str:
+    """What versions wrote a folder, by the keys of its report, if they are not those of `here`; "" if they are."""
+    differ = [f"{key.removesuffix('_version')} {cut(str(report.get(key)))}, here {x}" for key, x in here.items()]
+    return "" if all(report.get(key) == x for key, x in here.items()) else f"written by {'; '.join(differ)}"
+
+
+def compare_anew(
+    label: str,
+    folder: Path,
+    anew: Path,
+    names: Collection[str],
+    others: str,
+    is_same: Callable[[Path, Path], bool] = is_same,
+) -> Comparison:
+    """The row of the files that the conversion of the other model writes otherwise.
+
+    Hashes do not show these: who changes files may write a report with the hashes of his own.
+
+    Args:
+      label: of the model in the table.
+      folder: its files.
+      anew: where the conversion has written.
+      names: the files of the folder; the report and the card do not count.
+      others: what else may be the reason, such as another version; "" if nothing is known.
+      is_same: compares a file that was written with one of the folder.
+    """
+    written = {str(file.relative_to(anew)) for file in anew.rglob("*") if file.is_file()}
+    written = {name for name in written if not name.startswith(".")}
+    differ = {*names} - {CARD, REPORT} ^ written
+    differ |= {name for name in written - differ if not is_same(anew / name, folder / name)}
+    what, of = f"files written otherwise, {label}", f"of {len(written)}, in a conversion of the other model"
+    if differ and others:
+        return Comparison(what, None, 0, f"{NOT_COMPARED}{others}: {some([*map(cut, sorted(differ))])}")
+    return row(what, sorted(differ), of)
 
 
 def _card(what: str, file: Path) -> Comparison:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic
 
 from tokenizers import Tokenizer
 
-from convert.compare import comparison_rows
+from convert.compare import comparison_rows, exported_files
 from convert.compare.comparison_rows import Comparison
 from convert.families.family import Family
 from convert.families.networks import Network
@@ -54,6 +54,10 @@ class EngineExport(abc.ABC, Generic[AFamily, ANetwork]):
     @abc.abstractmethod
     def write(self, folder: Path) -> None:
         """Writes the model and the tokenizer's files."""
+
+    def is_same(self, written: Path, found: Path) -> bool:
+        """Whether a file of a conversion that was found has what `write` has written into another folder."""
+        return exported_files.is_same(written, found)
 
     @abc.abstractmethod
     def compare(self, folder: Path) -> list[Comparison]:

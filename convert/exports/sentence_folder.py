@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+from tqdm import tqdm
 
 from convert.compare.comparison_rows import Comparison, compare_tensors
 from convert.exports.encoder_export import EncoderExport
@@ -22,12 +23,15 @@ from convert.families.networks import Network
 from convert.families.t5_family import TRANSFORMER
 from convert.model_files import any_format
 from convert.model_files.model import Model
-from convert.tensors import table, tensor_parts
+from convert.tensors import safetensors_files, table, tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.files import json_text
 
 # Limba's names of poolings, and the flags of sentence-transformers.
 POOLINGS = {"mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens", "first": "pooling_mode_cls_token"}
 _FLAGS = (*POOLINGS.values(), "pooling_mode_mean_sqrt_len_tokens")
+DTYPES = ("float32", "bfloat16")
+_SHARD_BYTES = 5 * 10**9
 POOLING, NORMALIZE = "1_Pooling", "2_Normalize"
 _ENCODER = ("encoder/", "token_embedder/")
 # Of T5s: what sentence-transformers loads as an encoder alone. It would take a UMT5Model for one, and fail.
@@ -102,6 +106,19 @@ class SentenceFolder:
             "sentence_bert_config.json": {"max_seq_length": self.max_length, "do_lower_case": False},
             f"{POOLING}/config.json": {"word_embedding_dimension": self.model.config.emb_dim, **flags},
         }
+
+    def num_bytes(self, dtype: str) -> int:
+        """Of the weights on the disk."""
+        return sum(map(tensor_parts.num_bytes, self.tensors(dtype).values()))
+
+    def write(self, folder: Path, dtype: str) -> None:
+        """Writes everything but the card and the report into a folder."""
+        (folder / POOLING).mkdir(exist_ok=True)
+        for name, content in self.write_beside(folder, dtype).items():
+            (folder / name).write_text(json_text.dumps(content, indent=2) + "\n", "utf-8")
+        tensors = self.tensors(dtype)
+        with tqdm(total=self.num_bytes(dtype), desc="writing", unit="B", unit_scale=True, disable=None) as bar:
+            safetensors_files.write(folder, tensors, bar.update, _SHARD_BYTES)
 
     def compare(self, folder: Path) -> list[Comparison]:
         """Reads the folder back. Raises ValueError if it is of another network."""

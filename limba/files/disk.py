@@ -19,11 +19,10 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(next(parent for parent in (path, *path.parents) if parent.exists())).free
 
 
-def require(folder: Path, num_bytes: int) -> None:
+def require(folder: Path, num_bytes: int, remedy: str = "choose another OUT") -> None:
     """Raises ValueError if fewer bytes are free where a folder will be written, beside those of its small files."""
     needed, free = num_bytes + _OTHER_BYTES, free_bytes(folder)
     if free < needed:
         raise ValueError(
-            f"{folder} needs {needed / 1e9:.2f} GB, and {free / 1e9:.2f} GB are free there: make room, or choose "
-            "another OUT."
+            f"{folder} needs {needed / 1e9:.2f} GB, and {free / 1e9:.2f} GB are free there: make room, or {remedy}."
         )

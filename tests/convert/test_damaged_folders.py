@@ -43,9 +43,14 @@ def _as_torch(folder: Path, out: Path) -> Path:
     shutil.copytree(folder, out)
     _write(out, _tensors(out), TORCH)
     (out / SAFETENSORS).unlink()
-    names = [file.name for file in out.iterdir()]
-    _change_json(out / REPORT, lambda report: report.update(output_folder.sealed(out, report, names)))
+    _seal(out)
     return out
+
+
+def _seal(folder: Path) -> None:
+    """A report with the files of the folder and their hashes."""
+    names = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()]
+    _change_json(folder / REPORT, lambda report: report.update(output_folder.sealed(folder, report, names)))
 
 
 @pytest.fixture(scope="module")
@@ -300,6 +305,47 @@ def _damages(kind: str, folder: Path) -> dict[str, Damage]:
     return found | others.get(kind, {})  # The other formats have the same files beside their weights.
 
 
+def _other_flag(folder: Path) -> None:
+    """llama.cpp would not end inputs."""
+    from gguf import GGUFReader
+
+    reader = GGUFReader(str(folder / "model.gguf"), "r+")
+    field = reader.fields["tokenizer.ggml.add_eos_token"]
+    field.parts[field.data[0]][0] = 0
+    reader.data.flush()
+
+
+def _other_position(folder: Path) -> None:
+    """The last one, which no row of the check has."""
+    import onnx
+
+    model = onnx.load(folder / "model.onnx")
+    tensor = next(x for x in model.graph.initializer if x.name.endswith("position_embeddings.weight"))
+    values = onnx.numpy_helper.to_array(tensor).copy()
+    values[-1] += 1
+    tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    onnx.save(model, folder / "model.onnx")
+
+
+# By somebody who writes the report's hashes, too; engines and the rows of a check do not see these.
+FORGED: dict[str, dict[str, Damage]] = {
+    "ctranslate2": {
+        "unknown": _set("config.json", unk_token="</s>"),
+        "another spiece.model": _other_spiece,
+        "fewer tokens": lambda folder: _change_json(folder / "shared_vocabulary.json", lambda tokens: tokens.pop()),
+        "a map": lambda folder: _add(folder / "vmap.txt"),
+    },
+    "gguf": {"no end": _other_flag},
+    "onnx": {"a position": _other_position},
+    "sentence-transformers": {
+        "side": _set("tokenizer_config.json", truncation_side="left"),
+        "a role": _set("special_tokens_map.json", unk_token="w7"),
+        "vocab.txt": OF_BERT["another vocab.txt"],
+        "dtype": _set(REPORT, dtype="float128"),
+    },
+}
+
+
 # --------------------------------------------------------- tests ----------------------------------------------------
 
 
@@ -336,3 +382,20 @@ def test_all_damage_is_found(kind, request, limba_alone, tmp_path, capsys):
             missed.append((name, code, error[-300:]))
         shutil.rmtree(wrong)
     assert missed == []
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_hashes_of_changed_files_prove_nothing(kind, request, limba_alone, tmp_path, capsys):
+    if kind in NEEDS:
+        pytest.importorskip(NEEDS[kind])
+    model, write = WRITERS[kind]
+    run, folder = request.getfixturevalue(model), tmp_path / "right"
+    write(run, folder)
+    for name, damage in FORGED[kind].items():
+        wrong = tmp_path / name
+        shutil.copytree(folder, wrong)
+        damage(wrong)
+        _seal(wrong)
+        assert __main__.main(["check", str(run), str(wrong)]) == 1, name
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert "files written otherwise, B: 1" in error or "dtype 'float128'" in error, (name, error)

@@ -52,6 +52,9 @@ class T5Export(EngineExport[T5Family, T5Config]):
     def write(self, folder: Path) -> None:
         t5_file.write(self.model, self._pieces, self.quantization, folder / t5_file.NAME, self._length)
 
+    def is_same(self, written: Path, found: Path) -> bool:
+        return t5_reader.is_same(written, found)
+
     def compare(self, folder: Path) -> list[Comparison]:
         return t5_reader.compare(self.model, self._pieces, self.quantization, folder / t5_file.NAME, self._length)
 

@@ -24,6 +24,27 @@ from limba.network.t5 import MAX_DISTANCE
 _ARCHITECTURE = "t5"
 
 
+def is_same(a: Path, b: Path) -> bool:
+    """Whether two files have the same tensors, and settings but for the model's name.
+
+    Raises:
+      ValueError: if one cannot be read.
+    """
+    (of_a, tensors_a), (of_b, tensors_b) = (_contents(file) for file in (a, b))
+    return of_a == of_b and all(np.array_equal(x, y) for x, y in zip(tensors_a, tensors_b, strict=True))
+
+
+def _contents(file: Path) -> tuple[list[Any], list[np.ndarray]]:
+    """What a file says, and the data of its tensors."""
+    try:
+        reader = library.package().GGUFReader(str(file))
+        fields = {key: field.contents() for key, field in reader.fields.items() if key != "general.name"}
+    except (ValueError, KeyError, IndexError) as error:
+        raise ValueError(f"{file} cannot be read: {error}") from error
+    shapes = [(x.name, x.tensor_type, x.shape.tolist()) for x in reader.tensors]
+    return [fields, shapes], [x.data for x in reader.tensors]
+
+
 class File:
     """An opened file.
 
