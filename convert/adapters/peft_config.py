@@ -18,10 +18,13 @@ REMEDY = (
 
 # Read below, or without effect on what an adapter computes. Which modules have factors is in the file of the tensors.
 _READ = ("peft_type", "base_model_name_or_path", "revision", "r", "lora_alpha", "use_rslora", "lora_dropout")
-_TARGETS = ("target_modules", "exclude_modules", "rank_pattern", "alpha_pattern", "init_lora_weights")
+_TARGETS = (
+    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
+    *("rank_pattern", "alpha_pattern", "init_lora_weights"),
+)
 _NO_EFFECT = (
     *("task_type", "auto_mapping", "peft_version", "inference_mode", "runtime_config", "megatron_core"),
-    *("layers_to_transform", "layers_pattern", "eva_config", "qalora_group_size", "ensure_weight_tying"),
+    *("eva_config", "qalora_group_size", "ensure_weight_tying"),
 )
 # Keys that make another adapter where they say something, and what Limba's LoRA does not have.
 _REFUSED = {
@@ -42,6 +45,10 @@ _REFUSED = {
 _BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal")
 
 
+# Of a word before a layer's number, whose digits are the last group; and of a pattern for ends of names.
+_OF_LAYER, _OF_END = r"(?:^|.*?\.){}\.(\d+)\.", r"(.*\.)?({})$"
+
+
 @dataclasses.dataclass(frozen=True)
 class PeftConfig:
     """What an adapter_config.json says of an adapter.
@@ -50,6 +57,8 @@ class PeftConfig:
       base, revision: the model that it changes: a folder or a name on the hub, None if it does not say.
       rank, alpha: of all modules but those of the patterns.
       targets, excluded: the modules that have factors: ends of their names, or one expression for whole names.
+      layers: the numbers of the layers that have factors, where targets are ends of names; None is all.
+      layer_patterns: expressions for the word before a layer's number; without them it is the first number of a name.
       rank_pattern, alpha_pattern: expressions for ends of names, and their values.
       is_stabilized: rsLoRA (arXiv:2312.03732): products are multiplied by alpha / sqrt(rank), not alpha / rank.
       dropout: of the factors' input while training.
@@ -61,6 +70,8 @@ class PeftConfig:
     base: str | None = None
     revision: str | None = None
     excluded: str | tuple[str, ...] = ()
+    layers: tuple[int, ...] | None = None
+    layer_patterns: tuple[str, ...] = ()
     rank_pattern: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     alpha_pattern: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     is_stabilized: bool = False
@@ -70,7 +81,17 @@ class PeftConfig:
         """Whether PEFT gives a module factors; of others it drops the tensors of the file without a word."""
         if _chooses(self.excluded, name):
             return False
-        return self.targets == "all-linear" or _chooses(self.targets, name)
+        if isinstance(self.targets, str):
+            return self.targets == "all-linear" or _chooses(self.targets, name)
+        return name in self.targets or (_chooses(self.targets, name) and self._has_layer(name))
+
+    def _has_layer(self, name: str) -> bool:
+        """Whether the layer of a module has factors."""
+        if self.layers is None:
+            return True
+        words = self.layer_patterns or (r"[^.]*",)
+        layer = next((match for word in words if (match := re.match(_OF_LAYER.format(word), name))), None)
+        return layer is not None and int(layer[layer.lastindex or 0]) in self.layers
 
     def rank_of(self, name: str) -> Any:
         return _of_pattern(self.rank_pattern, name, self.rank)
@@ -137,6 +158,8 @@ def read(file: Path, ignored: Collection[str] = ()) -> PeftConfig:
         base=_text(file, content, "base_model_name_or_path"),
         revision=_text(file, content, "revision"),
         excluded=_names(file, content, "exclude_modules"),
+        layers=_layers(file, content),
+        layer_patterns=_layer_patterns(file, content),
         rank_pattern=_pattern(file, content, "rank_pattern", int),
         alpha_pattern=_pattern(file, content, "alpha_pattern", (int, float)),
         is_stabilized=_flag(file, content, "use_rslora"),
@@ -155,7 +178,7 @@ def _chooses(names: str | tuple[str, ...], module: str) -> bool:
 
 
 def _of_pattern(pattern: Mapping[str, Any], module: str, otherwise: Any) -> Any:
-    found = (value for name, value in pattern.items() if re.match(rf"(.*\.)?({name})$", module))
+    found = (value for name, value in pattern.items() if re.match(_OF_END.format(name), module))
     return next(found, otherwise)
 
 
@@ -199,10 +222,7 @@ def _text(file: Path, content: Mapping[str, Any], key: str) -> str | None:
 def _names(file: Path, content: Mapping[str, Any], key: str) -> str | tuple[str, ...]:
     value = content.get(key) or ()
     if isinstance(value, str) and value != "all-linear":
-        try:
-            re.compile(value)
-        except re.error as error:
-            raise ValueError(f"{file}: {key} is {shown(value)}, which is no expression: {error}.") from error
+        _check_expression(file, key, value)
     if not isinstance(value, str) and not (
         isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
     ):
@@ -210,13 +230,36 @@ def _names(file: Path, content: Mapping[str, Any], key: str) -> str | tuple[str,
     return value if isinstance(value, str) else tuple(value)
 
 
+def _layers(file: Path, content: Mapping[str, Any]) -> tuple[int, ...] | None:
+    value = content.get("layers_to_transform")
+    layers = [value] if type(value) is int else [] if value is None else value
+    if not isinstance(layers, list) or not all(type(layer) is int for layer in layers):
+        raise ValueError(f"{file}: layers_to_transform is {shown(value)}; it is a number, or a list of numbers.")
+    return tuple(layers) or None
+
+
+def _layer_patterns(file: Path, content: Mapping[str, Any]) -> tuple[str, ...]:
+    value = content.get("layers_pattern") or []
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ValueError(f"{file}: layers_pattern is {shown(value)}; it is an expression, or a list of them.")
+    for word in words:
+        _check_expression(file, "layers_pattern", word, _OF_LAYER)
+    return tuple(words)
+
+
+def _check_expression(file: Path, key: str, value: str, within: str = "{}") -> None:
+    """Raises ValueError for what is no expression in the one that PEFT puts it into."""
+    try:
+        re.compile(within.format(value))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"{file}: {key} has {shown(value)}, which is no expression: {error}.") from error
+
+
 def _pattern(file: Path, content: Mapping[str, Any], key: str, kind: Any) -> dict[str, Any]:
     value = content.get(key) or {}
     if not isinstance(value, dict) or not all(_is_number(number, kind) for number in value.values()):
         raise ValueError(f"{file}: {key} is {shown(value)}; it has a number, above 0 and below 2**31, for each.")
     for name in value:
-        try:
-            re.compile(name)
-        except re.error as error:
-            raise ValueError(f"{file}: {key} has {shown(name)}, which is no expression: {error}.") from error
+        _check_expression(file, key, name, _OF_END)
     return value

@@ -111,8 +111,8 @@ def _module(weights: Path, config: PeftConfig, name: str, pair: Mapping[str, Sav
         raise ValueError(f"{weights}: {cut(name)} has one factor, and {missing[0].removeprefix('.')} is missing.")
     if not config.targets_module(name):
         raise ValueError(
-            f"{weights} has factors of {cut(name)}, which target_modules of {peft_config.FILE} do not choose: PEFT "
-            "would leave them out. Add the module there, or remove its tensors."
+            f"{weights} has factors of {cut(name)}, which target_modules and layers_to_transform of "
+            f"{peft_config.FILE} do not choose: PEFT would leave them out. Add the module there, or remove its tensors."
         )
     a, b = (np.asarray(pair[ending]).astype(np.float32) for ending in (_A, _B))
     rank = config.rank_of(name)

@@ -185,7 +185,17 @@ CONFIGS = {
         f"differ, 0.333333 of {QUERY} and 0.666667 of decoder.block.0.layer.1.EncDec",
     ),
     "PiSSA": ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa': PEFT changes the base's own weights"),
-    "too few targets": ({"target_modules": [QUERY]}, "which target_modules of adapter_config.json do not choose: PEFT"),
+    "too few targets": ({"target_modules": [QUERY]}, "which target_modules and layers_to_transform of adapter_config"),
+    "too few layers": (
+        {"target_modules": ["q"], "layers_to_transform": [1], "layers_pattern": "block"},
+        f"has factors of {QUERY}, which target_modules and layers_to_transform",
+    ),
+    "a layer that is a word": (
+        {"layers_to_transform": ["0"]},
+        "layers_to_transform is a list of 1; it is a number",
+    ),
+    "a flag within": ({"rank_pattern": {"(?i)q": 3}}, "rank_pattern has '(?i)q', which is no expression: global flags"),
+    "a word that is no expression": ({"layers_pattern": "(("}, "layers_pattern has '((', which is no expression"),
     "excluded": (
         {"exclude_modules": [QUERY]},
         f"has factors of {QUERY}, which target_modules",
