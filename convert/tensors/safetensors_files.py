@@ -92,8 +92,8 @@ def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
             raise array_files.cut_short(path, begin, size)
         header = untrusted_json.parse_object(file.read(length), f"{path} is damaged or no safetensors file: its header")
     metadata = header.get("__metadata__", {})
-    if not isinstance(metadata, dict):
-        raise ValueError(f"{path}: its header is damaged: __metadata__ is {shown(metadata)}.")
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError(f"{path}: its header is damaged: __metadata__ is {shown(metadata)}; it has texts.")
     for name, entry in header.items():
         if name != "__metadata__" and not _is_entry(entry):
             raise ValueError(

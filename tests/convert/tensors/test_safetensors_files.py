@@ -133,6 +133,7 @@ TENSOR = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
         (b"\xff\xfe", "its header is not UTF-8: byte 0xff at line 1, byte 1"),
         ([1], "its header holds a list of 1; it is one object"),
         ({"__metadata__": 3}, "__metadata__ is 3"),
+        ({"__metadata__": {"format": ["flax"]}}, "__metadata__ is a table of 1; it has texts"),
         ({"w": 3}, "w is 3"),
         ({"w": {**TENSOR, "shape": [-4]}}, "w is a table of 3; it has dtype, shape and data_offsets"),
         ({"w": {**TENSOR, "shape": [5]}}, r"w, F32 \[5\], lies at \[0, 16\] and not at \[0, 20\]"),
