@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from limba.commands.run_pages import run_curves, run_state
+from limba.commands.run_pages import run_curves, run_state, runs_table
 from limba.commands.run_pages.run_curves import TEACHER_FORCED, TRAIN
 from limba.commands.run_pages.run_record import RunRecord
 from limba.reports import goodput, text_figures
@@ -55,8 +55,8 @@ def overview(runs: Sequence[RunRecord]) -> str:
         rows.append(
             [
                 *(run.name, f"{run.step:,}{total}"),
-                *("" if x is None else f"{x:.4f}" for x in (loss, validation)),
-                "" if speed is None else f"{speed:,.0f}",
+                *(runs_table.number(x, ".4f") for x in (loss, validation)),
+                runs_table.number(speed, ",.0f"),
                 *(hours(x) for x in (hours_made(run), left)),
                 f"{run.state}: {run.reason}" if run.reason else run.state,
             ]

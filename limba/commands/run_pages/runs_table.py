@@ -18,8 +18,8 @@ def table(runs: Sequence[RunState], columns: int | None = None) -> str:
         (
             printable(run.folder),
             _steps(run),
-            *(_number(x) for x in (run.loss, run.validation_loss)),
-            "" if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}",
+            *(number(x, ".4f") for x in (run.loss, run.validation_loss)),
+            number(run.tokens_per_second, ",.0f"),
             "" if run.age_seconds is None else age(run.age_seconds),
         )
         for run in runs
@@ -61,8 +61,9 @@ def _steps(run: RunState) -> str:
     return f"{run.step or 0:,}{total}"
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
+def number(value: float | None, form: str) -> str:
+    """A number of a table; one that no run has, such as 1e308, with four digits."""
+    return "" if value is None else format(value, form if abs(value) < 1e12 else ".4g")
 
 
 def _state(run: RunState) -> str:

@@ -101,6 +101,7 @@ def test_lines_fit_a_terminal_and_steer_nothing(tmp_path):
     assert whole[1].split() == ["a", "[31m", "7", "2.0000", "3", "min", "failed:", "broken", "at", "step", "7"]
     cut = runs_table.table([run], columns=40).splitlines()
     assert [text_width.width(line) for line in cut] == [40, 40] and cut[1].endswith("…")
+    assert [runs_table.number(x, ".4f") for x in (None, 4.5, -1e308)] == ["", "4.5000", "-1e+308"]
     assert [runs_table.age(x) for x in (5, 119, 120, 7300, 200000)] == ["5 s", "119 s", "2 min", "2 h", "2 d"]
 
 
