@@ -81,6 +81,7 @@ def test_files_that_are_no_recipe(tmp_path):
     [
         (lambda: restore.RestoreCheckpointConfig(path=5), r"\(INITIAL_CHECKPOINT_PATH\) is 5; it is a run's directory"),
         (lambda: contract.DatasetConfig("a", {}, "train", True), r"BATCH_SIZE\) is True; it is a whole number"),
+        (lambda: contract.DatasetConfig("a", {}, "train", 2**62), r"BATCH_SIZE\) is 4611686018427387904; it is a"),
         (
             lambda: t5.T5Config(vocab_size=32, dropout_rate=None),
             r"dropout_rate \(DROPOUT_RATE\) is None; it is a number from 0",

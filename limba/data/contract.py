@@ -136,9 +136,11 @@ class DatasetConfig:
             )
         if self.num_workers is not None and (not isinstance(self.num_workers, int) or self.num_workers < 0):
             raise ValueError(f"DatasetConfig.num_workers is {self.num_workers!r}; it is a number of processes, or 0.")
-        if not isinstance(self.batch_size, int) or isinstance(self.batch_size, bool) or self.batch_size < 1:
+        # XLA ends the process at rows that it cannot count.
+        if type(self.batch_size) is not int or not 1 <= self.batch_size < 2**31:
             raise ValueError(
-                f"DatasetConfig.batch_size (BATCH_SIZE) is {self.batch_size!r}; it is a whole number of at least 1."
+                f"DatasetConfig.batch_size (BATCH_SIZE) is {self.batch_size!r}; it is a whole number of at least 1, "
+                "and below 2**31."
             )
         check_seed("DatasetConfig.seed (DATASET_SEED)", self.seed)
         lengths = self.task_feature_lengths or {}
