@@ -1,7 +1,8 @@
 """Folders of runs and models, which may come from strangers: none of their modules is imported, under no name.
 
 They are the runs and models that a command reads, and the runs whose configuration gin has read: what it names, a
-task's module for example, may be imported later.
+task's module for example, may be imported later. Once a run is read, they are all folders of runs: what a command makes
+of a run, such as an average, has the names of that run.
 """
 
 import os
@@ -15,19 +16,24 @@ _OF_RUNS, _IN_CHECKPOINT = ("branch.gin", "config.gin", "model.gin"), "run"
 _IN_BUCKET = Path("/dev/null")
 
 _read: set[Path] = set()
+_reads_a_run = False
 # The files that gin reads now, the innermost last; what it reads without a file is of the command line.
 open_files: list[str] = []
 
 
 def open_file(file: str) -> None:
     """Gin begins to read a file."""
+    global _reads_a_run
     open_files.append(file)
     if (run := run_of(file)) is not None:
+        _reads_a_run = True
         _read.add(run)
 
 
 def read_run(folder: str | os.PathLike) -> None:
     """From now on modules in the folder of this run, or of the run of this checkpoint, are not imported."""
+    global _reads_a_run
+    _reads_a_run = True
     if not storage.is_remote(str(folder)):
         read_data(_home(Path(folder).expanduser().resolve()))
 
@@ -72,4 +78,18 @@ def holding(file: str) -> str:
     # A link in the folder is of the folder, wherever its file is.
     places = {place.resolve() for place in (Path(file), *Path(file).absolute().parents)}
     inside = [run for run in _read if any(place.is_relative_to(run) for place in places)]
+    if _reads_a_run:
+        inside += [place for place in places if _is_run(place)]
     return f"it lies in the folder of the run or model {inside[0]}, which may come from somebody else" if inside else ""
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder is a run, an output folder of `limba run`, or a checkpoint of Limba's."""
+    from limba.checkpoint_files import directories  # imports JAX
+
+    try:
+        runs = [folder, folder / "run"] if (folder / "config.json").is_file() else [folder]
+        is_checkpoint = (folder / _IN_CHECKPOINT).is_dir() and directories.is_checkpoint(folder)
+        return is_checkpoint or any(directories.checkpoint_steps(run) for run in runs)
+    except PermissionError:  # a folder above, whose entries are not for everyone
+        return False

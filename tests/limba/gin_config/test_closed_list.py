@@ -110,6 +110,7 @@ def project(tmp_path, monkeypatch):
     """The user's folder, and a command line that says nothing."""
     monkeypatch.setattr(closed_list, "_given", closed_list._Given())
     monkeypatch.setattr(run_folders, "_read", set())
+    monkeypatch.setattr(run_folders, "_reads_a_run", False)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_own.py").write_text(OWN)
@@ -274,6 +275,25 @@ def test_a_run_s_configuration(project, run, monkeypatch, place):
         importing.load("their_own")
     with pytest.raises(ValueError, match="a run's configuration is not trusted"):
         closed_list.trust([str(file)])
+
+
+@pytest.mark.parametrize("place", ["", "run"])
+def test_what_a_command_makes_of_a_run(project, run, monkeypatch, place):
+    """An average, for example, has the names of its run: none is found in a folder of a run, where somebody works."""
+    made = project / "made"
+    for folder in (made / "checkpoint_1/state", run / place / "checkpoint_1/state"):
+        folder.mkdir(parents=True, exist_ok=True)
+    if place == "run":  # an output folder of `limba run`
+        (run / "checkpoint_1").rename(project / "elsewhere")
+        (run / "config.json").write_text("{}")
+    (made / "config.gin").write_text(f"{HEAD}import my_own\nimport their_own\n")
+    monkeypatch.chdir(run)
+    monkeypatch.syspath_prepend(str(run))
+    with pytest.raises(gin_files.GinError, match="module their_own is not imported: it lies in the folder of the run"):
+        gin_files.parse_files([str(made / "config.gin")])
+    run_folders.read_run(made)
+    with pytest.raises(closed_list.RefusedNameError, match="it lies in the folder of the run"):
+        importing.load("their_own")
 
 
 def test_other_files_that_name_modules(project, run, monkeypatch):
