@@ -97,6 +97,7 @@ def _model(folder: Path, tensors: Mapping[str, SavedTensor]) -> Any:
         raise ValueError(f"{folder}/config.json is of a {config.model_type!r}; it must be one of {', '.join(known)}.")
     is_classifier = other_models.is_token_classifier(config.to_dict())
     kind = transformers.AutoModelForTokenClassification if is_classifier else transformers.AutoModelForSeq2SeqLM
+    config._attn_implementation = None  # transformers' own: "ORG/NAME" would be code of the hub.
     with torch.device("meta"):
         model = kind.from_config(config, dtype=torch.float32, **transformers_library.NO_CODE)
     assert not list(model.buffers()), "T5's classes have none; they would have to be computed again."

@@ -95,6 +95,14 @@ def test_logits_and_tokens_are_those_of_from_pretrained(folders, kind, batch):
     np.testing.assert_array_equal(ours[:, : tokens.shape[1]], tokens.numpy())
 
 
+def test_attention_that_a_folder_names_on_the_hub_is_not_fetched(folders, batch, tmp_path):
+    """transformers would run its code, where `kernels` is installed."""
+    named = json.loads((folders["untied"] / "config.json").read_text()) | {"_attn_implementation": "theirs/attention"}
+    (tmp_path / "config.json").write_text(json.dumps(named))
+    expected = torch_forward.logits(folders["untied"], tensors := _tensors(folders["untied"]), batch)
+    np.testing.assert_array_equal(torch_forward.logits(tmp_path, tensors, batch), expected)
+
+
 @pytest.mark.slow
 def test_in_transformers_5(folders, batch, python5, tmp_path):
     np.savez(tmp_path / "batch.npz", **batch)
