@@ -124,6 +124,7 @@ CWD_COMMANDS = {
     "vocab build": ("hf", "vocab build --data_files text.txt --vocab_size 20 --out ../spiece.model"),
     "run": ("hf", "run script.sh"),
     "env": ("hf", "env"),
+    "gin-check": ("hf", "gin-check t5x/configs/runs/infer.gin"),
     "lint": ("run", "lint gin/recipes/quickstart.gin"),
     "infer": ("run", "infer . --input text"),
     "serve": ("run", "serve . --dry_run"),
@@ -142,6 +143,8 @@ def downloaded(folders, tmp_path):
         _copy(folders / kind, tmp_path / kind)
         for name in _names():
             (tmp_path / kind / f"{name}.py").write_text(MODULE.format(str(ran)))
+        (tmp_path / kind / "t5x").mkdir()  # T5X's names, which Limba's own files have for Limba.
+        (tmp_path / kind / "t5x/utils.py").write_text(MODULE.format(str(ran)))
         (tmp_path / kind / "text.txt").write_text("a text with some words of a kind\n" * 200)
         (tmp_path / kind / "script.sh").write_text("python run_t5_mlm_flax.py --output_dir out --no_such_key 1\n")
         info = tmp_path / kind / "evil-1.0.dist-info"

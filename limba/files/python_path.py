@@ -164,6 +164,13 @@ def is_code_of(file: str, folder: str) -> bool:
     return is_inside and paths[0] not in _COMMAND and not is_installed(file) and not paths[1].startswith(_OURS)
 
 
+def is_found_by_name(file: str) -> bool:
+    """Whether a module's file lies in the working directory of a command, and Python's path does not lead to it."""
+    folder = None if _finder is None else _finder.folder
+    in_path = (os.path.realpath(entry or ".") for entry in sys.path)
+    return folder is not None and is_code_of(file, folder) and not any(is_code_of(file, entry) for entry in in_path)
+
+
 def find(name: str) -> importlib.machinery.ModuleSpec | None:
     """Where a top-level module is or would be imported from, the working directory last; None if nowhere.
 

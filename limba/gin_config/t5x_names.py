@@ -257,7 +257,24 @@ def _own_module(fullname: str, target: types.ModuleType | None) -> importlib.mac
         return None
     if spec.origin is not None and (refused := run_folders.holding(spec.origin)):
         raise ModuleNotFoundError(f"{fullname} is not imported: {refused}.", name=fullname)
+    if spec.origin is not None and _is_named_by_limba() and python_path.is_found_by_name(spec.origin):
+        logger.warning(
+            "Limba's own gin files do not use %s: they take Limba's %s. For yours name it in a gin file of your own, "
+            "before their include, or put its folder on PYTHONPATH.",
+            spec.origin,
+            fullname,
+        )
+        return None
     return spec
+
+
+def _is_named_by_limba() -> bool:
+    """Whether gin reads one of Limba's own files, in which T5X's names are Limba's; a recipe names modules of users."""
+    if not run_folders.open_files:
+        return False
+    file = Path(run_folders.open_files[-1])
+    is_text = file.parts[0] == "t5x" and not file.is_file()  # Of `t5x_files.replacement`; users' files come before it.
+    return is_text or file.resolve().is_relative_to(REPOSITORY / "gin")
 
 
 def _places(fullname: str) -> list[str]:
