@@ -186,6 +186,7 @@ def _transformers(folder: Path, is_bytes: bool) -> Iterator[Implementation]:
             yield Implementation(name, note=f"has none, as there is no {hf_tokenizer.SPIECE}")
             continue
         try:
+            transformers_library.check_named_files(folder)
             if wants_fast:
                 tokenizer = transformers.AutoTokenizer.from_pretrained(
                     str(folder), use_fast=True, **transformers_library.NO_CODE
@@ -193,7 +194,9 @@ def _transformers(folder: Path, is_bytes: bool) -> Iterator[Implementation]:
             else:
                 slow = transformers.ByT5Tokenizer if is_bytes else transformers.T5Tokenizer
                 tokenizer = slow.from_pretrained(str(folder))
-        except (OSError, ValueError, TypeError, ImportError, AttributeError) as error:
+            if tokenizer is False:  # The class could not read its file, and has logged why.
+                raise ValueError("it cannot read its file")
+        except Exception as error:  # The library in Rust raises Exception itself.
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             yield Implementation(name, note=f"does not load: {reason}", is_compared=False)
             continue

@@ -84,6 +84,7 @@ def row(found: Found | None) -> list[Comparison]:
 
 def main(folder: str, texts: str) -> None:
     """Runs in the new process."""
+    transformers_library.check_named_files(Path(folder))
     tokenizer = transformers_library.load().AutoTokenizer.from_pretrained(folder, **transformers_library.NO_CODE)
     ids = {role: getattr(tokenizer, f"{role}_token_id", None) for role in _ROLES}
     special_ids = {role: id_ for role, id_ in ids.items() if id_ is not None}

@@ -132,8 +132,9 @@ def _transformers(folder: Path, file: str) -> Reader | str:
     transformers = transformers_library.load()
     transformers.logging.set_verbosity_error()
     try:
+        transformers_library.check_named_files(folder)
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **transformers_library.NO_CODE)
-    except (OSError, ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
+    except Exception as error:  # The library in Rust raises Exception itself.
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         return f"does not load the folder: {untrusted_files.cut(reason)}"
     special_tokens = {role: getattr(tokenizer, f"{role}_token_id") for role in _ROLES}

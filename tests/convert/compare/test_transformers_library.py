@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 
 import pytest
 
@@ -30,6 +31,20 @@ def test_the_class_of_a_tokenizer_s_folder_is_not_run(tmp_path, monkeypatch, rea
     except ValueError as error:
         said = str(error)
     assert not (tmp_path / "ran").exists() and "custom code" in str(said)
+
+
+@pytest.mark.parametrize("key", ["tokenizer_file", "vocab_file"])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_device_that_a_tokenizer_s_folder_names_is_not_read(tmp_path, reader, key):
+    """Here a pipe: what reads it would wait for ever."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "T5Tokenizer", key: str(pipe)}))
+    try:
+        said = READERS[reader](tmp_path)
+    except ValueError as error:
+        said = str(error)
+    assert f"{key}: {pipe} is a FIFO" in said
 
 
 def test_all_that_loads_a_folder_says_so():
