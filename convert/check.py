@@ -59,8 +59,12 @@ def run(args: argparse.Namespace) -> None:
         _check_dtype(a, args)
         return
     settings = {label: _settings(model) for label, model in (("A", a), ("B", b))}
-    of_folders = [*folder_settings.compare(*settings.values()), *folder_tokens.compare_all(a, b)]
+    of_folders: list[Comparison] = []
     in_transformers: list[Comparison] = []
+    # A checkpoint may have no vocabulary, and then it says nothing of these; a folder without one lacks files.
+    (in_transformers if None in settings.values() else of_folders).extend(folder_settings.compare(*settings.values()))
+    is_checkpoint = any(model.vocabulary is None and model.folder is None for model in (a, b))
+    (in_transformers if is_checkpoint else of_folders).extend(folder_tokens.compare_all(a, b))
     for label, model in (("A", a), ("B", b)):
         in_transformers += folder_tokens.compare(label, model, args.text)
         of_folders += folder_files.compare(label, model, hints)
@@ -86,7 +90,7 @@ def _conclude(rows: list[Comparison], must: Sequence[Comparison], others: Sequen
 
     Args:
       must: rows of files; one that is not compared is an error, too, unless it may differ.
-      others: rows of a second reader of files, which may not be installed.
+      others: rows that may not be compared, such as those of a second reader of files, which may not be installed.
 
     Raises:
       ValueError: if a row does not hold, or a file was not compared.

@@ -51,6 +51,7 @@ def compare(label: str, model: Model, hints: ModelHints) -> Iterator[Comparison]
         yield from exported_files.compare(label, folder, report, there, by_hash=False)
     yield from _damaged(label, folder, names)
     yield from _of_report(label, model, report)
+    yield from _of_config(label, model, model.folder.content)
     yield from _two_tokenizers(label, model, folder, names)
     known = {_GENERATION} if model.family.has_decoder else set()
     for format_ in weight_files.formats(names):
@@ -72,6 +73,16 @@ def _of_report(label: str, model: Model, report: Mapping[str, Any]) -> Iterator[
     if told is not None:
         yield Comparison(
             f"weights rounded, {label}", int(found != [told]), 0, f"{', '.join(found)}; exported was {told}"
+        )
+
+
+def _of_config(label: str, model: Model, content: Mapping[str, Any]) -> Iterator[Comparison]:
+    """transformers 5 loads weights in the dtype that config.json names; T5's `wo` may stay in float32 there."""
+    named = content.get("dtype", content.get("torch_dtype"))
+    found = sorted({np.dtype(tensor.dtype).name for tensor in model.tensors.values()})
+    if named in ("float16", "bfloat16") and found == ["float32"]:
+        yield Comparison(
+            f"weights that transformers rounds, {label}", 1, 0, f"config.json names {named}, and they are float32"
         )
 
 

@@ -67,6 +67,8 @@ def compare(a: Settings | None, b: Settings | None) -> Iterator[Comparison]:
     """
     for what, find in (("settings of generate", _of_generate), ("settings of the tokenizer", _of_tokenizer)):
         if a is None or b is None:
+            if a is not b:
+                yield Comparison(what, None, 0, f"not compared: those of {'A' if a is None else 'B'} are not known")
             continue
         of_a, of_b = find(a.files), find(b.files)
         differ = [key for key in sorted({*of_a, *of_b}) if of_a.get(key) != of_b.get(key)]

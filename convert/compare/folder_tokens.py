@@ -57,12 +57,15 @@ def compare(
 
 
 def compare_all(a: Model, b: Model) -> Iterator[Comparison]:
-    """The row of texts in the vocabularies of two models, which are made of all their tokens; none where one of both
-    has no vocabulary."""
+    """The row of texts in the vocabularies of two models, which are made of all their tokens; none where neither has
+    one."""
     from tasks.vocabularies import equality, tokenizer_texts
 
     of_a, of_b = (_opened(model) for model in (a, b))
     if of_a is None or of_b is None:
+        if of_a is not of_b:
+            label = "A" if of_a is None else "B"
+            yield Comparison("texts with other tokens", None, 0, f"not compared: {label} has no vocabulary")
         return
     note, differ = "of whole vocabularies", 0
     if not equality.same_vocabulary(of_a, of_b):

@@ -131,13 +131,20 @@ def read_bytes(path: AnyPath) -> bytes:
 
 
 def write_bytes(path: AnyPath, content: bytes) -> None:
-    """Writes a file whole; creates its directory if needed. A link is replaced, not followed."""
+    """Writes a file; creates its directory if needed. A link is replaced, not followed.
+
+    Raises:
+      ValueError: for a FIFO or a device.
+    """
     if is_remote(path):
         _open(path.parent).write(path.name, content).result()
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with written_files.replacing(path) as temporary:
-        temporary.write_bytes(content)
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
+        untrusted_files.refuse_endless(path, path.stat().st_mode)
+    path.write_bytes(content)
 
 
 def remove_file(path: AnyPath) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -33,7 +34,10 @@ def write(model_dir: AnyPath, model: Any, batch: Batch, step: int) -> None:
         logger.debug("No %s is written: %s", FILE_NAME, error)
         return
     file, text = model_dir / FILE_NAME, json_text.dumps(record, ensure_ascii=False, indent=1) + "\n"
-    storage.write_bytes(file, text.encode())
+    if storage.is_remote(file):
+        storage.write_bytes(file, text.encode())  # whole, in a bucket
+    else:
+        storage.replace_text(Path(file), text)
 
 
 def _described(model: Any, batch: Batch) -> dict[str, Any]:

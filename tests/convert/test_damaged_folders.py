@@ -3,6 +3,7 @@
 Each is found with the file's name, or the file is named as not compared; the exit code is 1 either way.
 """
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from convert import __main__
 from convert.compare import encoder_outputs, folder_tokens, torch_forward
+from convert.model_files import any_format
 from convert.tensors import safetensors_files
 from convert.to_ct2 import to_ct2
 from convert.to_gguf import to_gguf
@@ -329,6 +331,11 @@ def _other_position(folder: Path) -> None:
 
 # By somebody who writes the report's hashes, too; engines and the rows of a check do not see these.
 FORGED: dict[str, dict[str, Damage]] = {
+    "safetensors": {"dtype": _set("config.json", torch_dtype="float16")},
+    "bert": {
+        "dtype": _set("config.json", dtype="bfloat16"),
+        "no tokenizer": lambda folder: (folder / "tokenizer.json").unlink(),
+    },
     "ctranslate2": {
         "unknown": _set("config.json", unk_token="</s>"),
         "another spiece.model": _other_spiece,
@@ -398,4 +405,22 @@ def test_hashes_of_changed_files_prove_nothing(kind, request, limba_alone, tmp_p
         _seal(wrong)
         assert __main__.main(["check", str(run), str(wrong)]) == 1, name
         error = capsys.readouterr().err.splitlines()[-1]
-        assert "files written otherwise, B: 1" in error or "dtype 'float128'" in error, (name, error)
+        said = (
+            *("files written otherwise, B: 1", "dtype 'float128'", "weights that transformers rounds, B: 1"),
+            "texts with other tokens (B has no vocabulary)",
+        )
+        assert any(message in error for message in said), (name, error)
+
+
+def test_what_a_checkpoint_without_a_vocabulary_does_not_say_is_named(t5, limba_alone, tmp_path, capsys, monkeypatch):
+    """As those of T5X are."""
+    folder = _written("safetensors", t5, tmp_path / "hf")
+    opened = {name: any_format.open_model(name) for name in (str(t5), str(folder))}
+    opened[str(t5)] = dataclasses.replace(opened[str(t5)], vocabulary=None)
+    monkeypatch.setattr(any_format, "open_model", lambda name, hints: opened[name])
+    assert __main__.main(["check", str(t5), str(folder)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(
+        "A and B are the same model in what was compared. Not compared: settings of generate (those of A "
+    )
+    assert "texts with other tokens (A has no vocabulary)" in last
