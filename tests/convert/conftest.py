@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
+from convert.exports.cards import run_example
 from convert.model_files.model import ModelHints
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
@@ -76,6 +77,12 @@ WITH_SENTINELS = [
     *["<extra_id_0>", "<extra_id_0> ba <extra_id_1>", "ba <extra_id_0> ce <extra_id_99>", " <extra_id_5>"],
     *["ba  <extra_id_0>  ce", "ba <extra_id_0>\n<extra_id_1> ce"],
 ]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """A process that reads the example of a card has no limit of time, which a busy machine would reach."""
+    monkeypatch.setattr(run_example, "_SECONDS", None)
 
 
 @pytest.fixture(scope="session", autouse=True)
