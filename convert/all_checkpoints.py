@@ -16,7 +16,7 @@ from convert import to_hf
 from convert.model_files import any_format
 from limba.checkpoint_files.directories import all_checkpoints, checkpoint_path, checkpoint_steps, run_directory
 from limba.checkpoint_files.run_folder import has_run_info, load_run_info
-from limba.files import storage
+from limba.files import storage, written_files
 from limba.files.local_paths import local_path
 
 
@@ -67,7 +67,7 @@ def convert_all(
 
     Raises:
       FileNotFoundError: if there is no checkpoint, and none is waited for.
-      ValueError: if one could not be converted.
+      ValueError: if one could not be converted, or its folder in OUT is a link.
     """
     if watch_seconds is None:
         all_checkpoints(run_dir)
@@ -80,6 +80,7 @@ def convert_all(
         for step in waiting:
             path = checkpoint_path(directory, step)
             try:
+                written_files.refuse_link(out / path.name)
                 to_hf.to_hf(path, out / path.name, **options)
                 converted.append(step)
             except (ValueError, OSError) as error:

@@ -143,7 +143,7 @@ def _run_sweep(sweep: Sweep, folder: SweepFolder, retry: bool, again: str) -> in
 def _check_values(sweep: Sweep, trial: Trial) -> None:
     """Raises ValueError if a recorded trial is none of this sweep: its folder may come from somebody else."""
     known = {parameter.name: parameter for parameter in sweep.parameters}
-    recorded = trial.parameters if isinstance(trial.parameters, dict) else {}
+    recorded = trial.parameters
     wrong = [name for name, value in recorded.items() if name not in known or not known[name].can_be(value)]
     if wrong or recorded.keys() != known.keys():
         named = untrusted_files.some([*map(untrusted_files.cut, wrong or sorted(known.keys() - recorded.keys()))], 3)

@@ -8,7 +8,7 @@ from pathlib import Path
 from limba.checkpoint_files.directories import PINNED, checkpoint_path
 from limba.commands.sweep.sweep_file import Sweep
 from limba.commands.sweep.trial_folders import Trial
-from limba.files import storage
+from limba.files import storage, written_files
 from limba.reports import text_width, writers
 
 
@@ -108,7 +108,7 @@ def write(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> list[Path]:
 def keep_best(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> Path | None:
     """Pins the best trial's best checkpoint, so that training keeps it, and exports it to `folder/best`.
 
-    Returns the checkpoint; None if there is none. Raises ValueError as `to_hf` does.
+    Returns the checkpoint; None if there is none. Raises ValueError as `to_hf` does, and for links of somebody else.
     """
     best = best_trial(sweep, trials)
     if best is None or best.step is None:
@@ -116,7 +116,9 @@ def keep_best(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> Path | Non
     checkpoint = checkpoint_path(best.model_dir, best.step)
     if not Path(checkpoint).is_dir():
         return None
-    (Path(checkpoint) / PINNED).touch()
+    written_files.make_folder(folder, Path(checkpoint).relative_to(folder))
+    written_files.refuse_link(folder / "best")
+    storage.write_bytes(Path(checkpoint) / PINNED, b"")
     from convert import to_hf
 
     to_hf.to_hf(checkpoint, folder / "best", formats=("safetensors",), overwrite=True)

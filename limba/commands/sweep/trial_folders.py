@@ -16,17 +16,19 @@ import dataclasses
 import fcntl
 import itertools
 import logging
+import math
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from limba.checkpoint_files.directories import checkpoint_steps
 from limba.checkpoints.best import metric_values, nearest_metrics
-from limba.files import json_text, storage, untrusted_json, written_files
+from limba.files import json_text, storage, untrusted_files, untrusted_json, written_files
+from limba.reports import json_lines
 from limba.workers.preemption import PREEMPTED_EXIT_CODE
 
 logger = logging.getLogger(__name__)
@@ -255,10 +257,37 @@ def _nearest(model_dir: Path, metric: str) -> str:
     return f"the nearest names are {', '.join(names)}" if names else "it measured nothing"
 
 
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_finite(value: object) -> bool:
+    return json_lines.is_number(value) and math.isfinite(cast(float, value))
+
+
+# What a sweep records of a trial. Its step is a part of a path.
+_VALUES: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    **dict.fromkeys(("number", "attempts"), (_is_count, "a whole number from 0")),
+    "parameters": (lambda value: isinstance(value, dict), "a table"),
+    "step": (lambda value: value is None or _is_count(value), "a whole number from 0, or null"),
+    "status": (lambda value: value in ("new", "running", "done", "failed"), "new, running, done or failed"),
+    "value": (lambda value: value is None or _is_finite(value), "a number, or null"),
+    "seconds": (_is_finite, "a number"),
+    "error": (lambda value: isinstance(value, str), "a text"),
+}
+
+
 def _trial_of(file: Path) -> Trial:
-    """Raises ValueError if it is no record of a trial."""
+    """Raises ValueError if it is no record of a trial: a folder may come from somebody else."""
+    content = untrusted_json.read_object(file)
+    for key, (is_right, what) in _VALUES.items():
+        if key in content and not is_right(content[key]):
+            raise ValueError(
+                f"{file} is no record of a trial: {key} is {untrusted_files.shown(content[key])}, and it is {what}; "
+                "remove its folder."
+            )
     try:
-        return Trial(folder=file.parent, **untrusted_json.read_object(file))
+        return Trial(folder=file.parent, **content)
     except TypeError as error:
         raise ValueError(f"{file} is no record of a trial ({error}); remove its folder.") from error
 

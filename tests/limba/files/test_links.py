@@ -1,11 +1,13 @@
 """Files of Limba's own folders: a link that somebody put there changes nothing elsewhere."""
 
 import argparse
+import contextlib
 import re
 import types
 
 import pytest
 
+from convert import all_checkpoints
 from limba import eval as evaluation
 from limba.commands.hf_script import command as hf_command
 from limba.commands.sweep import sweep_report, trial_folders
@@ -15,6 +17,7 @@ from limba.inference import infer_text, shard_files
 from limba.reports import json_lines
 
 SWEEP = types.SimpleNamespace(parameters=[], metric="loss", maximize=False)
+CHECKPOINT = "trials/0001/run/checkpoint_4"
 
 
 def _append(folder):
@@ -64,6 +67,18 @@ def _answers(folder):
         pass
 
 
+def _keep_best(folder):
+    (folder / CHECKPOINT).mkdir(parents=True, exist_ok=True)
+    trial = trial_folders.Trial(1, {}, folder / "trials" / "0001", "done", value=0.1, step=4)
+    with contextlib.suppress(FileNotFoundError):  # It cannot be exported: it has no state.
+        sweep_report.keep_best(SWEEP, [trial], folder)
+
+
+def _convert_all(folder):
+    storage.write_bytes(folder / "run" / "checkpoint_4" / "state" / "x", b"")
+    all_checkpoints.convert_all(str(folder / "run"), folder / "exports", options={})
+
+
 def _remove(folder):
     storage.write_bytes(folder / "x" / "y", b"")
     storage.remove_tree(folder / "x")
@@ -97,12 +112,16 @@ FILES = {
     "the lock of a sweep": ("lock", lambda folder: trial_folders.SweepFolder(folder, {})),
     "the record of a sweep": ("sweep.json", lambda folder: trial_folders.SweepFolder(folder, {}).close()),
     "the results of a sweep": ("results.csv", lambda folder: sweep_report.write(SWEEP, [], folder)),
+    "the mark of the best checkpoint": (f"{CHECKPOINT}/PINNED", _keep_best),
 }
 # What fills a folder that is a link.
 FOLDERS = {
     "unfinished files": (".out.unfinished", _convert),
     "a trial": ("trials/0001", lambda folder: trial_folders.Trial(1, {}, folder / "trials" / "0001").save()),
     "trials": ("trials", lambda folder: trial_folders.Trial(1, {}, folder / "trials" / "0001").save()),
+    "the best checkpoint": (CHECKPOINT, _keep_best),
+    "its export": ("best", _keep_best),
+    "an export of each checkpoint": ("exports/checkpoint_4", _convert_all),
     "chunks of answers": ("tmp-x", lambda folder: shard_files.ShardFiles(folder, "x").num_whole_chunks({})),
     "an evaluation": ("eval", lambda folder: evaluation.run_bindings(_flags(str(folder)))),
     "a script's evaluation": ("eval", lambda folder: hf_command._make_folder(folder, False)),

@@ -3,7 +3,9 @@
 import datetime
 import functools
 import json
+import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -145,7 +147,7 @@ def test_several_at_once_with_a_device_each_and_a_random_search(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "parameters", [{"x": 1.0, "MIXTURE_OR_TASK_MODULE": "theirs"}, {"x": "1"}, {"x": 7.0}, {"y": 1.0}, {}, "x"]
+    "parameters", [{"x": 1.0, "MIXTURE_OR_TASK_MODULE": "theirs"}, {"x": "1"}, {"x": 7.0}, {"y": 1.0}, {}]
 )
 def test_a_trial_that_somebody_else_recorded_does_not_run(tmp_path, parameters):
     """A sweep's folder has a usual name, so a downloaded one may lie in the working directory."""
@@ -156,6 +158,29 @@ def test_a_trial_that_somebody_else_recorded_does_not_run(tmp_path, parameters):
     with pytest.raises(ValueError, match=r"trials/0000/trial\.json is no trial of .*that the sweep tries"):
         sweep.main([str(file), "--dir", str(tmp_path / "sweep")])
     assert not (trial / "log.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("step", "4/../../../../theirs", "'4/../../../../theirs', and it is a whole number from 0, or null"),
+        ("step", -1, "-1, and it is a whole"),
+        ("number", True, "True, and it is a whole"),
+        ("parameters", [1], "a list of 1, and it is a table"),
+        ("status", "over", "'over', and it is new, running, done or failed"),
+        ("value", "0.1", "'0.1', and it is a number, or null"),
+        ("value", 10**40, "1" + "0" * 40 + ", and it is a number"),
+        ("value", math.nan, "nan, and it is a number"),
+        ("seconds", None, "None, and it is a number"),
+        ("error", {}, "an empty table, and it is a text"),
+    ],
+)
+def test_records_that_no_sweep_writes(tmp_path, key, value, shown):
+    record = {"number": 0, "parameters": {"x": 1}, "status": "done", "value": 0.1, "step": 4}
+    (tmp_path / "trials/0000").mkdir(parents=True)
+    (tmp_path / "trials/0000/trial.json").write_text(json.dumps(record | {key: value}))
+    with pytest.raises(ValueError, match=re.escape(f"no record of a trial: {key} is {shown}")):
+        trial_folders.SweepFolder(tmp_path, {}).trials()
 
 
 def test_without_optuna_a_bayesian_search_leaves_nothing_behind(tmp_path, monkeypatch):
