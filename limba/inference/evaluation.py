@@ -15,6 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from limba.data.contract import Batch, DatasetConfig
+from limba.files import written_files
 from limba.files.local_paths import local_path
 from limba.inference import batch_inference, task_metrics, tasks_door
 from limba.inference.kept_batches import KeptBatch
@@ -169,7 +170,8 @@ class InferenceEvaluator:
       eval_tasks: the tasks that have metrics and the split; may be empty.
 
     Raises:
-      ValueError: if the vocabularies of task and model differ, or the batch does not divide by the mesh.
+      ValueError: if the vocabularies of task and model differ, the batch does not divide by the mesh, or a link lies in
+        the folder of the loggers.
     """
 
     def __init__(
@@ -182,9 +184,12 @@ class InferenceEvaluator:
         verify_matching_vocabs_fn: Callable[[DatasetConfig, Any], None] | None = tasks_door.verify_matching_vocabs,
     ):
         config = infer_eval_dataset_cfg
+        log_dir = None if log_dir is None else Path(log_dir) / "inference_eval"
+        if log_dir is not None:
+            for path in (log_dir, *log_dir.rglob("*")):  # SeqIO's loggers, and those of users, follow links.
+                written_files.refuse_link(path)
         if verify_matching_vocabs_fn is not None:
             verify_matching_vocabs_fn(config, model)
-        log_dir = None if log_dir is None else Path(log_dir) / "inference_eval"
         converter = model.FEATURE_CONVERTER_CLS
         with _kept_if_used(log_dir):
             self._evaluator = _open_evaluator(config, inference_evaluator_cls, converter, log_dir)

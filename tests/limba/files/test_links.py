@@ -13,6 +13,7 @@ from limba.commands.hf_script import command as hf_command
 from limba.commands.sweep import sweep_report, trial_folders
 from limba.files import output_folder, storage, written_files
 from limba.gin_config import gin_files
+from limba.inference import evaluation as evaluation_of_tasks
 from limba.inference import infer_text, shard_files
 from limba.reports import json_lines
 
@@ -74,6 +75,11 @@ def _keep_best(folder):
         sweep_report.keep_best(SWEEP, [trial], folder)
 
 
+def _measure(folder):
+    model = types.SimpleNamespace(FEATURE_CONVERTER_CLS=None)
+    evaluation_of_tasks.InferenceEvaluator(None, None, model, None, folder)
+
+
 def _convert_all(folder):
     storage.write_bytes(folder / "run" / "checkpoint_4" / "state" / "x", b"")
     all_checkpoints.convert_all(str(folder / "run"), folder / "exports", options={})
@@ -109,6 +115,7 @@ FILES = {
     "answers": ("x", _merge),
     "a chunk of answers": ("tmp-x/x-chunk00000", _chunk),
     "unfinished answers": ("x", _answers),
+    "answers of tasks": ("inference_eval/t-000005.jsonl", _measure),
     "the lock of a sweep": ("lock", lambda folder: trial_folders.SweepFolder(folder, {})),
     "the record of a sweep": ("sweep.json", lambda folder: trial_folders.SweepFolder(folder, {}).close()),
     "the results of a sweep": ("results.csv", lambda folder: sweep_report.write(SWEEP, [], folder)),
@@ -123,6 +130,7 @@ FOLDERS = {
     "its export": ("best", _keep_best),
     "an export of each checkpoint": ("exports/checkpoint_4", _convert_all),
     "chunks of answers": ("tmp-x", lambda folder: shard_files.ShardFiles(folder, "x").num_whole_chunks({})),
+    "answers of tasks": ("inference_eval", _measure),
     "an evaluation": ("eval", lambda folder: evaluation.run_bindings(_flags(str(folder)))),
     "a script's evaluation": ("eval", lambda folder: hf_command._make_folder(folder, False)),
 }
