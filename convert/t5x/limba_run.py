@@ -21,7 +21,7 @@ from convert.t5x.t5x_checkpoint import NETWORKS, Compare, SourceCheckpoint, in_l
 from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.checkpoint_files.small_files import write_files
-from limba.files import json_text
+from limba.files import json_text, storage
 from limba.files.output_folder import choose_out, fingerprint
 from limba.files.version import VERSION
 from limba.network.t5 import T5Config
@@ -185,7 +185,7 @@ def write_files_of_run(
     if run_folder.TOKENIZER_SETTINGS not in beside:  # Of what was there before.
         (out / run_folder.TOKENIZER_SETTINGS).unlink(missing_ok=True)
     for name, file_content in beside.items():
-        (out / name).write_bytes(file_content)
+        storage.write_bytes(out / name, file_content)
     return path
 
 

@@ -19,7 +19,7 @@ from convert.tensors import tensor_parts
 from limba.checkpoint_files import layer_layouts, saved_average, saved_tensors
 from limba.checkpoint_files.directories import checkpoint_path, find_checkpoint
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.files import json_text
+from limba.files import json_text, written_files
 from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
 from limba.files.storage import AnyPath
 
@@ -103,9 +103,11 @@ def write_checkpoint(
       files: all that these depend on.
 
     Raises:
-      ValueError: if the folder is in use, or the files written are not the source.
+      ValueError: if the folder is in use or a link, or the files written are not the source.
     """
-    path = choose_out(str(checkpoint_path(Path(out), source.step)), source.path)
+    path = Path(checkpoint_path(choose_out(out), source.step))
+    written_files.refuse_link(path)
+    path = choose_out(path, source.path)
     num_bytes = sum(tensor_parts.num_bytes(t) for t in source.tensors.values())
     shapes = repr([(name, t.shape, np.dtype(t.dtype).name) for name, t in source.tensors.items()])
     request = {

@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from limba.files import json_text, storage
+from limba.files import json_text, storage, untrusted_files
 from limba.reports import average_lines, json_lines
 from limba.reports.writers import Scalars
 
@@ -22,7 +22,7 @@ class TrackedRun:
 
     def __init__(self, record: Path, keep_until: int, chosen_id: str | None = None):
         # A damaged record begins another run of the tracker; the training does not depend on it.
-        known = next(iter(json_lines.read_and_repair(record, lambda line: "id" in line)), {})
+        known = next(iter(json_lines.read_and_repair(record, _is_record)), {})
         self.id: str | None = chosen_id or known.get("id")
         self._record, self._keep_until = record, keep_until
         self._last_step = known.get("last_step", -1) if known.get("id") == self.id else -1
@@ -54,6 +54,13 @@ class TrackedRun:
 
     def _save(self) -> None:
         storage.replace_text(self._record, json_text.dumps({"id": self.id, "last_step": self._last_step}) + "\n")
+
+
+def _is_record(line: json_lines.Record) -> bool:
+    """A record may come from somebody else, and a tracker names folders by the id."""
+    known, step = line.get("id"), line.get("last_step", -1)
+    is_id = untrusted_files.is_inside(known) and str(known).isprintable()
+    return is_id and type(step) is int and json_lines.is_number(step)
 
 
 def _names_of_trainer(dataset: str, scalars: Scalars) -> dict[str, float]:

@@ -9,7 +9,7 @@ import jax
 
 from limba.checkpoints import best, checkpointing
 from limba.commands.hf_script import gin_best, script_data
-from limba.files import storage
+from limba.files import storage, written_files
 from limba.files.storage import AnyPath
 from limba.gin_config.hf_keys.row_answers import ANSWERS, TEXT, RowAnswers
 from limba.gin_config.hf_keys.run_arguments import RunArguments
@@ -144,10 +144,11 @@ def export(out: Path, checkpoint: AnyPath, arguments: RunArguments) -> None:
     """
     from convert import push, starting_model, to_hf
 
+    staged = out / ".exported" / out.name  # The model card's title.
+    written_files.refuse_link(staged)
     if problem := starting_model.no_class_of_run(checkpoint):
         print(f"{checkpoint} is the trained model. {problem}")
         return
-    staged = out / ".exported" / out.name  # The model card's title.
     to_hf.to_hf(checkpoint, staged, formats=("safetensors",), overwrite=True, named=out)
     if arguments.pushes:
         push.push(staged, arguments.hub_model_id or out.name, public=not arguments.hub_private_repo)

@@ -5,11 +5,15 @@ import contextlib
 import re
 import types
 
+import numpy as np
 import pytest
 
 from convert import all_checkpoints
+from convert.t5x import limba_run, t5x_checkpoint
 from limba import eval as evaluation
+from limba.checkpoint_files import saved_tensors
 from limba.commands.hf_script import command as hf_command
+from limba.commands.hf_script import outcome
 from limba.commands.sweep import sweep_report, trial_folders
 from limba.files import output_folder, storage, written_files
 from limba.gin_config import gin_files
@@ -85,6 +89,13 @@ def _convert_all(folder):
     all_checkpoints.convert_all(str(folder / "run"), folder / "exports", options={})
 
 
+def _initial(folder):
+    files = limba_run.RunFiles("T5Config", {}, {}, "gin", None)
+    tensors = {"target/x": saved_tensors.from_array(np.zeros(2, np.float32))}
+    source = t5x_checkpoint.SourceCheckpoint(folder.parent / "no", tensors, 4)
+    limba_run.write_files_of_run(source, files, None, folder / "initial", False, True)
+
+
 def _remove(folder):
     storage.write_bytes(folder / "x" / "y", b"")
     storage.remove_tree(folder / "x")
@@ -115,6 +126,7 @@ FILES = {
     "answers": ("x", _merge),
     "a chunk of answers": ("tmp-x/x-chunk00000", _chunk),
     "unfinished answers": ("x", _answers),
+    "a file of a converted run": ("initial/model.gin", _initial),
     "answers of tasks": ("inference_eval/t-000005.jsonl", _measure),
     "the lock of a sweep": ("lock", lambda folder: trial_folders.SweepFolder(folder, {})),
     "the record of a sweep": ("sweep.json", lambda folder: trial_folders.SweepFolder(folder, {}).close()),
@@ -131,6 +143,8 @@ FOLDERS = {
     "an export of each checkpoint": ("exports/checkpoint_4", _convert_all),
     "chunks of answers": ("tmp-x", lambda folder: shard_files.ShardFiles(folder, "x").num_whole_chunks({})),
     "answers of tasks": ("inference_eval", _measure),
+    "a converted checkpoint": ("initial/checkpoint_4", _initial),
+    "a script's export": (".exported/ours", lambda folder: outcome.export(folder, None, None)),
     "an evaluation": ("eval", lambda folder: evaluation.run_bindings(_flags(str(folder)))),
     "a script's evaluation": ("eval", lambda folder: hf_command._make_folder(folder, False)),
 }
