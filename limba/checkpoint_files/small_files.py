@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import jax
 
-from limba.files import json_text, storage, untrusted_json
+from limba.files import json_text, storage, untrusted_files, untrusted_json
 from limba.files.storage import AnyPath
 
 _CHECKSUMS = "checksums-"
@@ -39,11 +39,14 @@ def read_files(directory: AnyPath) -> dict[str, bytes]:
     for file in lists:
         checksums = untrusted_json.parse_object(storage.read_bytes(directory / file), str(directory / file))
         for name, checksum in checksums.items():
-            files[name] = storage.read_bytes(directory / name) if name in names else b""
-            if zlib.crc32(files[name]) != checksum:
+            # A name that is none of the directory's could lead out of it, where the files are copied.
+            content = storage.read_bytes(directory / name) if name in names else None
+            if content is None or zlib.crc32(content) != checksum:
                 raise ValueError(
-                    f"{directory / name} is damaged or missing: take another checkpoint, or a copy of this one"
+                    f"{directory / untrusted_files.cut(name)} is damaged or missing: take another checkpoint, or a "
+                    "copy of this one"
                 )
+            files[name] = content
     return files
 
 

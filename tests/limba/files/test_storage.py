@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import tensorstore
 
 from limba.files import storage
 
@@ -129,3 +130,19 @@ def test_a_file_larger_than_what_is_read_at_once(tmp_path, monkeypatch):
     os.close(read)
     (tmp_path / "right.gin").write_bytes(b"a" * 1000)
     assert len(storage.read_bytes(tmp_path / "right.gin")) == 1000
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/x", "a//x", "./x", "..", "a\0b"])
+def test_a_name_in_a_bucket_leads_to_no_other_place(monkeypatch, name):
+    """`limba branch` and a training that resumes write files of these names on this machine."""
+    bucket = tensorstore.KvStore.open({"driver": "memory"}).result()
+    monkeypatch.setattr(storage, "_open", lambda path: bucket)
+    run = storage.as_path("gs://my-bucket/run")
+    for key in ("", "checkpoint_4/run/run.json", "empty/", "config.gin"):
+        bucket.write(key, b"ours").result()
+    assert storage.list_files(run) == ["checkpoint_4/run/run.json", "config.gin"]
+    assert storage.list_names(run) == ["", "checkpoint_4", "config.gin", "empty"]
+    bucket.write(name, b"theirs").result()
+    for names in (storage.list_files, storage.list_names):
+        with pytest.raises(ValueError, match="whose name leads out of the directory; remove it"):
+            names(run)
