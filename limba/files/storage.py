@@ -77,7 +77,7 @@ def kvstore_spec(path: AnyPath) -> dict[str, Any]:
 def list_names(path: AnyPath) -> list[str]:
     """Names of the files and folders in a directory, sorted; [] if it does not exist."""
     if is_remote(path):
-        return sorted({key.split(b"/")[0].decode() for key in _open(path).list().result()})
+        return sorted({name.split("/")[0] for name in _keys(path)})
     return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
 
 
@@ -85,10 +85,11 @@ def list_files(path: AnyPath) -> list[str]:
     """Names of all files below a directory, relative to it, sorted.
 
     Raises:
-      ValueError: if a bucket cannot be reached.
+      ValueError: if a bucket cannot be reached, or a name in it leads out of the directory.
     """
     if is_remote(path):
-        return sorted(key.decode() for key in _open(path).list().result())
+        # Consoles keep a folder without files as an object whose name ends with a slash.
+        return sorted(name for name in _keys(path) if name and not name.endswith("/"))
     return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
 
 
@@ -183,6 +184,21 @@ def remove_tree(path: AnyPath) -> None:
 def unsynced() -> ts.Context:
     """A context for writing many files without an fsync for each; call `os.sync()` at the end."""
     return ts.Context({"file_io_sync": False})
+
+
+def _keys(path: AnyPath) -> list[str]:
+    """The names of all objects below a directory of a bucket, relative to it. They become files of this machine.
+
+    Raises:
+      ValueError: for a name that leads out of the directory, such as `../../x`: a bucket takes any.
+    """
+    names = [key.decode("utf-8", "backslashreplace") for key in _open(path).list().result()]
+    for name in names:
+        if name and not untrusted_files.is_inside(name.removesuffix("/")):
+            raise ValueError(
+                f"{path} has an object {untrusted_files.shown(name)}, whose name leads out of the directory; remove it."
+            )
+    return names
 
 
 def _open(path: AnyPath) -> ts.KvStore:
