@@ -55,6 +55,8 @@ def _open_file(path: Path, buffers: re.Pattern) -> dict[str, SavedTensor]:
     for name, value in msgpack_arrays.leaves(tree):
         if buffers.search(name):
             continue
+        if functools.reduce(_of_map, name.split("/"), tree) is not value:
+            raise ValueError(f"{path}: {name} is a key with a slash, where Flax finds no weights; it nests maps.")
         if not isinstance(value, Array):
             raise ValueError(f"{path}: {name} is {shown(value)} and no array; weights are arrays in nested maps.")
         if value.is_scalar:
@@ -71,6 +73,10 @@ def _open_file(path: Path, buffers: re.Pattern) -> dict[str, SavedTensor]:
         extents = [array_files.Extent(*extent) for extent in value.extents]
         tensors[name] = array_files.saved_tensor(path, extents, value.shape, dtype)
     return tensors
+
+
+def _of_map(tree: Any, key: str) -> Any:
+    return tree.get(key) if isinstance(tree, dict) else None
 
 
 # ------------------------------------------------------ writing ------------------------------------------------------

@@ -208,6 +208,11 @@ def _unchunked(value: dict[str, Any]) -> Array | None:
     pieces = [chunks[key] for key in _numbers(chunks) if isinstance(chunks[key], Array)]
     if len(sizes) < len(shape) or len(pieces) < len(chunks) or len({piece.dtype for piece in pieces}) != 1:
         return None
+    # Flax reads a piece by its own shape, which has one dimension.
+    counts, num_bytes = [math.prod(piece.shape) for piece in pieces], sum(piece.num_bytes for piece in pieces)
+    for piece, count in zip(pieces, counts, strict=True):
+        if len(piece.shape) != 1 or piece.num_bytes * sum(counts) != count * num_bytes:
+            return None
     return Array(tuple(extent for piece in pieces for extent in piece.extents), sizes, pieces[0].dtype)
 
 

@@ -163,6 +163,7 @@ def test_what_is_no_array_is_named(tmp_path, value):
         ({"a": 1 + 2j}, "a is a complex number"),
         ({"ids": np.arange(3)}, "ids is int64; weights are one of"),
         (np.ones(3), "is not a file of Flax weights: it holds"),
+        ({"a/b": np.ones(3)}, "a/b is a key with a slash, where Flax finds no weights"),
     ],
 )
 def test_what_flax_writes_besides_arrays_is_named(tmp_path, content, message):
@@ -202,6 +203,10 @@ def test_damage_is_named(tmp_path, content, message):
         flax_files.open_tensors([path])
 
 
+def _piece(*array):
+    return msgpack.ExtType(1, msgpack.packb([array[0], "float32", array[1]]))
+
+
 def test_a_damaged_map_of_chunks_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(serialization, "MAX_CHUNK_SIZE", 8)
     chunked = serialization._chunk(np.arange(5, dtype=np.float32))
@@ -211,6 +216,8 @@ def test_a_damaged_map_of_chunks_is_named(tmp_path, monkeypatch):
         {"chunks": {"0": 3}},
         {"chunks": {"1": np.ones(5)}},
         {"shape": 5},
+        {"chunks": {**chunked["chunks"], "0": _piece([1], b"x" * 8)}},
+        {"chunks": {**chunked["chunks"], "0": _piece([2, 1], b"x" * 8)}},
     ):
         path = written_by_flax(tmp_path, {"a": chunked | damage})
         with pytest.raises(ValueError, match="a has chunks that make no array"):
