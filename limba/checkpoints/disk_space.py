@@ -43,10 +43,11 @@ class Need:
 def need(home: AnyPath, save: SaveCheckpointConfig, state: TrainState, first_step: int, last_step: int) -> Need:
     """What a training from `first_step` to `last_step` writes into its directory; `state` may be shapes."""
     due: Sequence[int] = [step for step in (save.checkpoint_steps or ()) if first_step < step <= last_step]
-    steps = {*due, last_step}
-    if save.period:
-        steps |= set(range(-(-(first_step + 1) // save.period) * save.period, last_step + 1, save.period))
-    number, size = len(steps), checkpoint_bytes(state, save)
+    # Counted, not listed: a configuration may name any last step.
+    begin, period = (-(-(first_step + 1) // save.period) * save.period, save.period) if save.period else (0, 0)
+    number = max(0, (last_step - begin) // period + 1) if period else 0
+    number += sum(not period or step < begin or step % period > 0 for step in {*due, last_step})
+    size = checkpoint_bytes(state, save)
     kept = number if save.keep is None else min(number, save.keep)
     if is_remote(home):
         return Need(size, number, kept, kept * size, None)

@@ -149,10 +149,10 @@ class DatasetConfig:
                 f"DatasetConfig.task_feature_lengths (TASK_FEATURE_LENGTHS) is {lengths!r}; give a length for each "
                 "feature, such as {'inputs': 512, 'targets': 114}."
             )
-        if any(isinstance(x, float | str) or (isinstance(x, int) and x < 1) for x in lengths.values()):
+        if any(isinstance(x, float | str) or (isinstance(x, int) and not 1 <= x < 2**31) for x in lengths.values()):
             raise ValueError(
                 f"DatasetConfig.task_feature_lengths (TASK_FEATURE_LENGTHS) is {dict(lengths)}; lengths are whole "
-                "numbers of at least 1."
+                "numbers of at least 1, and below 2**31."
             )
         if self.use_custom_packing_ops:
             raise ValueError("DatasetConfig.use_custom_packing_ops needs tensor2tensor's ops; set it to False.")

@@ -63,9 +63,16 @@ class SpanCorruption:
     def _fit(self, inputs_length: int) -> tuple[int, int]:
         """The longest window whose inputs fit, and its targets' length: T5's `random_spans_helper`."""
         _check_inputs_length(inputs_length)
-        length = 2
-        while self._lengths_of_window(length + 1)["inputs"] <= inputs_length:
-            length += 1
+        # Inputs never become shorter with the window, and a configuration may name any length.
+        length, too_long = 2, 3
+        while self._lengths_of_window(too_long)["inputs"] <= inputs_length:
+            length, too_long = too_long, 2 * too_long
+        while too_long - length > 1:
+            middle = (length + too_long) // 2
+            if self._lengths_of_window(middle)["inputs"] <= inputs_length:
+                length = middle
+            else:
+                too_long = middle
         targets_length = self._lengths_of_window(length)["targets"]
         # T5's exception: at density 0.5 the targets shall not become longer than the (rounder) inputs.
         if self.noise_density == 0.5 and targets_length > self._lengths_of_window(length)["inputs"]:

@@ -48,6 +48,12 @@ def reconstruct(inputs, targets):
     return text
 
 
+def test_a_length_of_somebody_else_costs_no_time():
+    objective = objectives.SpanCorruption()
+    raw = objective.raw_length(2**62)
+    assert objective._lengths_of_window(raw)["inputs"] <= 2**62 < objective._lengths_of_window(raw + 1)["inputs"]
+
+
 @pytest.mark.parametrize(
     ("inputs_length", "raw", "targets"), [(512, 568, 114), (256, 284, 58), (1024, 1137, 229), (128, 141, 29)]
 )

@@ -31,7 +31,7 @@ from limba.commands.plan.lint import lint_training
 from limba.data import contract
 from limba.data.lint_findings import Finding, refused
 from limba.devices import native_logs
-from limba.files import storage
+from limba.files import storage, untrusted_files
 from limba.gin_config import gin_files
 from limba.network.flops import forward_flops
 from limba.network.t5 import T5Config
@@ -43,6 +43,8 @@ from limba.training.configured_trainer import check_vocabulary, make_trainer
 from limba.training.training_length import check_step_counts
 
 _FLOAT16 = re.compile(r"['\"]?(float16|fp16|half)['\"]?|@?[\w.]*\.float16")
+# Pods have some thousands. XLA takes minutes and gigabytes for 65,536, and ends for more.
+_MOST_DEVICES = 10_000
 _NEEDED = ("model", "train_dataset_cfg", "checkpoint_cfg", "partitioner", "model_dir")
 
 
@@ -220,8 +222,14 @@ def _pretend(num_devices: int) -> None:
     """Gives JAX only CPU devices, of this number. Called before JAX looks for devices.
 
     Raises:
+      ValueError: for a number that no machine has, such as one of a mesh of somebody else.
       RuntimeError: if JAX has looked already: a module that the gin files import computes something.
     """
+    if not 1 <= num_devices <= _MOST_DEVICES:
+        raise ValueError(
+            f"The mesh has {untrusted_files.shown(num_devices)} devices; lint pretends to have 1 to {_MOST_DEVICES:,}. "
+            "Mend --num_devices, or PjitPartitioner.num_partitions, model_parallel_submesh or ici_mesh_shape."
+        )
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={num_devices}"
     jax.config.update("jax_platforms", "cpu")
     if jax.device_count() != num_devices or jax.devices()[0].platform != "cpu":

@@ -237,6 +237,26 @@ def test_bytes_of_a_checkpoint(state):
     assert disk_space.checkpoint_bytes(state, SaveCheckpointConfig(dtype="bfloat16")) == 6_000_004
 
 
+@pytest.mark.parametrize(
+    ("last", "save", "number"),
+    [
+        (2**63, {"period": 1000}, 2**63 // 1000 + 1),
+        (10_000, {"period": 1000}, 10),
+        (10_000, {"period": 1000, "checkpoint_steps": [5, 7000, 10_000, 20_000]}, 11),
+        (10_000, {"period": None, "checkpoint_steps": [5, 10_000]}, 2),
+        (500, {"period": 1000}, 1),
+    ],
+)
+def test_checkpoints_are_counted_and_not_listed(state, tmp_path, last, save, number):
+    assert disk_space.need(tmp_path, SaveCheckpointConfig(**save), state, 0, last).number == number
+
+
+@pytest.mark.parametrize("devices", [-2, 0, 10_001, 2**62])
+def test_devices_that_no_mesh_has(devices):
+    with pytest.raises(ValueError, match=rf"The mesh has {devices} devices; lint pretends to have 1 to 10,000"):
+        command._pretend(devices)
+
+
 def test_disk(state, tmp_path, monkeypatch):
     def check(free, **save):
         monkeypatch.setattr(disk, "free_bytes", lambda _: free)
