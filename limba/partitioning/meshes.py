@@ -69,6 +69,10 @@ def _model_axis(
         raise ValueError(
             f"PjitPartitioner.num_partitions is {num_partitions!r}; it is a whole number of at least 1, or None."
         )
+    if wrong := [x for x in model_parallel_submesh or () if not isinstance(x, int) or x < 1]:
+        raise ValueError(
+            f"PjitPartitioner.model_parallel_submesh has {wrong[0]!r}; it has whole numbers of at least 1, or is None."
+        )
     submesh_size = math.prod(model_parallel_submesh) if model_parallel_submesh else None
     if num_partitions and submesh_size and num_partitions not in (1, submesh_size):
         raise ValueError(
