@@ -162,8 +162,11 @@ def test_stalled_and_crawling_connections(server, monkeypatch):
             for byte in CONTENT[int(first) : int(first) + 12]:
                 handler.wfile.write(bytes([byte]))
                 time.sleep(0.05)
+            # The last request is a good one, which is not to end however busy the machine is.
+            monkeypatch.setattr(http_files, "TIMEOUT_SECONDS", (60.0, 60.0))
             handler.close_connection = True
             return True
+        monkeypatch.setattr(http_files, "SLOW_AFTER_SECONDS", 60.0)
         return False
 
     server.behave = behave
