@@ -29,16 +29,15 @@ def _is_file(value: object) -> bool:
     return value is None or isinstance(value, str)
 
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**31
-
-
 # Sentinels become pieces one by one.
 _MOST_EXTRA_IDS = 100_000
 _OF_VOCABULARY: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "class": (lambda value: isinstance(value, str), "a text"),
-    "extra_ids": (lambda value: _is_count(value) and value <= _MOST_EXTRA_IDS, f"a number up to {_MOST_EXTRA_IDS:,}"),
-    "vocab_size": (_is_count, "a whole number from 0, and below 2**31"),
+    "extra_ids": (
+        lambda value: untrusted_json.is_count(value) and value <= _MOST_EXTRA_IDS,
+        f"a number up to {_MOST_EXTRA_IDS:,}",
+    ),
+    "vocab_size": (untrusted_json.is_count, "a whole number from 0, and below 2**31"),
     "sentencepiece_model_file": (_is_file, "the name of a file, or null"),
     "tokenizer_file": (_is_file, "the name of a file, or null"),
 }

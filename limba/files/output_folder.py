@@ -23,10 +23,6 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**31
-
-
 def _are_files(value: object) -> bool:
     return isinstance(value, list) and all(map(untrusted_files.is_inside, value))
 
@@ -34,7 +30,7 @@ def _are_files(value: object) -> bool:
 # What readers take from a report without a further look.
 _VALUES: Mapping[str, tuple[Callable[[object], bool], str]] = {
     **dict.fromkeys(("checkpoint", "dtype", "family", "format", "quantization"), (_is_text, "a text")),
-    **dict.fromkeys(("step", "longest_row"), (_is_count, "a whole number from 0, and below 2**31")),
+    **dict.fromkeys(("step", "longest_row"), (untrusted_json.is_count, "a whole number from 0, and below 2**31")),
     "formats": (lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of texts"),
     "files": (_are_files, "a list of files of the folder"),
     _HASHES: (lambda value: isinstance(value, dict) and _are_files([*value]), "a hash for each file of the folder"),

@@ -151,6 +151,11 @@ def parse_object(content: bytes | str, where: str) -> dict[str, Any]:
     return _object(parse(content, where), where)
 
 
+def is_count(value: object) -> bool:
+    """Whether it is a whole number from 0, and below 2**31."""
+    return type(value) is int and 0 <= value < 2**31
+
+
 def _object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{where} holds {untrusted_files.shown(value)}; it is one object of keys and values: {{…}}.")

@@ -1,4 +1,5 @@
-"""Files of this machine that Limba writes: a reader sees the old content or the new one, never a part.
+"""Files of this machine that Limba writes. Of one that is written whole a reader sees the old content or the new one,
+never a part.
 
 Of a file that people name, what is there and no plain file stays what it is: the content goes through a symbolic link
 to its target, and into a device, a pipe or an open descriptor (/dev/stdout, /dev/fd/63).

@@ -257,19 +257,18 @@ def _nearest(model_dir: Path, metric: str) -> str:
     return f"the nearest names are {', '.join(names)}" if names else "it measured nothing"
 
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
 def _is_finite(value: object) -> bool:
     return json_lines.is_number(value) and math.isfinite(cast(float, value))
 
 
 # What a sweep records of a trial. Its step is a part of a path.
 _VALUES: Mapping[str, tuple[Callable[[object], bool], str]] = {
-    **dict.fromkeys(("number", "attempts"), (_is_count, "a whole number from 0")),
+    **dict.fromkeys(("number", "attempts"), (untrusted_json.is_count, "a whole number from 0, and below 2**31")),
     "parameters": (lambda value: isinstance(value, dict), "a table"),
-    "step": (lambda value: value is None or _is_count(value), "a whole number from 0, or null"),
+    "step": (
+        lambda value: value is None or untrusted_json.is_count(value),
+        "a whole number from 0 to 2**31 - 1, or null",
+    ),
     "status": (lambda value: value in ("new", "running", "done", "failed"), "new, running, done or failed"),
     "value": (lambda value: value is None or _is_finite(value), "a number, or null"),
     "seconds": (_is_finite, "a number"),

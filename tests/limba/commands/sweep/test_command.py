@@ -163,7 +163,7 @@ def test_a_trial_that_somebody_else_recorded_does_not_run(tmp_path, parameters):
 @pytest.mark.parametrize(
     ("key", "value", "shown"),
     [
-        ("step", "4/../../../../theirs", "'4/../../../../theirs', and it is a whole number from 0, or null"),
+        ("step", "4/../../../../theirs", "'4/../../../../theirs', and it is a whole number from 0"),
         ("step", -1, "-1, and it is a whole"),
         ("number", True, "True, and it is a whole"),
         ("parameters", [1], "a list of 1, and it is a table"),
