@@ -28,10 +28,10 @@ HEAD = "| way | MB a token | kernels | bound a token, us | encoder, ms | tempora
 def main(argv: Sequence[str] | None = None) -> None:
     flags = _parse(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
-    from limba.commands.plan import command as plan_command
+    from limba.addons.plan import command as plan_command
 
     plan_command.prepare_environment()
-    from limba.commands.plan import compiled_step, program_cost, topologies
+    from limba.addons.plan import compiled_step, program_cost, topologies
 
     topology = topologies.find(flags.topology)
     compiled_step.check_compiler(topology)

@@ -7,7 +7,7 @@ Files and bindings are those of `limba train`, and the step is compiled as they 
 recomputation that they name. Prints a table and, for each program, its costliest operations. Nothing runs: GPUs need
 CUDA's libraries (pip install 'limba[plan_gpu]'), TPUs libtpu (pip install 'limba[plan]'), both on any CPU.
 
-- bytes: GPUs: what each kernel reads and writes (limba/commands/plan/program_cost.py). TPUs: XLA's own figure, which
+- bytes: GPUs: what each kernel reads and writes (limba/addons/plan/program_cost.py). TPUs: XLA's own figure, which
   counts the body of a loop once; compare unrolled programs.
 - bound: the longer of bytes at the memory's rate and products at the peak, kernel by kernel, and 2 us for each kernel.
   TPUs: of the whole program. No run is faster.
@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from limba import command_line
-from limba.commands.plan import command as plan_command
-from limba.commands.plan import topologies
+from limba.addons.plan import command as plan_command
+from limba.addons.plan import topologies
 
 HEAD = (
     "| topology | program | GB moved | TFLOP | bound, ms | MFU at the bound | temporary GiB | peak GiB | kernels | "
@@ -93,7 +93,7 @@ def _measure(side: str, flags: argparse.Namespace) -> dict[str, Any]:
     import time
 
     topology = topologies.find(flags.topology[0])
-    from limba.commands.plan import compiled_step
+    from limba.addons.plan import compiled_step
 
     compiled_step.check_compiler(topology)
     devices = compiled_step.devices_of(topology)
@@ -128,7 +128,7 @@ def _workload(training: Any) -> dict[str, Any]:
 
 
 def _report(compiled: Any, topology: topologies.Topology, model_flops: float) -> dict[str, Any]:
-    from limba.commands.plan import compiled_step, program_cost
+    from limba.addons.plan import compiled_step, program_cost
 
     sizes = compiled.memory_analysis()
     report: dict[str, Any] = {"temporary": sizes.temp_size_in_bytes, "peak": compiled_step.peak_bytes(sizes)}

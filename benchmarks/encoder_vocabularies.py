@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import trimmed_vocabularies
-from convert.vocabulary import changed_model, extend, replace, trim
-from convert.vocabulary.tokens import Tokens
+from limba.addons.surgery import changed_model, extend, replace, trim, trimmed_pieces
+from limba.addons.surgery.tokens import Tokens
 from limba.files import untrusted_json
-from tasks.vocabularies import build_command, trimmed_pieces
+from tasks.vocabularies import build_command
 
 
 def main(argv: Sequence[str] | None = None) -> None:

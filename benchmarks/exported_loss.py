@@ -1,7 +1,7 @@
 """What a T5 loses on its way into an engine: the loss and likeliest tokens of exports, on rows of real text.
 
     python -m benchmarks.exported_loss runs/quickstart/model exports/mine_ct2 exports/mine_int8 exports/mine_gguf \\
-        --task quickstart_span_corruption --module tasks.examples.quickstart --inputs 104 --targets 24
+        --task quickstart_span_corruption --module limba.addons.examples.quickstart --inputs 104 --targets 24
 
 The folders are of `limba convert to-ct2`, `to-onnx` and `to-gguf`. Prints a row for the run, computed by Limba in
 float32, and one for each folder, computed by its engine; a GGUF file is computed from its own numbers in NumPy, since
@@ -97,7 +97,7 @@ def _loss(log_probabilities: np.ndarray, targets: np.ndarray) -> float:
 
 def _by_parts(logits: Callable[[np.ndarray, np.ndarray], np.ndarray], inputs: np.ndarray, targets: np.ndarray) -> Found:
     """Of logits `[rows, length, vocab]` of inputs and targets, some rows at a time."""
-    from convert.engines import t5_check
+    from limba.addons.engines import t5_check
 
     scores, likeliest = [], []
     for first in range(0, len(inputs), _AT_ONCE):
@@ -110,7 +110,7 @@ def _by_parts(logits: Callable[[np.ndarray, np.ndarray], np.ndarray], inputs: np
 
 def _limba(model: Any, inputs: np.ndarray, targets: np.ndarray) -> Found:
     from convert.compare import t5_outputs
-    from convert.engines import t5_check
+    from limba.addons.engines import t5_check
 
     def logits(inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
         batch = {
@@ -135,7 +135,7 @@ def _engine(folder: Path, model: Any) -> Callable[[np.ndarray, np.ndarray], tupl
 
 
 def _ct2(folder: Path, inputs: np.ndarray, targets: np.ndarray) -> Found:
-    from convert.engines import ct2_t5_check
+    from limba.addons.engines.ct2 import ct2_t5_check
 
     tokens = json.loads((folder / "shared_vocabulary.json").read_text(encoding="utf-8"))
     engine = ct2_t5_check._Engine(folder, tokens, "default")  # the type that the file has, if this machine computes it
@@ -143,7 +143,8 @@ def _ct2(folder: Path, inputs: np.ndarray, targets: np.ndarray) -> Found:
 
 
 def _onnx(folder: Path, model: Any, inputs: np.ndarray, targets: np.ndarray) -> Found:
-    from convert.engines import onnx_t5_check, t5_check
+    from limba.addons.engines import t5_check
+    from limba.addons.engines.onnx import onnx_t5_check
 
     engine = onnx_t5_check.Engine(folder, model.config.decoder_start_token_id)
     return _by_parts(
@@ -153,8 +154,8 @@ def _onnx(folder: Path, model: Any, inputs: np.ndarray, targets: np.ndarray) -> 
 
 def _gguf(path: Path, model: Any, inputs: np.ndarray, targets: np.ndarray) -> Found:
     from convert.compare import float64, numpy_t5
-    from convert.engines import t5_check
-    from convert.engines.llama_cpp import t5_file, t5_reader
+    from limba.addons.engines import t5_check
+    from limba.addons.engines.llama_cpp import t5_file, t5_reader
     from limba.checkpoint_files import saved_tensors
 
     file = t5_reader.File(path)

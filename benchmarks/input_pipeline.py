@@ -129,7 +129,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        _run(ROOT, "tasks.examples.python_docs", "--out", str(folder / "corpus"))
+        _run(ROOT, "limba.addons.examples.python_docs", "--out", str(folder / "corpus"))
         vocabulary = ["--data_files", str(folder / "corpus" / "train-*.jsonl"), "--vocab_size", "8192"]
         _run(ROOT, "limba", "vocab", "build", *vocabulary, "--out", str(folder / "spiece.model"))
         sides = ["ours", "processes", "reference", "cached", *(["before"] if args.against else [])]

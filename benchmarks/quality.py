@@ -62,7 +62,7 @@ def _prepare(work: Path, corpus: str | None, vocab_size: int) -> None:
     work.mkdir(parents=True, exist_ok=True)
     if not (work / "corpus").exists():
         if corpus is None:
-            _run(work, ["-m", "tasks.examples.python_docs", "--out", str(work / "corpus")])
+            _run(work, ["-m", "limba.addons.examples.python_docs", "--out", str(work / "corpus")])
         else:
             _link(work / "corpus", corpus)
     vocabulary = work / "vocab" / "spiece.model"

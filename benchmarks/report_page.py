@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from limba.commands.run_pages import report_command
+from limba.addons.pages import report_command
 
 # As many metrics as a line of a pre-training has.
 _OTHERS = 34

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
     flags = parser.parse_args(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
-    from limba.commands.plan import command as plan_command
+    from limba.addons.plan import command as plan_command
 
     plan_command.prepare_environment()
     sparse = _config(flags.gin_file)
@@ -60,7 +60,7 @@ def _device(name: str) -> tuple[Any, Any]:
     """A device to compile for, and its data sheet; None for this machine, which has no kernels."""
     import jax
 
-    from limba.commands.plan import compiled_step, topologies
+    from limba.addons.plan import compiled_step, topologies
 
     if name == "cpu":
         return jax.devices("cpu")[0], None
@@ -75,7 +75,7 @@ def _cost(config: Any, length: int, device: Any, chip: Any) -> list[str]:
     import jax.numpy as jnp
     from jax.sharding import SingleDeviceSharding
 
-    from limba.commands.plan import program_cost
+    from limba.addons.plan import program_cost
     from limba.devices import target
     from limba.network.encoders import attention
 

@@ -98,7 +98,7 @@ def training(work: Path, model_dir: str) -> list[str]:
     return [
         f"--gin_file={_RECIPE}",
         "--gin.MIXTURE_OR_TASK_NAME='quickstart_span_corruption'",
-        "--gin.MIXTURE_OR_TASK_MODULE='tasks.examples.quickstart'",
+        "--gin.MIXTURE_OR_TASK_MODULE='limba.addons.examples.quickstart'",
         "--gin.VOCAB_SIZE=4096",
         *("--gin.RANDOM_SEED=0", "--gin.DATASET_SEED=0"),
         f"--gin.VOCABULARY_FILE='{work}/vocab/spiece.model'",
@@ -127,7 +127,7 @@ def commands(work: Path, checkout: Path = HERE) -> dict[str, Command]:
         "gin-check": Command(["gin-check", "gin/recipes/quickstart.gin"]),
         "lint": Command(["lint", *checked]),
         "plan": Command(["plan", "--estimate_only", "--topology=v4-8", *checked]),
-        "preview": Command(["preview", task, "--module=tasks.examples.quickstart"]),
+        "preview": Command(["preview", task, "--module=limba.addons.examples.quickstart"]),
         "infer": Command(["infer", f"--run_dir={run}", f"--input={_PROMPT}"]),
         "infer cold": Command(["infer", f"--run_dir={run}", f"--input={_PROMPT}"], cold=True),
         "try": Command(["try", run], text=_PROMPT + "\n"),
@@ -189,7 +189,7 @@ def prepare(work: Path, checkouts: Sequence[Path]) -> None:
     vocabulary = work / "vocab" / "spiece.model"
     if not list((work / "corpus").glob("train-*.jsonl")):
         subprocess.run(
-            [sys.executable, "-m", "tasks.examples.python_docs", "--out", work / "corpus"], cwd=HERE, check=True
+            [sys.executable, "-m", "limba.addons.examples.python_docs", "--out", work / "corpus"], cwd=HERE, check=True
         )
     if not vocabulary.is_file():
         files = [

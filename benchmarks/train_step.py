@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import sides
-from limba.commands.plan import topologies
+from limba.addons.plan import topologies
 from limba.network import flops
 
 DTYPES = ("bfloat16", "float32")

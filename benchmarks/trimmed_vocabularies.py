@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from convert.model_files.hf import hf_tokenizer
-from convert.vocabulary import changed_model, trim
-from tasks.vocabularies import build_command, trimmed_pieces
+from limba.addons.surgery import changed_model, trim, trimmed_pieces
+from tasks.vocabularies import build_command
 
 # mt5-small without its vocabulary.
 SIZES = {"d_model": 512, "d_kv": 64, "d_ff": 1024, "num_layers": 8, "num_decoder_layers": 8, "num_heads": 6}

@@ -1,18 +1,9 @@
 """Converts checkpoints to and from other formats.
 
-python -m convert to-hf CHECKPOINT_OR_RUN_DIR OUT
-python -m convert from-hf FOLDER_OR_HUB_NAME OUT
-python -m convert to-t5x CHECKPOINT_OR_RUN_DIR OUT --format classic
-python -m convert from-t5x CHECKPOINT_OR_MODEL_DIR OUT --vocab FILE
-python -m convert to-ct2 RUN_OR_FOLDER OUT --quantization int8
-python -m convert to-onnx RUN_OR_FOLDER OUT --quantization int8
-python -m convert to-gguf RUN_OR_FOLDER OUT --quantization q8_0
-python -m convert all RUN_DIR OUT --watch
-python -m convert check A B
-python -m convert push OUT ORG/NAME
-python -m convert to-peft LORA_RUN_DIR OUT --base FOLDER_OR_HUB_NAME
-python -m convert from-peft ADAPTER OUT --base FOLDER_OR_HUB_NAME
-python -m convert to-sentence-transformers RUN_OR_FOLDER OUT --pooling mean
+    python -m convert to-hf CHECKPOINT_OR_RUN_DIR OUT
+    python -m convert from-hf FOLDER_OR_HUB_NAME OUT
+
+`limba convert --help` lists all commands; those of add-ons are in their rows (`limba/addons/table.py`).
 """
 
 import argparse
@@ -23,6 +14,7 @@ import sys
 from pathlib import Path
 
 from convert.compare import memory
+from limba.addons import table
 from limba.files import named_flags, os_errors, rust_panics
 
 # The module of a command has `add_arguments(parser)` and `run(args)`. It is imported when its command is given.
@@ -31,18 +23,10 @@ _COMMANDS = {
     "from-hf": ("convert.from_hf", "write a checkpoint and a gin file from a Hugging Face T5 or encoder"),
     "to-t5x": ("convert.to_t5x", "write a checkpoint that T5X resumes from"),
     "from-t5x": ("convert.from_t5x", "write a Limba checkpoint from one of T5X"),
-    "to-ct2": ("convert.to_ct2", "write a folder for CTranslate2 from a run or a Hugging Face folder"),
-    "to-onnx": ("convert.to_onnx", "write ONNX files for ONNX Runtime and Optimum from a run or a Hugging Face folder"),
-    "to-gguf": ("convert.to_gguf", "write a GGUF file for llama.cpp from a T5"),
     "all": ("convert.all_checkpoints", "write a Hugging Face folder of every checkpoint of a run"),
     "check": ("convert.check", "compare two models: parameters, logits, loss and greedy output"),
-    "to-peft": ("convert.to_peft", "write an adapter that PEFT loads from a checkpoint of a LoRA"),
-    "from-peft": ("convert.from_peft", "write a LoRA checkpoint and its gin files from an adapter of PEFT"),
-    "to-sentence-transformers": (
-        "convert.to_sentence_transformers",
-        "write a folder of sentence-transformers from an encoder, a T5's too",
-    ),
     "push": ("convert.push", "upload a converted folder to the Hugging Face hub"),
+    **{name: row for addon in table.ADDONS.values() for name, row in addon.conversions.items()},
 }
 
 

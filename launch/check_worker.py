@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 
-from limba.commands import environment
+from limba import environment
 from limba.files import storage
 
 

@@ -36,7 +36,7 @@ model=$LIMBA_DIACRITICS_DIR/model
 setup_environment "$LOCK"
 
 echo "== corpus"
-python -m tasks.examples.romanian_sentences --out "$corpus"
+python -m limba.addons.diacritics.romanian_sentences --out "$corpus"
 
 # From text with marks and without. Ă and Â are added because no sentence begins with them.
 build_vocabulary "$vocabulary" --data_files "$corpus/train-*.jsonl" "$corpus/plain-*.jsonl" --vocab_size 512 \
@@ -52,7 +52,7 @@ limba train --gin_file=gin/recipes/diacritics_small.gin --gin.VOCABULARY_FILE="'
   --gin.TRAIN_STEPS_RELATIVE="$TRAIN_STEPS" "$@"
 
 echo "== what it reaches"
-python -m tasks.examples.diacritics_table --corpus "$corpus" --run "$model"
+python -m limba.addons.diacritics.diacritics_table --corpus "$corpus" --run "$model"
 
 echo "== some sentences"
 limba infer --run_dir "$model" \

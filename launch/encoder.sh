@@ -38,7 +38,7 @@ story="Although Ana [MASK] the race, in the end Ana won a prize."
 setup_environment "$LOCK"
 
 echo "== stories"
-python -m tasks.examples.moods --out "$stories"
+python -m limba.addons.examples.moods --out "$stories"
 
 build_vocabulary "$vocabulary" --kind wordpiece --data_files "$stories/corpus.jsonl" --vocab_size 384
 

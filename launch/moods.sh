@@ -32,7 +32,7 @@ model=$LIMBA_MOODS_DIR/model
 setup_environment "$LOCK"
 
 echo "== stories"
-python -m tasks.examples.moods --out "$stories"
+python -m limba.addons.examples.moods --out "$stories"
 
 build_vocabulary "$vocabulary" --data_files "$stories/corpus.jsonl" --vocab_size 256
 

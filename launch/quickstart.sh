@@ -35,7 +35,7 @@ export_dir=$LIMBA_QUICKSTART_DIR/huggingface-$TRAIN_STEPS # one export per check
 setup_environment "$LOCK"
 
 echo "== corpus"
-python -m tasks.examples.python_docs --out "$corpus"
+python -m limba.addons.examples.python_docs --out "$corpus"
 
 build_vocabulary "$vocabulary" --data_files "$corpus/train-*.jsonl" --vocab_size "$VOCAB_SIZE"
 

@@ -6,7 +6,5 @@ Nothing in this package imports TensorFlow or SeqIO; data arrives through the co
 # First of all: it takes the working directory off Python's path.
 from limba.files import python_path, repository  # noqa: F401
 from limba.files.version import VERSION as __version__  # noqa: F401
-from limba.gin_config import old_names
 
-old_names.install()
 repository.claim()

@@ -1,7 +1,8 @@
 """`limba COMMAND …`: finds the room where a command lives and goes there. Starts fast: imports nothing before it.
 
-A new command is a module with `main(argv)` and a row of `COMMANDS`. An installed package adds commands of its own by
-entry points of the group `limba.commands`: `hello = my_package.hello` makes `limba hello` of that module.
+A new command is a module with `main(argv)` and a row of `COMMANDS`; one of an add-on is in the add-on's row
+(`limba/addons/table.py`). An installed package adds commands of its own by entry points of the group
+`limba.commands`: `hello = my_package.hello` makes `limba hello` of that module.
 """
 
 from __future__ import annotations
@@ -15,60 +16,23 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from limba.addons import table
+
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 # Command, of one word or two: (module with main(argv), what it does).
 COMMANDS = {
     "train": ("limba.train", "pre-train or resume a training, from gin files"),
-    "run": ("limba.commands.hf_script.command", "train with the keys of a Hugging Face script, and export"),
-    "sweep": ("limba.commands.sweep.command", "try many values of gin bindings, and keep the best"),
     "eval": ("limba.eval", "loss and metrics of one, several or all checkpoints of a run, as a table"),
-    "pairs": (
-        "tasks.minimal_pairs.pairs_command",
-        "make minimal pairs about agreement of a treebank, for eval",
-    ),
-    "runs": (
-        "limba.commands.run_pages.runs_command",
-        "runs under folders: step, losses, speed, and whether they run or failed",
-    ),
-    "branch": (
-        "limba.commands.derived_runs.branch_command",
-        "the decay of a run at a constant rate, as a run of its own",
-    ),
-    "average": (
-        "limba.commands.derived_runs.average_command",
-        "the mean of the last checkpoints of a run, as a run of its own",
-    ),
-    "report": ("limba.commands.run_pages.report_command", "a page about one or several runs, in one file"),
-    "scoreboard": ("limba.commands.scoreboard", "figures and costs of runs side by side, with n-grams below"),
     "infer": ("limba.infer", "let a checkpoint fill blanks or answer"),
-    "embed": ("limba.embed", "vectors of texts from a checkpoint's encoder, in a file"),
-    "try": ("limba.try_model", "a prompt in the terminal, or a page in the browser, for trying a model"),
-    "serve": ("limba.commands.serve.command", "answers and vectors of a model over HTTP, for a team"),
-    "lint": (
-        "limba.commands.plan.lint.command",
-        "find what would hurt in a training, before any accelerator is touched",
-    ),
-    "plan": (
-        "limba.commands.plan.command",
-        "whether a training fits a TPU slice or GPU box, how fast, with which layout",
-    ),
-    "profile": ("limba.commands.plan.profile.command", "run some steps of a training, and show where their time goes"),
     "precompile": ("limba.precompile", "compile the training step without data, and show what it takes"),
-    "gin-check": ("limba.commands.plan.lint.gin_check", "parse gin files and resolve every name in them"),
     "convert": ("convert.__main__", "between Limba, T5X and Hugging Face, both ways"),
     "vocab build": ("tasks.vocabularies.build_command", "train SentencePiece, WordPiece or byte-level BPE on a corpus"),
-    "vocab check": ("convert.check_vocabulary", "prove that all tokenizers of a model give the same ids"),
-    "vocab trim": (
-        "convert.vocabulary.trim",
-        "leave out the pieces that a corpus does not use, of a T5 or an encoder and its tokenizer",
-    ),
-    "vocab replace": ("convert.vocabulary.replace", "give a trained T5 or encoder another vocabulary"),
-    "vocab extend": ("convert.vocabulary.extend", "add pieces of a corpus to a T5 or an encoder and its vocabulary"),
     "cache": ("tasks.pipeline.cached.write_cache", "tokenize a task once, into files that are read without TensorFlow"),
     "preview": ("tasks.preview", "show examples of a task as text"),
-    "env": ("limba.commands.environment", "versions, devices and settings without secrets, for a bug report"),
+    "env": ("limba.environment", "versions, devices and settings without secrets, for a bug report"),
+    **{name: row for addon in table.ADDONS.values() for name, row in addon.commands.items()},
 }
 
 

@@ -2,14 +2,13 @@
 
     limba eval RUN --checkpoints all
     limba eval RUN --task my_task --module my_tasks --split test
-    limba eval RUN --pairs pairs.jsonl
 
     limba eval --gin_file=RUN/config.gin --gin_file=gin/runs/eval.gin --gin.CHECKPOINT_PATH="'RUN'" \\
         --gin.EVAL_OUTPUT_DIR="'RUN/eval'"
 
 The first two take the run's own configuration and print a table of all checkpoints that were evaluated so far. The
-third asks which sentence of a pair the model prefers (docs/pairs.md). The last is T5X's way: gin/runs/eval.gin gives
-the loss, t5x/configs/runs/eval.gin the task's metrics.
+last is T5X's way: gin/runs/eval.gin gives the loss, t5x/configs/runs/eval.gin the task's metrics. Add-ons may have
+other evaluations, which `--help` lists: the part "eval" of `limba/addons/table.py`.
 """
 
 import argparse
@@ -23,7 +22,8 @@ from typing import Any
 import jax
 from tqdm import tqdm
 
-from limba import command_line, eval_pairs
+from limba import command_line
+from limba.addons import table
 from limba.checkpoint_files import directories
 from limba.checkpoints import checkpointing, run_configuration
 from limba.checkpoints.parameters import (
@@ -341,9 +341,12 @@ def main(argv: Sequence[str]) -> int:
     group.add_argument(
         "--average", action="store_true", default=None, help="the average that the run kept; into RUN/eval_average"
     )
-    eval_pairs.add_flags(parser)
+    others = [*table.parts("eval")]
+    for other in others:
+        other.add_flags(parser)
     flags = command_line.parse_flags(parser, argv)
-    eval_pairs.check_flags(flags, parser)
+    for other in others:
+        other.check_flags(flags, parser)
     names = ("checkpoints", "task", "split", "output_dir", "eval_steps", "average")
     of_a_run = [f"--{name}" for name in names if getattr(flags, name) is not None]
     if flags.eval_steps is not None and flags.eval_steps < 1:
@@ -352,8 +355,9 @@ def main(argv: Sequence[str]) -> int:
         beside = f" with {of_a_run[0]}" if of_a_run else ""
         parser.error(f"give RUN{beside}, or --gin_file=RUN/config.gin …")
     bindings = run_bindings(flags) if flags.run_dir else {}
-    if flags.pairs is not None:
-        return eval_pairs.run(flags, bindings)
+    for other in others:
+        if other.is_asked(flags):
+            return other.run(flags, bindings)
     configured = gin_files.configurable(evaluate, module="limba.eval")
     run_configuration.parse(flags, "gin/runs/eval_run.gin", bindings)
     gin_files.require_bindings(CHECKPOINT_PATH="\"'runs/my_run'\"", EVAL_OUTPUT_DIR="\"'runs/my_run/eval'\"")

@@ -2,7 +2,7 @@
 
 limba preview my_recipe.gin                    # the recipe's task, with its lengths
 limba preview runs/mine                        # that of a run
-limba preview quickstart_span_corruption --module tasks.examples.quickstart
+limba preview my_task --module my_tasks
 """
 
 import argparse
@@ -62,7 +62,7 @@ def converter_of(task: Any) -> str:
 def main(argv: list[str] | None = None) -> None:
     parser = named_flags.Parser(prog="limba preview", description=__doc__.partition("\n")[0])
     parser.add_argument("task", nargs="+", metavar="TASK", help="a registered task or mixture, a run, or gin files")
-    parser.add_argument("--module", help="the module that registers it, such as tasks.examples.quickstart")
+    parser.add_argument("--module", help="the module that registers it, such as my_tasks")
     parser.add_argument("--split", default="train")
     parser.add_argument("--num", type=int, default=3, help="examples to show (3)")
     parser.add_argument("--inputs_length", type=int, help="that of the gin files, else 512")

@@ -224,7 +224,7 @@ def _make_run_json(folder):
 
 
 def _read_run_json(folder):
-    from limba.gin_config.hf_keys import script_keys
+    from limba.addons.run.keys import script_keys
 
     script_keys.from_command_line([str(folder / "run.json")])
 
@@ -238,7 +238,7 @@ def _make_sweep(folder):
 
 
 def _read_sweep(folder):
-    from limba.commands.sweep import sweep_file
+    from limba.addons.sweep import sweep_file
 
     sweep, _ = sweep_file.load(folder / "sweep.yaml")
     json.dumps(sweep.identity)

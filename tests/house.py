@@ -12,12 +12,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from limba.addons import table
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("limba", "tasks", "convert")
 
-# Lowest first.
+# Of the core, lowest first.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("limba.files", "limba.data", "tasks.metrics", "tasks.objectives"),
+    ("limba.files", "limba.data", "limba.addons", "tasks.metrics", "tasks.objectives"),
     ("limba.devices", "limba.checkpoint_files", "tasks.sources"),
     (
         "limba.workers",
@@ -28,13 +30,15 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "convert.tensors",
     ),
     ("limba.network", "limba.reports", "tasks.registry", "tasks.ngrams"),
-    ("limba.models", "tasks.pretraining", "tasks.supervised", "tasks.diacritics", "convert.families"),
-    ("limba.checkpoints", "tasks.pipeline", "tasks.minimal_pairs", "tasks.examples", "tasks.t5", "convert.model_files"),
-    ("limba.inference", "tasks.lint", "convert.compare"),
-    ("limba.training", "convert.exports", "convert.adapters", "convert.t5x", "convert.engines"),
-    ("limba", "convert"),
-    ("limba.commands", "tasks", "convert.vocabulary"),
+    ("limba.models", "tasks.pretraining", "tasks.supervised", "convert.families"),
+    ("limba.checkpoints", "tasks.pipeline", "tasks.t5", "convert.model_files"),
+    ("limba.inference", "convert.compare"),
+    ("limba.training", "convert.exports", "convert.t5x"),
+    ("limba",),
+    ("convert", "tasks"),
 )
+# Above the core: each imports the core and no other of them, and the core imports none.
+ADDONS_FOLDER = "limba.addons"
 MOST_FLOORS, MOST_ROOMS_OF_A_PACKAGE = 10, 15
 # Above these numbers, look whether a file or folder has one subject. They are no budget: a subject is not cut to fit.
 MOST_FILES_OF_A_FOLDER, MOST_LINES_OF_A_FOLDER, MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 24, 4000, 700, 80
@@ -48,6 +52,7 @@ WALKS = {
     "The check at the end of an export": 10,
 }
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+FLOOR |= {f"{ADDONS_FOLDER}.{name}": len(FLOORS) for name in table.ADDONS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,10 +78,19 @@ def modules() -> dict[str, Path]:
 
 
 def room_of(module: str) -> str:
-    """`limba.network` of `limba.network.attention`; `limba` of `limba.train`: modules beside the rooms are one room."""
+    """`limba.network` of `limba.network.attention`; `limba` of `limba.train`: modules beside the rooms are one room.
+
+    Each add-on is one room: `limba.addons.run` of `limba.addons.run.keys.run_arguments`.
+    """
+    if is_addon(module):
+        return ".".join(module.split(".")[:3])
     package, name, *inside = module.split(".")
     is_beside = not inside and (ROOT / package / f"{name}.py").is_file()
     return package if is_beside else f"{package}.{name}"
+
+
+def is_addon(module: str) -> bool:
+    return module.startswith(f"{ADDONS_FOLDER}.") and module != f"{ADDONS_FOLDER}.table"
 
 
 def imports(module: str, file: Path, known: dict[str, Path]) -> Iterator[Import]:
@@ -161,11 +175,12 @@ def walks() -> dict[str, list[str]]:
 
 
 def _rooms_of(package: str) -> int:
-    return sum(room.startswith(f"{package}.") for room in FLOOR)
+    return sum(room.startswith(f"{package}.") for rooms in FLOORS for room in rooms)
 
 
 def _lines_of_package(package: str) -> int:
-    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in (ROOT / package).rglob("*.py"))
+    found = [name for name in modules() if name.startswith(f"{package}.")]
+    return sum(lines_of(room)[1] for room in {room_of(name) for name in found if not is_addon(name)})
 
 
 def problems() -> list[str]:

@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 from limba import cli
-from limba.commands.hf_script import command as run
+from limba.addons.run import command as run
+from limba.addons.run.keys import script_keys
 from limba.gin_config import macros
-from limba.gin_config.hf_keys import script_keys
 
 
 class _Parsed(Exception):

@@ -69,7 +69,7 @@ def place(tmp_path_factory, new_run, spiece_model):  # noqa: F811
     to_t5x(run, root / "t5x", verify=False)
     line.write_corpus(root / "corpus")
     (root / "killed_tasks.py").write_text(TASKS.replace("CORPUS", str(root / "corpus")))
-    trial = Path(__file__).parent / "limba/commands/sweep/sweep_trial.py"
+    trial = Path(__file__).parent / "addons/sweep/sweep_trial.py"
     (root / "sweep.yaml").write_text(SWEEP.replace("TRIAL", str(trial)))
     (root / "outputs").mkdir()
     warm = [
@@ -84,7 +84,7 @@ def place(tmp_path_factory, new_run, spiece_model):  # noqa: F811
         for name, value in hub.environment(root / "home").items():
             patched.setenv(name, value)
         forks = forked.Server(
-            root, [*warm, "limba.commands.sweep.command", "convert.push", "datasets", "huggingface_hub.hf_api"]
+            root, [*warm, "limba.addons.sweep.command", "convert.push", "datasets", "huggingface_hub.hf_api"]
         )
     names = {"RUN": run, "EXPORT": root / "export", "T5X": root / "t5x", "VOCAB": spiece_model}
     names |= {"SWEEP": root / "sweep.yaml", "OUT": root / "outputs/out"}

@@ -150,7 +150,17 @@ def test_export_eval_and_infer(directory, uninterrupted, forks, checks_in_forks)
     assert "  -> the list" in filled
 
     file = directory / "vectors.npy"
-    run("limba.embed", "--run_dir", uninterrupted, "--input", "the list", "--input", "a name", "--output_file", file)
+    run(
+        "limba.addons.vectors.embed",
+        "--run_dir",
+        uninterrupted,
+        "--input",
+        "the list",
+        "--input",
+        "a name",
+        "--output_file",
+        file,
+    )
     vectors = np.load(file)
     assert vectors.shape == (2, 16) and np.abs(vectors[0] - vectors[1]).max() > 1e-3
 

@@ -24,14 +24,14 @@ _STEPS = 280
 def moods(tmp_path, monkeypatch):
     monkeypatch.setenv("LIMBA_MOODS_DIR", str(tmp_path))
     _forget()  # Another test may have read the recipe, with another folder.
-    import tasks.examples.moods as module
+    import limba.addons.examples.moods as module
 
     yield module
     _forget()
 
 
 def _forget():
-    sys.modules.pop("tasks.examples.moods", None)
+    sys.modules.pop("limba.addons.examples.moods", None)
     for name in [name for name in TaskRegistry.names() if name.startswith("moods")]:
         TaskRegistry.remove(name)
 

@@ -8,10 +8,10 @@ import pytest
 
 from limba import eval as evaluation
 from limba import train
+from limba.addons.plan import command as plan
+from limba.addons.run import command as run
+from limba.addons.sweep import sweep_file
 from limba.checkpoints import restore
-from limba.commands.hf_script import command as run
-from limba.commands.plan import command as plan
-from limba.commands.sweep import sweep_file
 from limba.data import contract
 from limba.gin_config import gin_files
 from limba.inference import input_files

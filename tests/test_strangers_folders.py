@@ -209,7 +209,7 @@ def test_python_m(downloaded):
     for name in ("limba", "tasks", "convert"):
         (root / "hf" / f"{name}.py").unlink()
     environment = {name: value for name, value in line.environment(root).items() if name != "PYTHONPATH"}
-    for module in ("limba --version", "limba.infer --help", "convert --help", "tasks.examples.moods --help"):
+    for module in ("limba --version", "limba.infer --help", "convert --help", "limba.addons.examples.moods --help"):
         command = [sys.executable, "-m", *module.split()]
         done = subprocess.run(command, cwd=root / "hf", env=environment, capture_output=True, text=True)
         assert not ran.exists(), (module, ran.read_text())

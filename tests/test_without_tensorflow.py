@@ -39,9 +39,9 @@ def test_no_command_imports_tensorflow(tmp_path, forks):
         "lint": ["limba", "lint", *recipe],
         "gin-check": ["limba", "gin-check", "gin/recipes/quickstart.gin"],
         "plan": ["limba", "plan", "--estimate_only", "--topology", "v4-8", *recipe],
-        "preview": ["limba", "preview", "quickstart_span_corruption", "--module", "tasks.examples.quickstart"],
+        "preview": ["limba", "preview", "quickstart_span_corruption", "--module", "limba.addons.examples.quickstart"],
         "cache": [
-            *("limba", "cache", "quickstart_span_corruption", "--module", "tasks.examples.quickstart"),
+            *("limba", "cache", "quickstart_span_corruption", "--module", "limba.addons.examples.quickstart"),
             *("--sequence_length", "inputs=32,targets=9", "--out", str(tmp_path / "cached")),
         ],
         "convert": ["limba", "convert", "to-hf", str(run), str(tmp_path / "export"), "--no-check"],

@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 from gin import config as gin_config
 
+from limba.addons import table
 from limba.files import python_path
 from limba.files.repository import REPOSITORY
-from limba.gin_config import old_names, run_folders
+from limba.gin_config import run_folders
 from limba.gin_config.messages import GinError
 from limba.gin_config.recipe import Binding, Recipe, Reference
 from limba.gin_config.references import references
@@ -37,19 +38,20 @@ _WHOLE = (
     *("limba.data", "limba.inference.metric_loggers", "limba.models", "limba.network", "limba.optimizers"),
     *("limba.checkpoint_files.assignment_maps", "limba.partitioning", "limba.training.actions"),
     *("limba.training.baselines", "limba.training.spikes.spike_rule", "limba.training.trainer"),
-    *("limba.training.weight_metrics", "tasks.diacritics", "tasks.metrics", "tasks.minimal_pairs", "tasks.objectives"),
+    *("limba.training.weight_metrics", "tasks.metrics", "tasks.objectives"),
     *("tasks.pipeline.converters", "tasks.pretraining", "tasks.registry", "tasks.supervised", "tasks.t5"),
     *("tasks.vocabularies", "seqio", "t5.data", "t5.evaluation", "t5x"),
     *("optax", "flax.linen", "flax.core", "flax.traverse_util"),
     *("jax.nn", "jax.lax", "jax._src.ad_checkpoint", "jax._src.lax", "jax._src.nn", "jax._src.random"),
+    *(module for addon in table.ADDONS.values() for module in addon.gin_modules),
 )
 # Below them: what writes files, imports by name, gives the text of a file of any name, or is a command.
 _NOT_OF_WHOLE = (
-    *("tasks.minimal_pairs.conllu_files", "tasks.vocabularies.beside_tokenizer", "tasks.vocabularies.known_text"),
-    "tasks.vocabularies.tokenizer_texts",
-    *("tasks.metrics.metric_packages", "tasks.minimal_pairs.pairs_command", "tasks.vocabularies.build_command"),
+    *("tasks.vocabularies.beside_tokenizer", "tasks.vocabularies.known_text", "tasks.vocabularies.tokenizer_texts"),
+    *("tasks.metrics.metric_packages", "tasks.vocabularies.build_command"),
     *("tasks.vocabularies.tokenizer_training", "tasks.vocabularies.training_text", "seqio.beam_utils"),
     *("seqio.scripts", "seqio.test_utils", "t5x.scripts"),
+    *(module for addon in table.ADDONS.values() for module in addon.gin_hidden),
 )
 _NOT_OF_ANY = ("main", "train_vocabulary")
 # Of other modules, what may be named.
@@ -60,11 +62,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     ),
     "limba.checkpoints.restore": ("RestoreCheckpointConfig",),
     "limba.checkpoints.train_state": ("TrainState", "TrainStateInitializer"),
-    "limba.commands.serve.command": ("serve",),
-    "limba.commands.serve.engine": ("Engine",),
-    "limba.embed": ("embed",),
     "limba.eval": ("evaluate",),
-    "limba.eval_pairs": ("evaluate_pairs",),
     "limba.gin_config.gin_files": (
         *("bool_fn", "get_gin_config_str", "string_split_fn", "sum_fn", "summarize_gin_config"),
     ),
@@ -87,10 +85,8 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "limba.train": ("train",),
     "limba.training.from_counts.start_from_counts": ("StartFromCounts",),
     "limba.training.statistics": ("TrainStatistics",),
-    "limba.try_model": ("try_model",),
     "limba.workers.watchdog": ("WatchdogConfig",),
-    "tasks.examples.blank_sentences": ("with_blank",),
-    "tasks.examples.romanian": ("mt5_vocabulary", "vocabulary"),
+    "tasks.pretraining.blank_sentences": ("with_blank",),
     "tasks.pipeline.predictions": ("write_inferences_to_file",),
     "tasks.sources.corpora": ("HubSource", "HuggingFaceSource"),
     # `jnp.load` and its like read files.
@@ -100,14 +96,15 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     ),
     "jax": ("PartitionSpec",),
     "jax._src.mesh": ("Mesh",),
+    **{module: names for addon in table.ADDONS.values() for module, names in addon.gin_names.items()},
 }
 # Of these, what acts: a file binds its parameters, and has it as a value only of that parameter of a program.
 _ACTING: Mapping[str, str] = {
     **dict.fromkeys(
         (
-            *("limba.commands.serve.command.serve", "limba.embed.embed", "limba.eval.evaluate", "limba.infer.infer"),
-            *("limba.eval_pairs.evaluate_pairs", "limba.inference.infer_text.infer_text", "limba.train.train"),
-            *("limba.inference.likeliest.show_likeliest", "limba.precompile.precompile", "limba.try_model.try_model"),
+            *("limba.eval.evaluate", "limba.infer.infer", "limba.inference.infer_text.infer_text"),
+            *("limba.inference.likeliest.show_likeliest", "limba.precompile.precompile", "limba.train.train"),
+            *(program for addon in table.ADDONS.values() for program in addon.gin_programs),
         ),
         "",
     ),
@@ -297,7 +294,7 @@ def _refused_module(name: str) -> str:
     top = name.partition(".")[0]
     if _is_below(name, _PROGRAMS):
         return "it is a program"
-    if _is_in(name, _IMPORTED) or old_names.new_name(name) is not None:
+    if _is_in(name, _IMPORTED):
         return ""
     if top in _given.modules:
         return ""
@@ -324,7 +321,7 @@ def _refused_module(name: str) -> str:
 
 def _is_users(name: str) -> bool:
     """Whether an allowed module is of the user's own, and not of the list."""
-    return not _is_in(name, _IMPORTED) and old_names.new_name(name) is None and not _refused_module(name)
+    return not _is_in(name, _IMPORTED) and not _refused_module(name)
 
 
 def _is_in(name: str, modules: Iterable[str]) -> bool:

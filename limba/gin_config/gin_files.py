@@ -32,7 +32,6 @@ from limba.gin_config import (
     messages,
     methods,
     model_file,
-    moved_files,
     operative_text,
     other_files,
     recipe,
@@ -201,9 +200,27 @@ def parse_gin_flags(
     _GinText.without_tasks = without_tasks
     parse_files(files, search_paths)
     parse_bindings(bindings)
-    moved_files.find_vocabulary(_GinText.texts)
+    _find_moved_vocabulary()
     check_names(bindings)
     macros.check_bound()
+
+
+def _find_moved_vocabulary() -> None:
+    """Binds VOCABULARY_FILE to the file of its name beside the gin file that binds it, where its own path is not there:
+    a folder that was moved or copied to another machine holds both."""
+    name = "VOCABULARY_FILE"
+    try:
+        named = gin.query_parameter(f"%{name}")
+    except ValueError:
+        return
+    if not isinstance(named, str) or storage.is_remote(named) or os.path.lexists(Path(named).expanduser()):
+        return
+    for file, text in reversed(list(_GinText.texts.items())):
+        beside = Path(file).parent / Path(named).name
+        if beside.is_file() and recipe.Recipe.parse(text, file).macros.get(name) == named:
+            gin.parse_config(f"{name} = {str(beside)!r}")
+            logger.info("%s names %s, which is not there; the vocabulary beside it, %s, is taken.", file, named, beside)
+            return
 
 
 def parse_files(files: Sequence[str], search_paths: str = "") -> None:

@@ -205,50 +205,6 @@ def input_rows() -> ModuleType:
     return input_rows
 
 
-def pairs_tasks(
-    files: Sequence[str], columns: Mapping[str, str | None], kind: str, vocabulary: Any, mode: str, longest: int | None
-) -> list[Any]:
-    """A task of each file with minimal pairs, with the split "pairs"; their columns are found.
-
-    Args:
-      columns: "good", "bad" and "phenomenon", where they are named.
-      kind: of `tasks.minimal_pairs.pair_formats`: "FilledBlanks", "WholeSentences" or "MaskedWords".
-      vocabulary, mode, longest: see `tasks.minimal_pairs.pairs_tasks.make_pairs_task`.
-
-    Raises:
-      FileNotFoundError, ValueError: if a file is not there, cannot be read, is empty or lacks a column.
-    """
-    from tasks.minimal_pairs import pair_columns, pair_formats, pairs_tasks
-
-    found = [pair_columns.find(file, *(columns[x] for x in ("good", "bad", "phenomenon"))) for file in files]
-    form = getattr(pair_formats, kind)()
-    return [
-        pairs_tasks.make_pairs_task(name, {"pairs": file}, vocabulary, form, mode, names, longest)
-        for name, file, names in zip(pair_columns.names_of_files(files), files, found, strict=True)
-    ]
-
-
-def ngrams_of_pairs(tasks: Sequence[Any], split: str, counts: Any, vocabulary: Any) -> dict[str, dict[str, Any]]:
-    """`tasks.minimal_pairs.pair_ngrams.accuracies` of each task: `{task: {"bigram": {"accuracy": 70.0, …}, …}}`."""
-    from tasks.minimal_pairs import pair_ngrams
-
-    return {task.name: pair_ngrams.accuracies(task, split, counts, vocabulary) for task in tasks}
-
-
-def pooled_pairs(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """`tasks.metrics.pair_metrics.pooled`: the metrics over the pairs of several files together."""
-    from tasks.metrics import pair_metrics
-
-    return pair_metrics.pooled([dict(result) for result in results])
-
-
-def mixture_of(name: str, tasks: Sequence[Any]) -> Any:
-    """A mixture of tasks, which is not registered: to evaluate them together."""
-    from tasks.registry import Mixture
-
-    return Mixture(name, tasks, default_rate=1.0)
-
-
 def describe_unknown(vocabulary: Any, texts: Sequence[str]) -> str:
     """`tasks.vocabularies.known_text.describe_inputs`: texts with characters that a vocabulary does not know."""
     from tasks.vocabularies import known_text
@@ -257,8 +213,8 @@ def describe_unknown(vocabulary: Any, texts: Sequence[str]) -> str:
 
 
 def sentences_with_blanks(name: str, module: str | None, split: str, count: int) -> list[tuple[str, str]]:
-    """Sentences of a task's documents with one word left out, and these words: `tasks.examples.blank_sentences`."""
-    from tasks.examples import blank_sentences
+    """Sentences of a task's documents with one word left out, and these words: `tasks.pretraining.blank_sentences`."""
+    from tasks.pretraining import blank_sentences
 
     return blank_sentences.of_task(name, module, split, count)
 

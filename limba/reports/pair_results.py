@@ -1,6 +1,6 @@
 """The results of minimal pairs: `pairs_results.jsonl`, with lines as those of `results.jsonl`, and a table of them.
 
-Metrics are those of `tasks.metrics.pair_metrics.pair_accuracy`: `accuracy` over all pairs, `accuracy/PHENOMENON` …
+Metrics are those of the add-on pairs: `accuracy` over all pairs, `accuracy/PHENOMENON` …
 "ngrams", where it is there, has those of n-grams by name.
 """
 

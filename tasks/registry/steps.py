@@ -2,9 +2,10 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
+from limba.data.lint_findings import Finding
 from tasks.registry.rows import ColumnType, Rows
 
 
@@ -39,6 +40,11 @@ class Step(abc.ABC):
         Raises:
           ValueError, FileNotFoundError: if features or lengths do not allow the step.
         """
+
+    def find_missing_letters(self, vocabulary: Any) -> Iterator[Finding] | None:
+        """For `limba lint`: letters that the step writes and the vocabulary lacks; None if it knows of no letters."""
+        del vocabulary
+        return None
 
     def __call__(self, dataset: Any) -> Any:
         """A `tf.data.Dataset` of the rows that are made."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import trimmed_vocabularies
-from tasks.vocabularies import trimmed_pieces
+from limba.addons.surgery import trimmed_pieces
 
 
 def test_a_row_has_tokens_of_the_texts_and_sizes_of_the_model():

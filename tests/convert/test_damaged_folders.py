@@ -19,11 +19,11 @@ from convert import __main__
 from convert.compare import encoder_outputs, folder_tokens, torch_forward
 from convert.model_files import any_format
 from convert.tensors import safetensors_files
-from convert.to_ct2 import to_ct2
-from convert.to_gguf import to_gguf
 from convert.to_hf import to_hf
-from convert.to_onnx import to_onnx
-from convert.to_sentence_transformers import to_sentence_transformers
+from limba.addons.engines.to_ct2 import to_ct2
+from limba.addons.engines.to_gguf import to_gguf
+from limba.addons.engines.to_onnx import to_onnx
+from limba.addons.vectors.to_sentence_transformers import to_sentence_transformers
 from limba.checkpoint_files.saved_tensors import from_array
 from limba.files import output_folder
 from limba.files.output_folder import CARD, REPORT

@@ -6,10 +6,11 @@ import shutil
 import numpy as np
 import pytest
 
-from convert import __main__, starting_model
+from convert import __main__
 from convert.from_hf import from_hf
 from convert.model_files import any_format
 from convert.to_hf import to_hf
+from limba.addons.run import starting_model
 from limba.checkpoints import checkpointing
 
 torch = pytest.importorskip("torch")

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from convert import starting_model
 from convert.compare import comparison
 from convert.families import heads
 from convert.from_hf import from_hf
 from convert.model_files.any_format import open_model
 from convert.to_hf import to_hf
 from limba import models
+from limba.addons.run import starting_model
 from limba.checkpoints import checkpointing
 from limba.gin_config import gin_files
 from limba.inference import answering

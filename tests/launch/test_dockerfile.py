@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 
-from convert.to_ct2 import to_ct2
+from limba.addons.engines.to_ct2 import to_ct2
 from tests import house
 from tests.convert.conftest import UNTIED, new_run, spiece_model  # noqa: F401, fixtures
 

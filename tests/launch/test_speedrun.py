@@ -102,7 +102,7 @@ def test_a_kill_changed_nothing(stand_in, job):
     with pytest.MonkeyPatch.context() as patched:
         for name, value in own.items():
             patched.setenv(name, value)
-        forks = forked.Server(folder, ["tasks.examples.speedrun", "datasets"])
+        forks = forked.Server(folder, ["limba.addons.examples.speedrun", "datasets"])
     try:
         for stage, gin_file, recipe, more in (
             ("pretrained", arguments[1], "speedrun", []),

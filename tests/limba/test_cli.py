@@ -94,7 +94,7 @@ def _error(command: str) -> str:
 def test_limbas_own_commands_come_first(installed, monkeypatch):
     installed("greetings", "env = greetings.commands\nhello = greetings.commands")
     assert [entry.name for entry in cli._from_other_packages()] == ["hello"]
-    assert cli._load("env").__name__ == "limba.commands.environment"
+    assert cli._load("env").__name__ == "limba.environment"
     monkeypatch.setattr(cli, "_from_other_packages", pytest.fail)  # One of ours is found without a look at others.
     for arguments in (["env"], ["vocab", "build"]):
         monkeypatch.setattr(sys, "argv", ["limba", *arguments])

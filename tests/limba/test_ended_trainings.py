@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from limba.addons.pages import run_state
 from limba.checkpoints import checkpointing
-from limba.commands.run_pages import run_state
 from limba.data.contract import DatasetConfig, ReadingStoppedError
 from limba.reports import goodput, run_end, writers
 from limba.train import NanLossError

@@ -13,9 +13,9 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import tasks
+from limba.addons.diacritics import register_diacritics_task
 from limba.data.contract import DatasetConfig
 from tasks import objectives
-from tasks.diacritics import register_diacritics_task
 from tasks.pipeline import predictions, task_batches
 from tasks.pretraining import register_pretraining_task
 from tasks.supervised import SupervisedDataset, TokenDataset, register_supervised_task, register_token_task

@@ -163,7 +163,7 @@ def _split(task: Any) -> str:
 
 
 def _blank(task: Any, step: Any) -> Example:
-    from tasks.examples import blank_sentences
+    from tasks.pretraining import blank_sentences
 
     mode = f"{step.mode} " if step.mode else ""
     for document in _documents(task):

@@ -209,7 +209,7 @@ def _parse_lengths(text: str) -> dict[str, int]:
 def main(argv: list[str] | None = None) -> None:
     parser = named_flags.Parser(prog="limba cache", description=__doc__.partition("\n")[0])
     parser.add_argument("task", help="a registered task")
-    parser.add_argument("--module", help="the module that registers it, such as tasks.examples.quickstart")
+    parser.add_argument("--module", help="the module that registers it, such as my_tasks")
     parser.add_argument("--split", default="train", help="splits, separated by commas (train)")
     parser.add_argument("--sequence_length", required=True, help="such as inputs=512,targets=114")
     parser.add_argument("--out", required=True, help="the folder of the cache; each split gets a folder in it")

@@ -1,6 +1,6 @@
 """All that needs SeqIO and TensorFlow: our tasks under SeqIO, and SeqIO's tasks as batches, examples and metrics.
 
-`tasks.pipeline.task_batches`, `tasks.pipeline.predictions` and `tasks.lint` may import it, inside functions.
+`tasks.pipeline.task_batches`, `tasks.pipeline.predictions` and add-ons may import it, inside functions.
 """
 
 import tensorflow as tf

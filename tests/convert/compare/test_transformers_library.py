@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from convert import check_vocabulary
-from convert.compare import auto_tokenizer, tokenizer_readers
+from convert.compare import auto_tokenizer
+from limba.addons.surgery import check as check_vocabulary
+from limba.addons.surgery import tokenizer_readers
 from tests import line
 
 READERS = {

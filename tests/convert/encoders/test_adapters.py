@@ -8,11 +8,11 @@ import safetensors.numpy
 import torch
 import transformers
 
-from convert.from_peft import from_peft
 from convert.model_files import any_format
 from convert.model_files.model import NO_HINTS, ModelHints
 from convert.to_hf import to_hf
-from convert.to_peft import to_peft
+from limba.addons.peft.from_peft import from_peft
+from limba.addons.peft.to_peft import to_peft
 from tests.convert.encoders.conftest import VARIANTS
 
 

@@ -11,13 +11,13 @@ import gin
 import numpy as np
 import pytest
 
-from convert import starting_model
 from convert.__main__ import main as convert_main
 from convert.compare import encoder_outputs
 from convert.families import heads, networks
 from convert.from_hf import from_hf
 from convert.model_files import any_format
 from convert.tensors import weight_files
+from limba.addons.run import starting_model
 from limba.gin_config import gin_files
 from limba.network.encoders import encoder
 from tasks.vocabularies import TokenizerVocabulary

@@ -5,7 +5,7 @@ import json
 import gin
 import pytest
 
-from limba.commands.hf_script import command
+from limba.addons.run import command
 from tasks.registry import TaskRegistry
 from tests.convert.encoders import losses_in_transformers
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import transformers
 
-from convert import starting_model
 from convert.families import heads
 from convert.families.heads import Head
 from convert.to_hf import to_hf
+from limba.addons.run import starting_model
 from limba.checkpoint_files import assignment_maps
 from tests.convert.encoders.conftest import LABELS, PAIRS, VARIANTS
 

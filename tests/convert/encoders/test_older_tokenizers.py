@@ -8,10 +8,10 @@ import sentencepiece
 import transformers
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
 
-from convert import check_vocabulary
 from convert.model_files import encoder_vocabularies
 from convert.model_files.hf import older_tokenizers, tokenizer_folder
 from convert.model_files.model import ModelHints
+from limba.addons.surgery import check as check_vocabulary
 
 TEXTS = [
     "Élan vital, THE end.",

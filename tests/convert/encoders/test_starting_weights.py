@@ -9,11 +9,12 @@ import safetensors.torch
 import tokenizers
 import torch
 
-from convert import __main__, starting_model
+from convert import __main__
 from convert.families import heads
 from convert.families.heads import Head
 from convert.model_files import any_format
 from convert.to_hf import to_hf
+from limba.addons.run import starting_model
 from tests.convert.encoders.conftest import VARIANTS
 
 

@@ -8,8 +8,8 @@ import pytest
 import tokenizers
 import transformers
 
-from convert import starting_model
 from convert.model_files.hf import tokenizer_folder
+from limba.addons.run import starting_model
 from tasks.vocabularies import TokenizerVocabulary
 
 WORDS = ["the", "old", "cat", "don't", "U.S.", ",", "!", "É", "日本", "x-y", "3.5", "sleeps", "🙂", "''s", "n't"]

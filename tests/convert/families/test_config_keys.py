@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from convert import starting_model
 from convert.families.config_files import encoder_config, new_network, t5_config
 from convert.families.config_keys import keys, t5_keys
 from convert.families.table import encoder_families, of_model_type
 from convert.from_hf import from_hf
 from convert.model_files.model import ModelHints
+from limba.addons.run import starting_model
 from tests.convert import config_keys_page
 
 T5 = {"model_type": "t5", "vocab_size": 384, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_heads": 2, "num_layers": 1}

@@ -11,10 +11,10 @@ import pytest
 from convert import all_checkpoints
 from convert.t5x import limba_run, t5x_checkpoint
 from limba import eval as evaluation
+from limba.addons.run import command as hf_command
+from limba.addons.run import outcome
+from limba.addons.sweep import sweep_report, trial_folders
 from limba.checkpoint_files import saved_tensors
-from limba.commands.hf_script import command as hf_command
-from limba.commands.hf_script import outcome
-from limba.commands.sweep import sweep_report, trial_folders
 from limba.files import output_folder, storage, written_files
 from limba.gin_config import gin_files
 from limba.inference import evaluation as evaluation_of_tasks

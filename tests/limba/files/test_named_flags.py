@@ -2,7 +2,7 @@
 
 import pytest
 
-from convert import check_vocabulary
+from limba.addons.surgery import check as check_vocabulary
 from limba.files import named_flags
 from tasks.vocabularies import build_command
 

@@ -6,8 +6,8 @@ import tempfile
 
 import pytest
 
+from limba.addons.run import command
 from limba.command_line import run_command
-from limba.commands.hf_script import command
 from limba.files import temporary_files
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from limba.commands.sweep import sweep_file
+from limba.addons.sweep import sweep_file
 from limba.files import untrusted_yaml
 
 BOMB = "a: &a [1, 2]\n" + "".join(

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from limba import embed
+from limba.addons.examples import python_docs
+from limba.addons.vectors import embed
 from limba.checkpoints import checkpointing
 from limba.files import written_files
 from limba.inference import answering, infer_text
-from tasks.examples import python_docs
 from tasks.sources import corpora
 from tasks.vocabularies import sentencepiece_models
 
@@ -143,11 +143,11 @@ def test_no_other_code_replaces_files():
         "limba/files/storage.py": 1,
         "limba/files/output_folder.py": 3,
         "limba/checkpoints/checkpointing.py": 2,
-        "limba/commands/sweep/trial_folders.py": 1,
-        "limba/commands/hf_script/outcome.py": 1,  # of an export
-        "limba/commands/hf_script/earlier_run.py": 1,  # into a folder that is new
-        "limba/commands/hf_script/refused_starts.py": 3,  # out of that folder again
-        "tasks/examples/speedrun.py": 1,
+        "limba/addons/sweep/trial_folders.py": 1,
+        "limba/addons/run/outcome.py": 1,  # of an export
+        "limba/addons/run/earlier_run.py": 1,  # into a folder that is new
+        "limba/addons/run/refused_starts.py": 3,  # out of that folder again
+        "limba/addons/examples/speedrun.py": 1,
         "tasks/pipeline/cached/write_cache.py": 1,
         "convert/tensors/weight_shards.py": 2,  # inside a folder that is not complete
     }

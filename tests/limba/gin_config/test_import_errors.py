@@ -6,8 +6,8 @@ import gin
 import pytest
 
 from limba import command_line
+from limba.addons.plan.lint import command as lint
 from limba.checkpoint_files import run_folder, small_files
-from limba.commands.plan.lint import command as lint
 from limba.gin_config import gin_files, import_errors
 from limba.workers import code_versions
 from tasks.registry import providers

@@ -5,7 +5,7 @@ import gin
 import pytest
 
 from limba import cli
-from limba.commands.plan.lint import gin_check
+from limba.addons.plan.lint import gin_check
 from limba.gin_config import gin_files, macros
 from limba.gin_config.messages import GinError
 from limba.gin_config.recipe import Recipe

@@ -29,7 +29,7 @@ def test_a_pretraining_is_the_model_of_a_finetuning(tmp_path):
     recipe = tmp_path / "mine.gin"
     recipe.write_text(
         "from __gin__ import dynamic_registration\nfrom limba.network import t5 as network\n"
-        "import tasks.examples.moods\n"
+        "import limba.addons.examples.moods\n"
         f"import own_layers_of_mine\ninclude '{TINY}'\ninclude 'gin/runs/pretrain.gin'\n"
         "network.T5Config.emb_dim = @own_layers_of_mine.size()\n"
     )
@@ -38,7 +38,7 @@ def test_a_pretraining_is_the_model_of_a_finetuning(tmp_path):
         gin_files.parse_gin_flags([str(recipe)], TASK)
         before = _model().module.config
         text = model_file.text()
-        assert "tasks.examples.moods" not in text and "MODEL_DIR" not in text, "the model alone, not its data"
+        assert "limba.addons.examples.moods" not in text and "MODEL_DIR" not in text, "the model alone, not its data"
         (tmp_path / model_file.NAME).write_text(text)
         gin.clear_config()
         gin_files.parse_gin_flags(
@@ -88,13 +88,13 @@ def test_scopes_that_say_different_things_stay():
 def test_the_modules_of_a_run_s_tasks_may_be_elsewhere(tmp_path):
     """For answers to lines of text; a module whose network the run has is still needed."""
     tasks = "from __gin__ import dynamic_registration\nimport tasks_of_another_machine\n"
-    tasks += "import tasks.examples.moods as moods\n"
+    tasks += "import limba.addons.examples.moods as moods\n"
     file = tmp_path / "config.gin"
     file.write_text(f"{tasks}include '{TINY}'\nDROPOUT_RATE = 0.0\n")
     with pytest.raises(gin_files.GinError, match="tasks_of_another_machine"):
         gin_files.parse_gin_flags([str(file)], [])
     gin_files.parse_gin_flags([str(file)], [], without_tasks=str(file))
-    assert "tasks.examples.moods" not in gin_files.imported_modules()
+    assert "limba.addons.examples.moods" not in gin_files.imported_modules()
     file.write_text(f"{tasks}include '{TINY}'\nDROPOUT_RATE = @tasks_of_another_machine.rate()\n")
     with pytest.raises(gin_files.GinError, match="tasks_of_another_machine"):
         gin_files.parse_gin_flags([str(file)], [], without_tasks=str(file))

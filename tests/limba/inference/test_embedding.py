@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba import embed, models
+from limba import models
+from limba.addons.vectors import embed
 from limba.checkpoints import checkpointing, train_state
 from limba.inference import embedding
 from limba.network.encoders import encoder

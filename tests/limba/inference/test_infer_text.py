@@ -3,7 +3,8 @@ import json
 
 import pytest
 
-from limba import embed, infer
+from limba import infer
+from limba.addons.vectors import embed
 from limba.checkpoints import checkpointing
 from limba.gin_config.gin_files import GinError
 from limba.inference import answering, infer_text, input_files

@@ -11,9 +11,9 @@ import tokenizers
 from tokenizers import AddedToken, decoders, pre_tokenizers, trainers
 from tokenizers import models as tokenizer_models
 
-from limba import models, try_model
+from limba import models
+from limba.addons.serve import base_engine, request_fields, try_model
 from limba.checkpoints import checkpointing, train_state
-from limba.commands.serve import base_engine, request_fields
 from limba.data import token_rows
 from limba.inference import answering, blanks, embedding, likeliest, text_batches
 from limba.network import t5

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convert.to_sentence_transformers import to_sentence_transformers
 from limba import models
+from limba.addons.examples import python_docs
+from limba.addons.vectors.to_sentence_transformers import to_sentence_transformers
 from limba.checkpoints import checkpointing, train_state
 from limba.data.contract import DatasetConfig
 from limba.inference import embedding, text_batches
@@ -18,7 +19,6 @@ from limba.network import t5
 from limba.network.encoders import encoder, text_encoder
 from limba.optimizers import definitions
 from limba.training import configured_trainer
-from tasks.examples import python_docs
 from tasks.metrics import text_pair_metrics
 from tasks.metrics.text_pair_metrics import TextPair
 from tasks.pipeline import converters, predictions

@@ -55,8 +55,8 @@ _WALL_CLOCK = {
     "limba/reports/goodput.py": "the time between two processes, which have no other clock in common",
     "limba/reports/mlflow_writer.py": "of a value, for MLflow's curves over hours; shown to people",
     "limba/reports/run_lock.py": "shown to people; the age of a lock on a file system that has no locks",
-    "limba/commands/serve/app.py": "of an answer, for clients that know OpenAI's field `created`",
-    "limba/commands/run_pages/run_state.py": "the age of files, shown to people",
+    "limba/addons/serve/app.py": "of an answer, for clients that know OpenAI's field `created`",
+    "limba/addons/pages/run_state.py": "the age of files, shown to people",
     "tasks/sources/remote_files/http_retries.py": "of a date that a server asks to wait for; at most 5 minutes",
     "launch/stamp_lines.py": "shown to people",
 }

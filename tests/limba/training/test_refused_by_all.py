@@ -9,9 +9,9 @@ import jax
 import pytest
 
 from limba import command_line, train
+from limba.addons.pages import run_state
+from limba.addons.plan.lint import command as lint
 from limba.checkpoints import checkpointing
-from limba.commands.plan.lint import command as lint
-from limba.commands.run_pages import run_state
 from limba.reports import run_end, run_lock
 from tests import house
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from limba.addons import diacritics
 from limba.data import contract
-from tasks import diacritics, objectives, pretraining, supervised
+from tasks import objectives, pretraining, supervised
 from tasks.registry import mixtures
 
 FILE = pathlib.Path(__file__).with_suffix(".json")

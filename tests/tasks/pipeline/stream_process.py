@@ -22,9 +22,10 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import datasets  # noqa: F401, the source imports it when it is first read
 
+from limba.addons import diacritics
 from limba.checkpoint_files import small_files
 from limba.data import contract
-from tasks import diacritics, objectives
+from tasks import objectives
 from tasks.pipeline import task_batches
 from tasks.pretraining import denoising
 from tasks.registry import Feature, MixtureRegistry, TaskRegistry

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
+from limba.addons.diacritics.diacritics_tasks import RemoveDiacritics
+from limba.addons.pairs.pairs_tasks import ScorePairs
 from tasks import objectives
-from tasks.diacritics.diacritics_tasks import RemoveDiacritics
-from tasks.minimal_pairs.pairs_tasks import ScorePairs
 from tasks.pipeline import fingerprints
 from tasks.pretraining.denoising import Denoise
 from tasks.supervised import row_formats

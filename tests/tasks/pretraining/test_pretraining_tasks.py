@@ -37,10 +37,10 @@ def test_missing_vocabulary_is_said_when_used(data_files, lengths):
 def test_quickstart_registers_without_files(monkeypatch, tmp_path, lengths):
     monkeypatch.setenv("LIMBA_QUICKSTART_DIR", str(tmp_path))
     # Other tests may have imported it with the directory that this checkout has.
-    monkeypatch.delitem(sys.modules, "tasks.examples.quickstart", raising=False)
+    monkeypatch.delitem(sys.modules, "limba.addons.examples.quickstart", raising=False)
     for name in {"quickstart_span_corruption", "quickstart_many_blanks"} & set(TaskRegistry.names()):
         TaskRegistry.remove(name)
-    quickstart = importlib.import_module("tasks.examples.quickstart")
+    quickstart = importlib.import_module("limba.addons.examples.quickstart")
 
     task = TaskRegistry.get("quickstart_span_corruption")
     assert sorted(task.splits) == ["train", "validation"]

@@ -130,7 +130,7 @@ folder = pathlib.Path(sys.argv[1])
 os.environ["LIMBA_QUICKSTART_DIR"] = str(folder)
 
 from limba.data import contract
-from tasks.lint import lint_tasks
+from limba.addons.plan.data import lint_tasks
 from tasks.pipeline import predictions, task_batches
 from tasks import preview
 from tasks.pipeline.cached import write_cache
@@ -138,7 +138,7 @@ from tasks.registry.providers import find_provider
 
 name = "quickstart_span_corruption"
 lengths = {"inputs": 64, "targets": 14}
-config = contract.DatasetConfig(name, lengths, "train", 8, seed=0, module="tasks.examples.quickstart")
+config = contract.DatasetConfig(name, lengths, "train", 8, seed=0, module="limba.addons.examples.quickstart")
 batches = task_batches.get_train_batches(config)
 state = [next(batches) for _ in range(3)] and batches.save_state()
 batches.restore_state(state)

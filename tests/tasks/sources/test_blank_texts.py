@@ -2,9 +2,9 @@ import json
 
 import pytest
 
+from limba.addons.plan.data.lint_tasks import Purpose, check
 from limba.data import contract
 from tasks import pretraining
-from tasks.lint.lint_tasks import Purpose, check
 from tasks.pipeline import task_batches
 from tasks.sources import blank_texts, corpora
 from tasks.vocabularies import ByteVocabulary, build_command

@@ -8,9 +8,9 @@ import shutil
 import pytest
 from sentencepiece import sentencepiece_model_pb2
 
-from limba.commands.hf_script import script_data
+from limba.addons.run import script_data
+from limba.addons.run.keys import run_arguments
 from limba.data import contract
-from limba.gin_config.hf_keys import run_arguments
 from limba.inference import metric_loggers, task_metrics
 from tasks.metrics import text_metrics
 from tasks.pipeline import task_batches

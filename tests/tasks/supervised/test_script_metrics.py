@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from limba.gin_config.hf_keys.row_answers import ANSWERS
+from limba.addons.run.keys.row_answers import ANSWERS
 from tasks.metrics import text_metrics
 from tasks.supervised import script_metrics, script_task
 

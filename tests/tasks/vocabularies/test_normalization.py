@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from convert import check_vocabulary
 from convert.model_files.hf import hf_tokenizer, tokenizer_json
+from limba.addons.surgery import check as check_vocabulary
 from tasks.sources import corpora
 from tasks.vocabularies import (
     SentencePieceVocabulary,

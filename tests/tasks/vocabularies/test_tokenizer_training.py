@@ -9,7 +9,7 @@ import unicodedata
 
 import pytest
 
-from convert import check_vocabulary
+from limba.addons.surgery import check as check_vocabulary
 from tasks.sources import corpora
 from tasks.vocabularies import TokenizerVocabulary, build_command, tokenizer_training
 from tasks.vocabularies.training_text import TrainingText

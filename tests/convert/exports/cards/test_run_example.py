@@ -10,7 +10,7 @@ from convert.exports.cards.card_example import BLANK
 from tests.convert import vocabularies
 
 GIN = (
-    "from __gin__ import dynamic_registration\nimport {module}\nimport tasks.examples.romanian\n"
+    "from __gin__ import dynamic_registration\nimport {module}\nimport limba.addons.diacritics.romanian\n"
     "from limba.network import t5\n"
 )
 

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from convert import __main__, starting_model
+from convert import __main__
 from convert.from_hf import find
+from limba.addons.run import starting_model
 
 CONFIG = {"model_type": "t5", "vocab_size": 384, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_heads": 2, "num_layers": 1}
 BERT = {"model_type": "bert", "vocab_size": 64, "hidden_size": 24, "num_hidden_layers": 2} | {

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tokenizers
 
-from convert.check_vocabulary import main as check_main
 from convert.model_files.hf import folder_tokenizer, hf_tokenizer, tokenizer_json, tokenizer_settings
+from limba.addons.surgery.check import main as check_main
 from limba.inference import blanks
 from tasks import objectives
 from tasks.pretraining import masked_text

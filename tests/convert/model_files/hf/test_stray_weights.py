@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from convert import __main__, from_hf, starting_model
+from convert import __main__, from_hf
 from convert.model_files.hf import hub_models, stray_weights
 from convert.tensors import weight_files
+from limba.addons.run import starting_model
 
 CONFIG = {"model_type": "t5", "vocab_size": 384, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_heads": 2, "num_layers": 1}
 CONFIG |= {"tokenizer_class": "ByT5Tokenizer", "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from limba.commands.plan import command, topologies
+from limba.addons.plan import command, topologies
 
 # Name: queries, keys, causal, bias, dtype, rows, heads.
 CASES = {
@@ -68,7 +68,7 @@ def _blocks(topology: topologies.Topology) -> dict[str, float]:
     import jax
     import jax.numpy as jnp
 
-    from limba.commands.plan import compiled_step
+    from limba.addons.plan import compiled_step
     from limba.network.encoders.block_layout import BigBirdSparsityConfig, BlockLayout
 
     if topology.chip.platform == "gpu":
@@ -92,8 +92,8 @@ def _blocks(topology: topologies.Topology) -> dict[str, float]:
 
 def _step(topology: topologies.Topology) -> dict[str, float]:
     """T5 1.1 small with one layer a side and a small vocabulary, 8 rows of 512 + 114 tokens."""
-    from limba.commands.plan import compiled_step, program_cost
-    from limba.commands.plan.mesh_layouts import MeshLayout
+    from limba.addons.plan import compiled_step, program_cost
+    from limba.addons.plan.mesh_layouts import MeshLayout
     from limba.data import contract
     from limba.optimizers import schedules
     from limba.training import trainer
@@ -117,7 +117,7 @@ def _step(topology: topologies.Topology) -> dict[str, float]:
 
 
 def _attention(topology: topologies.Topology, cases: Iterable[str]) -> dict[str, int | None]:
-    from limba.commands.plan import compiled_step
+    from limba.addons.plan import compiled_step
 
     device = compiled_step.devices_of(topology)[0]
     if topology.chip.platform == "gpu":
@@ -129,7 +129,7 @@ def _attention(topology: topologies.Topology, cases: Iterable[str]) -> dict[str,
 
 def _cudnn_calls(topology: topologies.Topology) -> dict[str, int]:
     """How often the gradients of attention call cuDNN: forward and backward."""
-    from limba.commands.plan import compiled_step
+    from limba.addons.plan import compiled_step
     from limba.network.kernels.attention_cudnn import attention
 
     device = compiled_step.devices_of(topology)[0]
@@ -140,7 +140,7 @@ def _cudnn_calls(topology: topologies.Topology) -> dict[str, int]:
 def _by_xla(topology: topologies.Topology) -> int | None:
     """At 6,144 tokens, where it is beyond the device already; longer ones take half a minute to fail. Without
     gradients, which need more."""
-    from limba.commands.plan import compiled_step
+    from limba.addons.plan import compiled_step
     from tests.limba.network.kernels.networks import plain_attention
 
     device = compiled_step.devices_of(topology)[0]

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from limba.commands.plan import gpu_targets
-from limba.commands.plan.topologies import GIB
+from limba.addons.plan import gpu_targets
+from limba.addons.plan.topologies import GIB
 
 # Of `compile_absent`'s step with jax 0.10.2. What is more than 2 % above them was lost by a change: find it.
 STEPS = {

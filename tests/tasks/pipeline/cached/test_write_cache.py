@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
+from limba.addons.diacritics import diacritics_tasks
 from limba.data import contract
 from tasks import objectives, pretraining
-from tasks.diacritics import diacritics_tasks
 from tasks.pipeline import task_batches
 from tasks.pipeline.cached import cached_data, write_cache
 from tasks.registry.tasks import TaskRegistry

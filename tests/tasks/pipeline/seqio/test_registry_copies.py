@@ -9,8 +9,8 @@ import pytest
 import seqio
 import tensorflow as tf
 
+from limba.addons.diacritics import diacritics_tasks
 from limba.data import contract
-from tasks.diacritics import diacritics_tasks
 from tasks.pipeline import predictions
 from tasks.pipeline.seqio import registry_copies
 from tasks.pretraining import denoising

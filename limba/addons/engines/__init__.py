@@ -1,0 +1,1 @@
+"""Folders for engines that serve models, and the proof by the engine itself. Only `limba convert` imports it."""

@@ -1,0 +1,167 @@
+"""`limba scoreboard RUN [RUN …]`: what runs have learned and what it cost, side by side, from their own files.
+
+    limba scoreboard runs/small runs/base
+    limba scoreboard runs/* --checkpoints all --out board.csv --picture board.png
+
+A line for each run, one more for the average that it keeps, and one for a folder of `limba average` or an export: the
+last evaluation's figures of text (docs/evaluate.md), accuracy over minimal pairs where `limba eval RUN --pairs` has
+been there (a column for each file, with its number of pairs), hours, and seed. N-grams of the training split are below,
+once for each set of targets. Nats per character compare between vocabularies, other figures between runs of one
+vocabulary. Lines below the table say which rows do not compare. Nothing is evaluated.
+"""
+
+import argparse
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from limba.addons.pages import scoreboard_rows
+from limba.checkpoint_files import directories
+from limba.files import json_text, named_flags, output_folder, written_files
+from limba.reports import results_table, text_figures, writers
+
+_SHARES = ("likeliest", "among five")
+_FORMATS = (".csv", ".json", ".md", ".txt")
+
+
+# ------------------------------------------------------ the table ----------------------------------------------------
+
+
+def table(rows: Sequence[scoreboard_rows.Row]) -> list[list[str]]:
+    """Cells, with the head first: only columns that a row has."""
+    pairs = dict.fromkeys(name for row in rows for name in row.figures if name.startswith(scoreboard_rows.PAIRS))
+    names = ("step", *scoreboard_rows.FIGURES.values(), *pairs, "hours", "seed")
+    columns = [name for name in names if any(name in row.figures for row in rows)]
+    tasks = {row.task for row in rows}
+    head = ["name", *(["targets of"] if len(tasks) > 1 else []), *columns]
+    lines = [head]
+    for row in rows:
+        cells = [_cell(name, row.figures.get(name)) for name in columns]
+        lines.append([row.name, *([row.task] if len(tasks) > 1 else []), *cells])
+    return lines
+
+
+def _cell(column: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    if column in _SHARES or column.startswith(scoreboard_rows.PAIRS):
+        return f"{value:.1%}"
+    if column in ("step", "seed"):
+        return f"{value:.0f}"
+    return f"{value:.2f}" if column == "hours" else f"{value:.4f}"
+
+
+def rows_of(folder: Path, every_step: bool) -> list[scoreboard_rows.Row]:
+    """The rows of a run, or of an export: the losses that its model card has.
+
+    Raises:
+      FileNotFoundError: if the folder is neither, or has no figures.
+    """
+    run = Path(directories.run_directory(folder))  # of `limba run`, whose output folder is an export, too
+    report = output_folder.read_report(folder) if not (run / writers.METRICS_FILE).is_file() else {}
+    card = folder / "README.md"
+    if report.get("step") is None or not card.is_file():
+        return scoreboard_rows.rows_of_run(folder, every_step)
+    from convert.exports.cards import card_metadata, model_card
+
+    names = {title: name for name, title in model_card.LOSSES.items()}
+    rows = []
+    for result in card_metadata.results_in(card.read_text(encoding="utf-8")):
+        losses = {names[x["name"]]: x["value"] for x in result["metrics"] if x["name"] in names}
+        if losses:
+            figures = scoreboard_rows.figures_of({"step": report["step"], **losses})
+            name = f"{folder}, average" if report.get("average") else str(folder)
+            rows.append(scoreboard_rows.Row(name, result["dataset"]["name"], figures))
+    if not rows:
+        raise FileNotFoundError(f"{folder} is an export whose model card has no loss; name its run.")
+    return rows
+
+
+def _content(rows: Sequence[scoreboard_rows.Row], ending: str) -> str:
+    cells = table(rows)
+    if ending == ".json":
+        return json_text.dumps([{"name": row.name, "task": row.task, **row.figures} for row in rows], indent=2) + "\n"
+    if ending == ".csv":
+        written = io.StringIO()
+        csv.writer(written, lineterminator="\n").writerows(cells)
+        return written.getvalue()
+    if ending == ".md":
+        lines = [cells[0], ["---"] * len(cells[0]), *cells[1:]]
+        return "".join(
+            [f"| {' | '.join(line)} |\n" for line in lines] + [f"\n{text}\n" for text in scoreboard_rows.remarks(rows)]
+        )
+    return "\n".join([*results_table.aligned_behind_names(cells), *scoreboard_rows.remarks(rows)]) + "\n"
+
+
+def _picture(runs: Sequence[Path]) -> bytes:
+    """A PNG of nats per character over steps, and of the trigram beside them."""
+    from convert.exports.cards import loss_picture
+
+    rows = [row for run in runs for row in rows_of(run, every_step=True)]
+    tasks = {row.task for row in rows}
+    of_task = {task: f", {task}" if len(tasks) > 1 else "" for task in tasks}
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        if "step" in row.figures and "nats/character" in row.figures:
+            name = f"{row.name}{of_task[row.task]}"
+            curves.setdefault(name, []).append((row.figures["step"], row.figures["nats/character"]))
+    trigram = text_figures.PREDICTORS["left_trigram"]
+    found = {row.figures["nats/character"] for row in rows if row.name == trigram and "nats/character" in row.figures}
+    if len(found) == 1:  # the same targets
+        (height,) = found
+        steps = [step for points in curves.values() for step, _ in points]
+        curves[f"{trigram}, told that text follows"] = [(min(steps), height), (max(steps), height)]
+    if not curves:
+        raise ValueError("No evaluation has nats per character, which --picture draws: its pieces have no known texts.")
+    if len(curves) > len(loss_picture.COLORS):
+        raise ValueError(
+            f"--picture draws at most {len(loss_picture.COLORS)} curves, not {len(curves)}: name fewer runs."
+        )
+    picture = loss_picture.draw(list(curves.items()), "steps", "nats per character")
+    if picture is None:
+        raise ValueError("--picture is drawn by matplotlib, which is not installed: pip install 'limba[pictures]'.")
+    return picture
+
+
+# ------------------------------------------------------- command -----------------------------------------------------
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints the table, and writes it and its picture where they are asked for."""
+    parser = named_flags.Parser(
+        prog="limba scoreboard", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="folders of runs, means of `limba average` that `limba eval` has measured, or exports",
+    )
+    parser.add_argument("--checkpoints", choices=("latest", "all"), default="latest", help="latest (default), or all")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the table: .csv, .json, .md or .txt")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw nats per character over steps, as a .png")
+    flags = parser.parse_args(argv)
+    if flags.out is not None and flags.out.suffix not in _FORMATS:
+        parser.error(f"--out {flags.out}: its name ends with {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}.")
+    if flags.picture is not None and flags.picture.suffix != ".png":
+        parser.error(f"--picture {flags.picture}: its name ends with .png.")
+    for flag, file in (("--out", flags.out), ("--picture", flags.picture)):
+        if file is not None:
+            written_files.require_folder(file, flag)
+    found = [row for run in flags.runs for row in rows_of(run, flags.checkpoints == "all")]
+    picture = _picture(flags.runs) if flags.picture is not None else None
+    rows = scoreboard_rows.ngrams_once(found)
+    print(_content(rows, ".txt"), end="")
+    if flags.out is not None:
+        written_files.write_text(flags.out, _content(rows, flags.out.suffix))
+    if picture is not None:
+        flags.picture.write_bytes(picture)
+    return 0
+
+
+if __name__ == "__main__":
+    from limba import command_line
+
+    command_line.run_command(main)

@@ -1,0 +1,239 @@
+"""`limba eval RUN --pairs FILE …`: how often a model prefers the right sentence of a pair, by phenomenon."""
+
+import argparse
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from limba import command_line
+from limba.addons.pairs import pair_columns, pair_formats, pair_metrics, pair_ngrams, pairs_tasks
+from limba.checkpoint_files import run_folder
+from limba.checkpoints import checkpointing, run_configuration
+from limba.checkpoints.parameters import checkpoint_step, load_model_params, no_checkpoint
+from limba.data.contract import DatasetConfig
+from limba.devices import native_logs
+from limba.files import storage
+from limba.gin_config import gin_files
+from limba.inference import evaluation, tasks_door
+from limba.models import (
+    BaseTransformerModel,
+    DecoderOnlyModel,
+    EncoderClassifier,
+    EncoderDecoderModel,
+    EncoderOnlyModel,
+)
+from limba.partitioning.meshes import PjitPartitioner
+from limba.reports import pair_results
+from limba.workers import distributed
+from tasks.registry import Mixture
+
+logger = logging.getLogger(__name__)
+
+SPLIT = "pairs"
+# The row of the pairs of several files together.
+NGRAM_TOKENS = 5_000_000
+# Of more files only the table of all together is printed.
+_MOST_TABLES = 6
+
+Results = dict[str, dict[str, Any]]
+
+
+def evaluate_pairs(
+    *,
+    model: BaseTransformerModel,
+    restore_checkpoint_cfg: checkpointing.RestoreCheckpointConfig,
+    partitioner: PjitPartitioner,
+    output_dir: str,
+    files: Sequence[str],
+    inference_evaluator_cls: Callable[..., Any],
+    columns: Mapping[str, str | None] | None = None,
+    mode: str = "",
+    batch_size: int = 32,
+    train_dataset_cfg: DatasetConfig | None = None,
+    ngram_tokens: int | None = None,
+) -> Results:
+    """Scores the pairs of files with one checkpoint or several, and prints a table.
+
+    `<output_dir>/pairs_results.jsonl` gets a line for each file and checkpoint, `<output_dir>/inference_eval` what the
+    loggers of the evaluator write. A row that is bad is found before parameters are read.
+
+    Args:
+      files: tables with two columns of sentences (`limba.addons.pairs.pair_columns`).
+      inference_evaluator_cls: `task_metrics.Evaluator` with its loggers.
+      columns: the names of the columns "good", "bad" and "phenomenon"; those of known formats need none.
+      mode: text in front of the inputs of a model with sentinels, such as UL2's "[NLU]".
+      batch_size: sentences that are scored together.
+      train_dataset_cfg, ngram_tokens: n-grams of this number of their tokens score the pairs too; None scores none.
+
+    Returns:
+      The metrics of each file, of the last checkpoint.
+
+    Raises:
+      ValueError: for a model that gives no words a probability, and for a file or row that cannot be scored.
+    """
+    kind = format_of(model)
+    directory = evaluation.make_folder(output_dir)
+    longest = getattr(getattr(model.module, "config", None), "longest_row", None)
+    named = {"good": None, "bad": None, "phenomenon": None} | dict(columns or {})
+    vocabulary: Any = model.input_vocabulary
+    form = getattr(pair_formats, kind)()
+    columns_of = [pair_columns.find(file, named["good"], named["bad"], named["phenomenon"]) for file in files]
+    tasks = [
+        pairs_tasks.make_pairs_task(name, {"pairs": file}, vocabulary, form, mode, found, longest)
+        for name, file, found in zip(pair_columns.names_of_files(files), files, columns_of, strict=True)
+    ]
+    file_of = {task.name: file for task, file in zip(tasks, files, strict=True)}
+    config = DatasetConfig(Mixture(SPLIT, tasks, default_rate=1.0), None, SPLIT, batch_size, shuffle=False, seed=0)
+    with native_logs.filtered():
+        evaluator = evaluation.InferenceEvaluator(config, inference_evaluator_cls, model, partitioner, directory)
+    checkpoints = distributed.from_first(
+        "checkpoints", lambda: [str(path) for path in restore_checkpoint_cfg.checkpoints]
+    )
+    if not checkpoints:
+        raise no_checkpoint()
+    if kind == "FilledBlanks" and not run_folder.has_blanks(storage.as_path(checkpoints[0])):
+        logger.warning(
+            "The task of %s has no blanks: a T5 that was fine-tuned without them fills them badly. Score the run that "
+            "it began with.",
+            checkpoints[0],
+        )
+    ngrams: Results = {}
+    if ngram_tokens is not None and train_dataset_cfg is not None and jax.process_index() == 0:
+        vocabulary, converter = model.output_vocabulary, model.FEATURE_CONVERTER_CLS
+        counts = tasks_door.ngrams().count(train_dataset_cfg, vocabulary, converter, ngram_tokens)
+        ngrams = {task.name: pair_ngrams.accuracies(task, SPLIT, counts, vocabulary) for task in tasks}
+    results: Results = {}
+    rows: list[dict[str, Any]] = []
+    for path in checkpoints:
+        step = checkpoint_step(path)
+        params, _ = load_model_params(model, partitioner, restore_checkpoint_cfg, path, None)
+        results = evaluator.evaluate(params, step)
+        del params
+        if jax.process_index() == 0:
+            where = {"split": SPLIT, "step": step, "checkpoint": path, "loss": {}}
+            new = [where | row for row in _rows(results, ngrams, file_of)]
+            pair_results.add(directory, new)
+            rows += new
+    evaluator.close()
+    if jax.process_index() == 0:
+        shown = rows if len(files) <= _MOST_TABLES else [row for row in rows if row["task"] == pair_results.ALL_FILES]
+        print(f"\n{pair_results.table(shown)}\n(all of it in {directory / pair_results.NAME})")
+    return results
+
+
+def _rows(results: Results, ngrams: Results, file_of: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A row of each file; of several also one of all their pairs together."""
+    rows: list[dict[str, Any]] = [
+        {"task": task, "metrics": dict(found), "file": file_of[task]} | ({"ngrams": ngrams[task]} if ngrams else {})
+        for task, found in results.items()
+    ]
+    if len(rows) > 1:
+        names = next(iter(ngrams.values()), {})
+        of_all = {name: pair_metrics.pooled([x[name] for x in ngrams.values()]) for name in names}
+        pooled = {"task": pair_results.ALL_FILES, "metrics": pair_metrics.pooled([*results.values()])}
+        rows.append(pooled | ({"ngrams": of_all} if of_all else {}))
+    return rows
+
+
+def format_of(model: BaseTransformerModel) -> str:
+    """What a kind of model reads of a pair: a class of `limba.addons.pairs.pair_formats`.
+
+    Raises:
+      ValueError: for a classifier or regressor, and for a prefix LM that reads its inputs in both directions.
+    """
+    if isinstance(model, EncoderClassifier):
+        raise ValueError(
+            f"{type(model).__name__} gives labels or numbers, and words no probability: pairs need the model that it "
+            "was fine-tuned from, an encoder with a masked-LM head, or a T5 or decoder."
+        )
+    if isinstance(model, EncoderOnlyModel):
+        return "MaskedWords"
+    if isinstance(model, DecoderOnlyModel):
+        if model.inputs_bidirectional_attention:
+            raise ValueError(
+                "A prefix LM with inputs_bidirectional_attention scores targets behind inputs, and a sentence of a "
+                "pair has no inputs: score a language model, with inputs_bidirectional_attention = False."
+            )
+        return "WholeSentences"
+    if isinstance(model, EncoderDecoderModel):
+        return "FilledBlanks"
+    raise ValueError(
+        f"--pairs scores encoder-decoders, decoders and encoders of limba.models, not {type(model).__name__}."
+    )
+
+
+# ------------------------------------------------------ command ------------------------------------------------------
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `limba eval` that are about pairs."""
+    group = parser.add_argument_group(
+        "minimal pairs",
+        "limba eval RUN --pairs pairs.jsonl: which sentence of a pair the model prefers (docs/pairs.md)",
+    )
+    group.add_argument(
+        "--pairs",
+        nargs="+",
+        action="extend",
+        metavar="FILE",
+        help="score pairs of a right and a wrong sentence instead; RUN goes before it",
+    )
+    for name, what in (("good", "right sentences"), ("bad", "wrong sentences"), ("phenomenon", "phenomena")):
+        group.add_argument(
+            f"--{name}_column", metavar="NAME", help=f"the column with the {what}; known formats need none"
+        )
+    group.add_argument("--mode", metavar="TEXT", help="text in front of the inputs of a model with sentinels: '[NLU]'")
+    group.add_argument(
+        "--ngrams",
+        type=int,
+        nargs="?",
+        const=NGRAM_TOKENS,
+        metavar="N",
+        help=f"also score the pairs by n-grams of N tokens of the run's training texts ({NGRAM_TOKENS:,})",
+    )
+
+
+def is_asked(flags: argparse.Namespace) -> bool:
+    """Whether this evaluation is to be run, and not one of tasks."""
+    return flags.pairs is not None
+
+
+def check_flags(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Ends the process for flags that do not go together."""
+    names = ("good_column", "bad_column", "phenomenon_column", "mode", "ngrams")
+    if flags.pairs is None:
+        if given := [f"--{name}" for name in names if getattr(flags, name) is not None]:
+            parser.error(f"{given[0]} goes with --pairs FILE.")
+        return
+    others = ("task", "module", "split", "eval_steps")
+    if given := [f"--{name}" for name in others if getattr(flags, name) is not None]:
+        parser.error(f"--pairs scores files, and {given[0]} is about tasks: leave one of them out.")
+    if flags.ngrams is not None and flags.ngrams < 1:
+        parser.error(f"--ngrams is {flags.ngrams}; it is a number of tokens of the run's training texts.")
+    if not flags.run_dir:
+        parser.error("give RUN before --pairs FILE: limba eval RUN --pairs FILE")
+
+
+def run(flags: argparse.Namespace, bindings: Mapping[str, Any]) -> int:
+    """Evaluates pairs with the flags of a command, and the bindings of its run.
+
+    Raises:
+      FileNotFoundError: for a file that is not there.
+    """
+    for file in flags.pairs:
+        if "://" not in file and not Path(file).expanduser().is_file():
+            found = "is a folder" if Path(file).is_dir() else "does not exist"
+            raise FileNotFoundError(f"--pairs {file} {found}; give files with pairs of sentences.")
+    config = "eval/checkpoints.RestoreCheckpointConfig"
+    given = {x: bindings[x] for x in ("CHECKPOINT_PATH", "EVAL_OUTPUT_DIR", f"{config}.mode", f"{config}.average")}
+    configured = gin_files.configurable(evaluate_pairs, module="limba.addons.pairs.eval_pairs")
+    file = "gin/runs/eval_pairs.gin" if flags.ngrams is None else "gin/runs/eval_pairs_ngrams.gin"
+    run_configuration.parse(flags, file, given, needs_tasks=flags.ngrams is not None)
+    columns = {name: getattr(flags, f"{name}_column") for name in ("good", "bad", "phenomenon")}
+    of_ngrams = {} if flags.ngrams is None else {"ngram_tokens": flags.ngrams}
+    if command_line.goes_on(flags):
+        configured(files=flags.pairs, columns=columns, mode=flags.mode or "", **of_ngrams)
+    return 0

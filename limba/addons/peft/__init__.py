@@ -1,0 +1,1 @@
+"""LoRA adapters as PEFT keeps them, written and read. Only `limba convert` imports it."""

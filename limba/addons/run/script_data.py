@@ -1,0 +1,531 @@
+"""The data that the keys of a Hugging Face script name: where they are, which splits they have, how many examples."""
+
+import dataclasses
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from limba.addons.run import gin_best
+from limba.addons.run.keys import script_names
+from limba.addons.run.keys.row_answers import LABEL, NUMBER, TEXT, WORD_LABELS
+from limba.addons.run.keys.run_arguments import RunArguments
+from limba.checkpoint_files import run_folder
+from limba.files import redaction
+from limba.files.local_paths import local_path
+
+logger = logging.getLogger(__name__)
+
+# Examples in the shuffle buffers of a task, where an epoch has as many.
+BUFFER = 4096
+_SPLITS = ("train", "training", "validation", "test")
+# Bytes of text a token beyond which files surely fill the buffers, and are not tokenized to find it out.
+_BYTES_OF_TOKEN = 8
+MOST = {"train": "max_train_samples", "validation": "max_eval_samples", "test": "max_predict_samples"}
+# Of the length of labels, as in `limba.inference.text_batches`.
+_MULTIPLE = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """Where the documents or rows are, as `masked_text.open_source` and `script_task.open_source` take it.
+
+    Attributes:
+      name: of the task.
+      has_validation, has_test: whether it has these splits.
+      class_names: the texts of numbers by column, where the card of a folder says them.
+    """
+
+    name: str
+    files: Mapping[str, Sequence[str]] | None = None
+    dataset: str | None = None
+    dataset_config: str | None = None
+    splits: Mapping[str, str] | None = None
+    has_validation: bool = False
+    has_test: bool = False
+    class_names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+
+def task_name(corpus: str) -> str:
+    """A name for SeqIO, of letters, digits and underscores."""
+    return re.sub(r"\W+", "_", corpus).strip("_") or "corpus"
+
+
+def find(arguments: RunArguments) -> Corpus:
+    """Finds the data. Without a validation split, and if there is to be an evaluation, the script decides.
+
+    Raises:
+      FileNotFoundError, ValueError: if there are none, or a split is missing.
+    """
+    corpus, splits = find_whole(arguments)
+    if arguments.do_predict and "test" not in splits:
+        raise ValueError(
+            f"do_predict answers the split 'test', and {corpus.name!r} has {_listed(splits)}: give --test_file."
+        )
+    if arguments.do_train and "train" not in splits:
+        raise ValueError(
+            f"{corpus.name!r} has no split 'train' to learn from; it has {_listed(splits)}: give --train_file."
+        )
+    parts = dict(corpus.splits or {split: split for split in splits})
+    if "validation" not in splits and arguments.do_eval:
+        parts |= _evaluated(arguments, corpus, splits)
+    for split, key in MOST.items():
+        most = getattr(arguments, key)
+        if most is not None and split in parts:
+            parts[split] = f"{parts[split]}[:{most}]"
+    changed = corpus.splits is not None or parts != {split: split for split in splits}
+    return dataclasses.replace(
+        corpus,
+        splits=parts if changed else None,
+        has_validation="validation" in parts and arguments.do_eval,
+        has_test="test" in parts,
+    )
+
+
+def _evaluated(arguments: RunArguments, corpus: Corpus, splits: Sequence[str]) -> dict[str, str]:
+    """The parts of splits where there is no validation split: each script has its way, and the log says which.
+
+    Raises:
+      ValueError: where the script of rows with answers stops, or there is nothing to hold out.
+    """
+    if arguments.is_finetuning and arguments.script == script_names.CLASSES and "test" in splits:
+        logger.warning(
+            "There is no validation split: the split 'test' is evaluated, as run_classification.py does it. A "
+            "checkpoint that is chosen by it is chosen by the test; --validation_file names other rows."
+        )
+        return {"validation": "test"}
+    unread = _unread(corpus, splits)
+    if arguments.is_finetuning or "train" not in splits:
+        raise ValueError(
+            f"{corpus.name!r} has no split 'validation' to evaluate; it has {_listed(splits)}: give "
+            f"--validation_file.{unread}"
+        )
+    share = arguments.validation_split_percentage
+    logger.info(
+        "There is no validation split: the first %d %% of the training documents are held out, as run_mlm.py does "
+        "it.%s",
+        *(share, unread),
+    )
+    return {"train": f"train[{share}%:]", "validation": f"train[:{share}%]"}
+
+
+def find_whole(arguments: RunArguments) -> tuple[Corpus, list[str]]:
+    """The data with all their splits, and the names of these."""
+    from tasks.pretraining import masked_text
+    from tasks.supervised import dataset_table
+
+    files: Mapping[str, list[str]] | None = None
+    class_names: Mapping[str, tuple[str, ...]] = {}
+    folder = arguments.dataset_name if arguments.benchmark is None else None
+    given = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
+    for split, file in given.items():
+        if file is not None and local_path(file).is_dir():
+            names = f"{file.rstrip('/')}/*.jsonl"
+            raise ValueError(f"{split}_file is {file!r}, a folder: name its files, as {names}, or write dataset_name.")
+    if folder is not None and local_path(f"{folder}.bin").is_file():
+        raise ValueError(
+            f"dataset_name is {folder!r}, and {folder}.bin holds tokens that Megatron has indexed; give the texts that "
+            "they were made of."
+        )
+    if folder is not None and Path(folder).expanduser().is_dir():
+        files, class_names = _files_of_folder(arguments, local_path(folder))
+        name = local_path(folder).name
+    elif any(given.values()):
+        files = {
+            split: [redaction.hide(file) if "://" in file else str(local_path(file))]
+            for split, file in given.items()
+            if file is not None
+        }
+        first = Path(redaction.without_credentials(next(filter(None, given.values()))))
+        name = arguments.entry or first.stem
+        # A task is not a split: that of train.csv is named for its folder, as that of *.jsonl is.
+        if name == "*" or (arguments.is_finetuning and name in _SPLITS):
+            name = first.parent.absolute().name
+    if files is not None:
+        return Corpus(task_name(name), files, class_names=class_names), list(files)
+    if arguments.entry is not None:
+        entry = dataset_table.find_dataset(arguments.entry)
+        assert entry.splits is not None
+        return Corpus(arguments.entry, splits=entry.splits), list(entry.splits)
+    dataset, config = arguments.dataset_name, arguments.dataset_config_name
+    source = masked_text.open_source(None, dataset, config, None, arguments.text_column)
+    splits = list(source.own_splits)  # type: ignore[attr-defined]  # of a data set on the hub
+    return Corpus(task_name(f"{dataset}_{config or ''}"), None, dataset, config), splits
+
+
+def _files_of_folder(
+    arguments: RunArguments, folder: Path
+) -> tuple[Mapping[str, list[str]], Mapping[str, tuple[str, ...]]]:
+    """The files of a data set's folder by split, as the scripts find them, and the names that its card has."""
+    from tasks.sources import dataset_layout
+
+    found = dataset_layout.of_folder(folder, arguments.dataset_config_name, without=local_path(arguments.output_dir))
+    if found.load_args:
+        raise ValueError(
+            f"README.md of {folder} says how its files are read, {dict(found.load_args)}, and `limba run` reads none "
+            "so: name the files with train_file and validation_file, if they can be read without it."
+        )
+    return found.files, found.class_names
+
+
+def _unread(corpus: Corpus, splits: Sequence[str]) -> str:
+    """A sentence about the split "test", which is there and never chooses a model; empty if it is not there."""
+    if "test" not in splits:
+        return ""
+    files = (corpus.files or {}).get("test", ())
+    which = f", {', '.join(Path(file).name for file in files[:3])}{' …' if len(files) > 3 else ''}," if files else ""
+    return f" The split 'test'{which} is for do_predict: --validation_file evaluates its files."
+
+
+def _listed(splits: Sequence[str]) -> str:
+    return ", ".join(map(repr, splits)) or "none"
+
+
+def row_template(arguments: RunArguments) -> str | tuple[str, ...] | None:
+    """The template of a row's input, or the text before a translation or question; None where an entry has it.
+
+    A tuple is the template of one text, in which [SEP] does not stand between two.
+    """
+    if arguments.entry is not None:
+        return None
+    if arguments.languages is not None or arguments.questions is not None:
+        return arguments.source_prefix
+    columns = arguments.text_column
+    prefix, between = (
+        text.replace("{", "{{").replace("}", "}}")
+        for text in (arguments.source_prefix, arguments.text_column_delimiter)
+    )
+    if "{" in columns:
+        return prefix + columns
+    template = prefix + between.join(f"{{{name}}}" for name in columns.split(","))
+    return (template,) if arguments.answers != TEXT and "[SEP]" in prefix + between else template
+
+
+def row_values(arguments: RunArguments) -> tuple[Any, ...]:
+    """The arguments of `script_task.row_dataset`."""
+    return (
+        arguments.entry,
+        row_template(arguments),
+        arguments.label_column_name or "",
+        arguments.labels,
+        arguments.languages,
+        arguments.metrics,
+        arguments.questions,
+        arguments.answers,
+        _drops_empty(arguments),
+    )
+
+
+def _drops_empty(arguments: RunArguments) -> bool:
+    """Whether rows without a text or an answer are left out: run_summarization.py does so, run_translation.py not."""
+    is_other = (arguments.entry, arguments.languages, arguments.questions) != (None, None, None)
+    return arguments.script == script_names.SUMMARIES and arguments.answers == TEXT and not is_other
+
+
+def word_values(arguments: RunArguments) -> tuple[Any, ...]:
+    """The arguments of `script_task.word_dataset`."""
+    labels = list(arguments.labels or ())
+    by_kind, all_pieces = arguments.return_entity_level_metrics, arguments.label_all_tokens
+    return arguments.text_column, arguments.label_column_name, labels, by_kind, all_pieces
+
+
+@dataclasses.dataclass(frozen=True)
+class Counted:
+    """Training examples of an epoch.
+
+    Attributes:
+      number: None if they were not counted.
+      is_exact: and no estimate.
+      buffer: examples in the shuffle buffers: one of several epochs would mix them. None if it is not known whether an
+        epoch has fewer than `BUFFER`.
+      drops_last: whether the last, partial batch of an epoch is no step, as of T5's masked spans, whose script is one
+        of Flax; else the next epoch fills it up.
+    """
+
+    number: int | None = None
+    is_exact: bool = True
+    buffer: int | None = None
+    drops_last: bool = False
+
+
+def count_examples(arguments: RunArguments, corpus: Corpus, vocabulary: Any, is_encoder: bool = False) -> Counted:
+    """Counts the training examples of an epoch, where something needs it.
+
+    Opens the splits in any case, which finds missing files and columns now.
+    """
+    if arguments.is_finetuning:
+        return _count_rows(arguments, corpus, vocabulary)
+    from tasks import objectives
+    from tasks.pretraining import masked_text
+
+    column = arguments.text_column
+    source = masked_text.open_source(corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, column)
+    for split in used_splits(arguments):
+        masked_text.check(source, split, column)
+    counts = _counts(arguments, source)
+    if not (counts or (arguments.do_train and not source.is_remote("train"))):
+        return Counted()
+    opened = masked_text.open_vocabulary(vocabulary)
+    objective: objectives.Objective
+    if is_encoder:
+        objective = masked_lm(arguments, vocabulary)
+    elif arguments.task == "prefix_lm":
+        objective = objectives.PrefixLM()
+    else:
+        objective = objectives.SpanCorruption(arguments.mlm_probability, arguments.mean_noise_span_length)
+    length = arguments.inputs_length
+    fills_buffers = source.num_bytes("train") > BUFFER * objective.raw_length(length) * _BYTES_OF_TOKEN
+    if not counts and fills_buffers and arguments.max_train_samples is None:
+        return Counted(buffer=BUFFER)
+    if arguments.line_by_line and not is_encoder:
+        logger.warning("Without effect: line_by_line (it is a key of run_mlm.py, and a T5 learns full rows).")
+    if arguments.line_by_line and is_encoder:
+        number, is_exact = masked_text.count_lines(source, "train", column), True
+        if not counts:
+            return Counted(buffer=min(BUFFER, number))
+    elif not counts:
+        tokens, _ = masked_text.count_tokens(source, "train", column, opened)
+        return Counted(buffer=min(BUFFER, max(1, tokens // objective.raw_length(length))))
+    else:
+        number, is_exact = masked_text.count_examples(source, "train", column, opened, objective, length)
+    return Counted(number, is_exact, min(BUFFER, number), drops_last=not is_encoder)
+
+
+def masked_lm(arguments: RunArguments, vocabulary: Any) -> Any:
+    """The objective of an encoder's documents, an `objectives.MaskedLM`; rows are framed as its tokenizer frames them.
+
+    Args:
+      vocabulary: as run.json describes it.
+    """
+    from tasks import objectives
+    from tasks.pretraining import masked_text
+    from tasks.vocabularies import sentencepiece_models
+
+    if arguments.use_nsp:
+        return objectives.MaskedLM(arguments.mlm_probability, pairs="next_sentence")
+    before, behind = sentencepiece_models.ids_of(masked_text.open_vocabulary(vocabulary)).frame
+    return objectives.MaskedLM(arguments.mlm_probability, frame=(len(before), len(behind)))
+
+
+def check_vocabulary(reference: Any) -> None:
+    """Raises ValueError if a T5's vocabulary for documents, as gin has it bound, has no sentinels."""
+    from tasks.vocabularies import sentencepiece_models
+
+    sentencepiece_models.check_vocabulary(reference.scoped_configurable_fn())
+
+
+def row_form(arguments: RunArguments) -> Any:
+    """How rows become examples, and the metrics of answers: a data set of `tasks.supervised`."""
+    from tasks.supervised import script_task
+
+    if arguments.answers == WORD_LABELS:
+        return script_task.word_dataset(*word_values(arguments))
+    return script_task.row_dataset(*row_values(arguments))
+
+
+def lengths_of_t5(arguments: RunArguments, model: Any) -> dict[str, Any]:
+    """`length_of_labels`, and `length_of_inputs`."""
+    return {**length_of_labels(arguments, model), **length_of_inputs(arguments, model)}
+
+
+def length_of_labels(arguments: RunArguments, model: Any) -> dict[str, Any]:
+    """`max_target_length` of answers that are a closed set of labels: the tokens of the longest, rounded up.
+
+    Padding to 128 would cost time. {} where a key says the length, or other answers are written.
+
+    Args:
+      model: a T5, a `limba.addons.run.starting_model`.
+    """
+    from tasks.pretraining import masked_text
+    from tasks.supervised.row_formats import Template
+
+    if not arguments.is_finetuning or arguments.max_target_length is not None:
+        return {}
+    form = row_form(arguments).format
+    if not isinstance(form, Template) or not form.choices:
+        return {}
+    vocabulary = masked_text.open_vocabulary(model.vocabulary)
+    longest = max(len(vocabulary.encode(label)) for label in form.choices) + 1  # and EOS
+    length = -(-longest // _MULTIPLE) * _MULTIPLE
+    logger.info(
+        "The longest of the %d labels has %d tokens with EOS: targets have %d (max_target_length says another length).",
+        *(len(form.choices), longest, length),
+    )
+    return {"max_target_length": length}
+
+
+def tokenizer_length(arguments: RunArguments, model: Any) -> int | None:
+    """The tokenizer's `model_max_length`, where the script cuts rows there; None where it does not.
+
+    run_ner.py goes by it where no key says a length; summaries and translations have lengths of their own.
+    """
+    is_explicit = arguments.languages is not None or _of_summaries(arguments)
+    if arguments.answers == WORD_LABELS:
+        is_explicit = arguments.max_seq_length is not None
+    return None if is_explicit else model.tokenizer_length
+
+
+def _of_summaries(arguments: RunArguments) -> bool:
+    is_of_rows = arguments.is_finetuning and arguments.answers == TEXT and arguments.questions is None
+    return is_of_rows and arguments.script not in script_names.OF_LABELS
+
+
+def length_of_inputs(arguments: RunArguments, model: Any) -> dict[str, Any]:
+    """`max_seq_length` as `tokenizer_length` limits it; {} where that changes nothing."""
+    most = tokenizer_length(arguments, model)
+    if most is None or arguments.inputs_length <= most:
+        return {}
+    logger.warning(
+        "Rows have at most %d tokens, and not %d: model_max_length of the tokenizer says so, as in the script.",
+        *(most, arguments.inputs_length),
+    )
+    return {"max_seq_length": most}
+
+
+def measure_answers(arguments: RunArguments, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The task's metrics of the lines that `limba infer` writes; {} where the right answers are not all there."""
+    from tasks.supervised import compared_answers, row_formats
+    from tasks.vocabularies import LabelVocabulary
+
+    form = row_form(arguments)
+    texts = [line["inputs"].get("targets_pretokenized", "") for line in lines]
+    if arguments.answers == WORD_LABELS:
+        split = LabelVocabulary(form.labels).split
+        targets, predictions = [split(text) for text in texts], [split(line["prediction"]) for line in lines]
+        return {name: x for metric in form.metrics for name, x in metric(targets, predictions).items()}
+    has_references = all("reference" in line["inputs"] for line in lines)
+    if not has_references or row_formats.UNKNOWN in texts or not any(text.strip() for text in texts):
+        return {}
+    compared = compared_answers.ComparedAnswers(form.format, _answers_vocabulary(arguments))
+    targets = [compared(text, line["inputs"], is_target=True) for text, line in zip(texts, lines, strict=True)]
+    predictions = [compared(line["prediction"]) for line in lines]
+    return {name: value for metric in form.metrics for name, value in metric(targets, predictions).items()}
+
+
+def work_folder(arguments: RunArguments) -> Path:
+    """Where the files of a call lie that are no results: OUTPUT_DIR, or its `evaluated` where nothing is trained.
+
+    So an evaluation leaves the run, or the model of Hugging Face, as it is that OUTPUT_DIR holds. If that is the model
+    to evaluate, the folder is beside it.
+    """
+    out = local_path(arguments.output_dir)
+    if arguments.do_train:
+        return out
+    model = arguments.model_name_or_path
+    if model is not None and local_path(model) in (out, *out.parents):
+        return out.with_name(f"{out.name}_evaluated")
+    return out / "evaluated"
+
+
+def _answers_vocabulary(arguments: RunArguments) -> Any:
+    """The vocabulary that a T5's texts are decoded with; None for labels and numbers, and for ByT5's bytes."""
+    from tasks.vocabularies import sentencepiece_models
+
+    folder = work_folder(arguments) / "initial"
+    found = [folder / name for name in (run_folder.VOCABULARY, run_folder.TOKENIZER) if (folder / name).is_file()]
+    return sentencepiece_models.open_vocabulary(found[0]) if found and arguments.answers == TEXT else None
+
+
+def written(arguments: RunArguments, predictions: Sequence[Any]) -> list[Any]:
+    """Predictions as the scripts write them: a T5's texts without special tokens."""
+    from tasks.supervised import script_metrics
+
+    if arguments.answers != TEXT:
+        return list(predictions)
+    return [script_metrics.without_special_tokens(text) if isinstance(text, str) else text for text in predictions]
+
+
+def _count_rows(arguments: RunArguments, corpus: Corpus, vocabulary: Any) -> Counted:
+    from tasks.supervised import script_task
+
+    form = row_form(arguments)
+    _check_metrics(arguments, form)
+    source = script_task.open_source(form, corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits)
+    for split in used_splits(arguments):
+        source.check(split)
+        _check_rows(arguments, corpus, form, source, split, vocabulary)
+    if _counts(arguments, source):
+        number = _num_examples(form, source)
+        return Counted(number, buffer=min(BUFFER, number))
+    if not arguments.do_train:
+        return Counted()
+    most = min(BUFFER, arguments.max_train_samples or BUFFER)
+    # A large file elsewhere is not read, and is taken to have them.
+    return Counted(buffer=most if source.has_documents("train", most) else source.count_documents("train"))
+
+
+def _num_examples(form: Any, source: Any) -> int:
+    """Rows of the training split; without those that make no example, unless they are far away and not read."""
+    from tasks.supervised.complete_rows import CompleteTemplate
+
+    if isinstance(getattr(form, "format", None), CompleteTemplate) and not source.is_remote("train"):
+        return sum(bool(form.format(row)) for _, _, row in source.numbered_documents("train"))
+    return sum(map(len, source.documents("train")))
+
+
+def _check_rows(arguments: RunArguments, corpus: Corpus, form: Any, source: Any, split: str, vocabulary: Any) -> None:
+    """Makes examples of the first rows, as the training does before its first step, and warns of what it finds.
+
+    Raises ValueError for a row that makes none, such as one with an unknown label.
+    """
+    from tasks.pretraining import masked_text
+    from tasks.registry import Feature
+    from tasks.supervised import row_preprocessor, token_labels
+    from tasks.supervised.row_formats import Template
+    from tasks.vocabularies import LabelVocabulary
+
+    name = corpus.name
+    is_of_words = arguments.answers == WORD_LABELS
+    step = token_labels.LabelTokens(name, form) if is_of_words else row_preprocessor.Supervise(name, form.format)
+    feature = Feature(masked_text.open_vocabulary(vocabulary), add_eos=True)
+    features, lengths = {"inputs": feature, "targets": feature}, {"inputs": arguments.inputs_length}
+    if arguments.answers == LABEL and isinstance(form.format, Template):
+        features["targets"] = Feature(LabelVocabulary(form.format.choices), add_eos=False)
+    if arguments.answers == TEXT and split != "test":
+        lengths["targets"] = arguments.target_length if split == "train" else arguments.eval_target_length
+    found = step.check_rows(source, split, features, lengths)
+    of_answers = ("empty_rows", "unanswered_questions")
+    row_preprocessor.warn(x for x in found if split != "test" or x.name not in of_answers)  # These get their answers.
+
+
+def _counts(arguments: RunArguments, source: Any) -> bool:
+    """Whether the training examples are counted: where epochs need it, and with `max_steps` only of files here."""
+    if not arguments.do_train:
+        return False
+    return arguments.max_steps < 0 or (arguments.has_period_of_epochs and not source.is_remote("train"))
+
+
+def _check_metrics(arguments: RunArguments, form: Any) -> None:
+    """Raises if a metric of texts lacks its package, or none is `metric_for_best_model`: both would stop a training."""
+    from tasks.metrics import text_metrics
+
+    of_texts: list[Callable[..., Mapping[str, Any]]] = [text_metrics.accuracy, text_metrics.bleu, text_metrics.rouge]
+    of_texts += [text_metrics.squad, text_metrics.squad_v2, text_metrics.trivia_qa]
+    # Answers of every kind, so that the metrics of encoders give all their names; those of texts need a text.
+    answers: dict[str, Callable[[], list[Any]]] = {
+        LABEL: lambda: [form.format.prediction(choice) for choice in form.format.choices],
+        NUMBER: lambda: [0.0, 1.0],
+        WORD_LABELS: lambda: [[*(arguments.labels or ())]],
+    }
+    given = answers.get(arguments.answers, lambda: ["a"])()
+    of_form = {metric: getattr(metric, "__wrapped__", metric) for metric in form.metrics}
+    taken = [metric for metric, inner in of_form.items() if arguments.answers in answers or inner in of_texts]
+    known = [name for metric in taken for name in metric(given, given)]
+    writes = arguments.answers not in answers
+    known += ["tokens_per_prediction"] if writes else []
+    looks = arguments.load_best_model_at_end or arguments.early_stopping_patience or arguments.use_lr_drop
+    looks = looks or arguments.save_strategy == "best"
+    folder, name = gin_best.measured(arguments)
+    name = name.removeprefix("eval/")
+    if looks and folder == "inference_eval" and name not in known and len(taken) == len(form.metrics):
+        raise ValueError(
+            f"metric_for_best_model is {arguments.metric_for_best_model!r}, and the evaluations have loss, "
+            f"{', '.join([*known[:-1], 'gen_len'] if writes else known)}: write one of these, or metric_names."
+        )
+
+
+def used_splits(arguments: RunArguments) -> list[str]:
+    """Of the data, those that are read."""
+    used = {"train": arguments.do_train, "validation": arguments.do_eval, "test": arguments.do_predict}
+    return [split for split, is_used in used.items() if is_used]

@@ -1,0 +1,177 @@
+"""The add-ons: a row for each folder beside this file. Whoever deletes a folder and its row has a Limba without it.
+
+The core knows add-ons by this table alone and imports none of them: `limba/cli.py` and `convert/__main__.py` list their
+commands, `parts` gives what a command of the core asks them for, and gin files may name what their rows say.
+"""
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+
+class Addon(NamedTuple):
+    """What an add-on adds to the core.
+
+    Attributes:
+      commands: `limba COMMAND`, of one word or two: the module with `main(argv)`, and what it does.
+      conversions: `limba convert COMMAND`: the module with `add_arguments(parser)` and `run(args)`, and what it does.
+      parts: modules by what they are for: `PARTS`.
+      gin_modules: modules whose public names gin files may use (`limba/gin_config/closed_list.py`), folders with all in
+        them.
+      gin_hidden: modules in these that they may not use: what writes files, or is a command.
+      gin_names: of other modules, the names that they may use.
+      gin_programs: of these, what acts: a file binds its arguments and has it as no value.
+    """
+
+    commands: Mapping[str, tuple[str, str]] = {}
+    conversions: Mapping[str, tuple[str, str]] = {}
+    parts: Mapping[str, str] = {}
+    gin_modules: tuple[str, ...] = ()
+    gin_hidden: tuple[str, ...] = ()
+    gin_names: Mapping[str, tuple[str, ...]] = {}
+    gin_programs: tuple[str, ...] = ()
+
+
+# What a part is for, and the functions that its module has.
+PARTS: Mapping[str, str] = {
+    "eval": "another evaluation of `limba eval`: add_flags(parser), check_flags(flags, parser), is_asked(flags), "
+    "run(flags, bindings)",
+    "check": "a kind of folder of `limba convert check`: kind(report), compare(model, folder, report)",
+    "script_keys": "keys of Hugging Face's scripts: check_key(key), is_known_script(name)",
+}
+
+ADDONS: Mapping[str, Addon] = {
+    "run": Addon(
+        {"run": ("limba.addons.run.command", "train with the keys of a Hugging Face script, and export")},
+        parts={"script_keys": "limba.addons.run.keys.script_keys"},
+    ),
+    "sweep": Addon({"sweep": ("limba.addons.sweep.command", "try many values of gin bindings, and keep the best")}),
+    "pairs": Addon(
+        {"pairs": ("limba.addons.pairs.pairs_command", "make minimal pairs about agreement of a treebank, for eval")},
+        parts={"eval": "limba.addons.pairs.eval_pairs"},
+        gin_modules=("limba.addons.pairs",),
+        gin_hidden=("limba.addons.pairs.conllu_files", "limba.addons.pairs.pairs_command"),
+        gin_names={"limba.addons.pairs.eval_pairs": ("evaluate_pairs",)},
+        gin_programs=("limba.addons.pairs.eval_pairs.evaluate_pairs",),
+    ),
+    "pages": Addon(
+        {
+            "runs": (
+                "limba.addons.pages.runs_command",
+                "runs under folders: step, losses, speed, and whether they run or failed",
+            ),
+            "report": ("limba.addons.pages.report_command", "a page about one or several runs, in one file"),
+            "scoreboard": (
+                "limba.addons.pages.scoreboard",
+                "figures and costs of runs side by side, with n-grams below",
+            ),
+        }
+    ),
+    "derived_runs": Addon(
+        {
+            "branch": (
+                "limba.addons.derived_runs.branch_command",
+                "the decay of a run at a constant rate, as a run of its own",
+            ),
+            "average": (
+                "limba.addons.derived_runs.average_command",
+                "the mean of the last checkpoints of a run, as a run of its own",
+            ),
+        }
+    ),
+    "serve": Addon(
+        {
+            "try": (
+                "limba.addons.serve.try_model",
+                "a prompt in the terminal, or a page in the browser, for trying a model",
+            ),
+            "serve": ("limba.addons.serve.command", "answers and vectors of a model over HTTP, for a team"),
+        },
+        gin_names={
+            "limba.addons.serve.command": ("serve",),
+            "limba.addons.serve.engine": ("Engine",),
+            "limba.addons.serve.try_model": ("try_model",),
+        },
+        gin_programs=("limba.addons.serve.command.serve", "limba.addons.serve.try_model.try_model"),
+    ),
+    "plan": Addon(
+        {
+            "lint": (
+                "limba.addons.plan.lint.command",
+                "find what would hurt in a training, before any accelerator is touched",
+            ),
+            "plan": (
+                "limba.addons.plan.command",
+                "whether a training fits a TPU slice or GPU box, how fast, with which layout",
+            ),
+            "profile": (
+                "limba.addons.plan.profile.command",
+                "run some steps of a training, and show where their time goes",
+            ),
+            "gin-check": ("limba.addons.plan.lint.gin_check", "parse gin files and resolve every name in them"),
+        }
+    ),
+    "surgery": Addon(
+        {
+            "vocab check": ("limba.addons.surgery.check", "prove that all tokenizers of a model give the same ids"),
+            "vocab trim": (
+                "limba.addons.surgery.trim",
+                "leave out the pieces that a corpus does not use, of a T5 or an encoder and its tokenizer",
+            ),
+            "vocab replace": ("limba.addons.surgery.replace", "give a trained T5 or encoder another vocabulary"),
+            "vocab extend": (
+                "limba.addons.surgery.extend",
+                "add pieces of a corpus to a T5 or an encoder and its vocabulary",
+            ),
+        }
+    ),
+    "engines": Addon(
+        conversions={
+            "to-ct2": (
+                "limba.addons.engines.to_ct2",
+                "write a folder for CTranslate2 from a run or a Hugging Face folder",
+            ),
+            "to-onnx": (
+                "limba.addons.engines.to_onnx",
+                "write ONNX files for ONNX Runtime and Optimum from a run or a Hugging Face folder",
+            ),
+            "to-gguf": ("limba.addons.engines.to_gguf", "write a GGUF file for llama.cpp from a T5"),
+        },
+        parts={"check": "limba.addons.engines.folder_check"},
+    ),
+    "peft": Addon(
+        conversions={
+            "to-peft": ("limba.addons.peft.to_peft", "write an adapter that PEFT loads from a checkpoint of a LoRA"),
+            "from-peft": (
+                "limba.addons.peft.from_peft",
+                "write a LoRA checkpoint and its gin files from an adapter of PEFT",
+            ),
+        }
+    ),
+    "vectors": Addon(
+        {"embed": ("limba.addons.vectors.embed", "vectors of texts from a checkpoint's encoder, in a file")},
+        {
+            "to-sentence-transformers": (
+                "limba.addons.vectors.to_sentence_transformers",
+                "write a folder of sentence-transformers from an encoder, a T5's too",
+            )
+        },
+        parts={"check": "limba.addons.vectors.folder_check"},
+        gin_names={"limba.addons.vectors.embed": ("embed",)},
+        gin_programs=("limba.addons.vectors.embed.embed",),
+    ),
+    # Tasks and corpora, which have no command: their modules are named in gin files and with --module.
+    "diacritics": Addon(
+        gin_modules=tuple(f"limba.addons.diacritics.{name}" for name in ("diacritics_tasks", "marks", "scores")),
+        gin_names={"limba.addons.diacritics.romanian": ("mt5_vocabulary", "vocabulary")},
+    ),
+    "examples": Addon(),
+}
+
+
+def parts(what: str) -> Iterator[Any]:
+    """The modules of add-ons that are for this, a key of `PARTS`."""
+    assert what in PARTS, what
+    for addon in ADDONS.values():
+        if what in addon.parts:
+            yield importlib.import_module(addon.parts[what])

@@ -1,1 +1,0 @@
-"""The checks of `limba lint` that read tasks and data. Only `limba.commands.plan.lint` imports it."""

@@ -1,0 +1,170 @@
+"""`limba average`: the mean of a run's last checkpoints."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from limba.addons.derived_runs import mean_checkpoint
+from limba.addons.derived_runs.average_command import average, main
+from limba.checkpoint_files import saved_tensors
+from limba.checkpoints import checkpointing
+from limba.checkpoints.state_checksums import DamagedStateError
+from limba.files import json_text
+from tests.limba import small
+
+STEPS = (2, 4, 6)
+
+
+def _parameters(step, shape=(3, 2)):
+    rng = np.random.default_rng(step)
+    return {
+        "decoder": {"kernel": rng.normal(size=shape).astype(np.float32)},
+        "encoder": {"scale": rng.normal(size=4).astype(np.float32)},
+    }
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Checkpoints of three steps, of any network, with optimizer state and a record."""
+    _save(tmp_path / "run", {step: _parameters(step) for step in STEPS})
+    (tmp_path / "run" / "model.gin").write_text("# the model\n")
+    return tmp_path / "run"
+
+
+def _save(folder, parameters, use_orbax=True, dtype="float32"):
+    config = checkpointing.SaveCheckpointConfig(dtype=dtype)
+    checkpointer = checkpointing.Checkpointer(folder, config, use_orbax)
+    for step, params in parameters.items():
+        state = checkpointing.TrainState(np.int32(step), params, jax.tree.map(np.zeros_like, params))
+        record = json_text.dumps({"network": {}, "vocabulary": {}, "seeds": {"random": 1}}).encode()
+        checkpointer.save(jax.tree.map(jax.numpy.asarray, state), {}, {"run.json": record, "config.gin": b"# gin\n"})
+    checkpointer.close()
+
+
+def _tensors(path):
+    return {name: np.asarray(x) for name, x in saved_tensors.open_tensors(path).items()}
+
+
+def test_the_mean_is_that_of_numpy(run, capsys):
+    path = average(str(run), 2)
+    assert path == run.parent / "run_mean_of_2" / "checkpoint_6"
+    assert "is the mean of the steps 4, 6 of" in capsys.readouterr().out
+    tensors = _tensors(path)
+    assert tensors.keys() == {"target/decoder/kernel", "target/encoder/scale", "state/step"}
+    assert tensors["state/step"] == 6
+    for name, (stack, leaf) in {
+        "target/decoder/kernel": ("decoder", "kernel"),
+        "target/encoder/scale": ("encoder", "scale"),
+    }.items():
+        a, b = (_parameters(step)[stack][leaf] for step in (4, 6))
+        np.testing.assert_array_equal(tensors[name], (a + b) / np.float32(2))
+        assert tensors[name].dtype == np.float32
+    assert checkpointing.load_run_info(path)["mean_of"] == {"steps": [4, 6], "run": "run"}
+    assert checkpointing.load_run_info(path)["seeds"] == {"random": 1}
+    assert (path.parent / "model.gin").read_text() == "# the model\n"
+    # As any run: with checksums of what was written.
+    loaded = checkpointing.load_params(path.parent)
+    np.testing.assert_array_equal(loaded["encoder"]["scale"], tensors["target/encoder/scale"])
+    assert set(json.loads((path / "run/state_checksums.json").read_text())) == tensors.keys()
+    # The same command again does nothing; another one is refused.
+    average(str(run), 2)
+    assert "checkpoint_6 is there already" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="run_mean_of_2 holds something else; give another --out"):
+        average(str(run), 3, str(path.parent))
+
+
+def test_bfloat16_is_summed_up_in_float32(tmp_path):
+    made = {
+        step: {"decoder": {"kernel": np.full((2, 2), x, np.float32)}} for step, x in ((1, 256.0), (2, 1.0), (3, 1.0))
+    }
+    _save(tmp_path / "run", made, use_orbax=False, dtype="bfloat16")
+    assert main([str(tmp_path / "run"), "--last", "3", "--out", str(tmp_path / "out")]) == 0
+    # bfloat16 has no 257.
+    np.testing.assert_allclose(_tensors(tmp_path / "out/checkpoint_3")["target/decoder/kernel"], 258 / 3, rtol=1e-7)
+
+
+def test_tensors_are_read_one_after_the_other(run, monkeypatch):
+    read, array = [], saved_tensors.SavedTensor.__array__
+    monkeypatch.setattr(
+        saved_tensors.SavedTensor,
+        "__array__",
+        lambda self, *args, **kwargs: read.append(self.shape) or array(self, *args, **kwargs),
+    )
+    means = mean_checkpoint.open_means(mean_checkpoint.last_checkpoints(str(run), 3))
+    assert read == []
+    for name in ("target/decoder/kernel", "target/encoder/scale"):
+        means[name].read()
+    assert read == [(3, 2)] * 3 + [(4,)] * 3
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (1, "--last is 1; a mean needs at least 2 checkpoints"),
+        (5, r"has 3 checkpoints \(steps 2, 4, 6\), and --last is 5: give --last 3, or train with .*keep = 5"),
+    ],
+)
+def test_numbers_of_checkpoints_that_cannot_be(run, last, words):
+    with pytest.raises(ValueError, match=words):
+        average(str(run), last)
+    assert [path.name for path in run.parent.iterdir()] == ["run"]
+
+
+def test_what_is_no_run(run, tmp_path):
+    with pytest.raises(FileNotFoundError, match="nothing is no run: it holds no checkpoint_<step> directory"):
+        average(str(tmp_path / "nothing"), 2)
+    with pytest.raises(FileNotFoundError, match=r"checkpoint_6 is one checkpoint; give its run's directory, .*run\."):
+        average(str(run / "checkpoint_6"), 2)
+
+
+def test_other_networks_have_no_mean_and_nothing_is_left(run):
+    _save(run, {8: _parameters(8, (3, 5))})
+    words = r"target/decoder/kernel is \[3, 2\] in .*checkpoint_6 and \[3, 5\] in .*checkpoint_8"
+    with pytest.raises(ValueError, match=words):
+        average(str(run), 2)
+    _save(run, {10: {"decoder": _parameters(10, (3, 5))["decoder"]}})
+    words = r"checkpoint_8 has target/encoder/scale and .*checkpoint_10 does not: checkpoints of one network"
+    with pytest.raises(ValueError, match=words):
+        average(str(run), 2)
+    assert [path.name for path in run.parent.iterdir()] == ["run"]
+
+
+def test_other_vocabularies_have_no_mean(run):
+    """Their tensors have the same shapes, and a row of the embedding is another piece."""
+    steps = sorted(int(path.name.rpartition("_")[2]) for path in run.glob("checkpoint_*"))[-3:]
+    for step, content in zip(steps, (b"pieces", b"pieces", b"others"), strict=True):
+        (run / f"checkpoint_{step}" / "run").mkdir(exist_ok=True)
+        (run / f"checkpoint_{step}" / "run" / "spiece.model").write_bytes(content)
+    words = (
+        rf"several vocabularies \(.*checkpoint_{steps[1]}/run/spiece.model, .*checkpoint_{steps[2]}/run/spiece.model"
+    )
+    with pytest.raises(ValueError, match=words):
+        average(str(run), 2)
+    assert not run.with_name(f"{run.name}_mean_of_2").exists()
+
+
+def test_a_damaged_tensor_is_named_and_nothing_is_left(run):
+    file = run / "checkpoint_4" / "run" / "state_checksums.json"
+    listed = json.loads(file.read_text())
+    listed["target/encoder/scale"][2] += 1
+    checkpointing.write_files(run / "checkpoint_4" / "run", {
+        **checkpointing.load_files(run / "checkpoint_4", "run"), file.name: json.dumps(listed).encode(),
+    })  # fmt: skip
+    with pytest.raises(DamagedStateError, match="'target/encoder/scale' is not what was saved"):
+        average(str(run), 2)
+    assert [path.name for path in run.parent.iterdir()] == ["run"]
+
+
+def test_a_training_starts_from_a_mean(run):
+    """`INITIAL_CHECKPOINT_PATH`: its parameters and step, and a new optimizer state."""
+    path = average(str(run), 3)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), _parameters(0))
+    state = checkpointing.TrainState(jax.ShapeDtypeStruct((), np.int32), shapes, {})
+    placed = small.partitioner().replicated
+    state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placed), state)
+    loaded = checkpointing.load_state(path, state)
+    assert int(loaded.step) == 6
+    expected = sum(_parameters(step)["encoder"]["scale"] for step in STEPS) / np.float32(3)
+    np.testing.assert_allclose(loaded.params["encoder"]["scale"], expected, rtol=1e-6)

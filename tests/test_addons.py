@@ -1,0 +1,118 @@
+"""Add-ons: each is described, nothing but the table knows it, and Limba works without it."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from limba import cli
+from limba.addons import table
+from tests import house, line
+
+FOLDER = house.ROOT / "limba/addons"
+
+
+def _said(name: str) -> dict[str, str]:
+    text = (FOLDER / name / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) <= 12, "ten lines, and two of a list"
+    return dict(re.findall(r"^- ([^:\n]+): ((?:.+\n)(?:(?!- ).+\n)*)", text, flags=re.M))
+
+
+def _gin_files(name: str) -> list[str]:
+    return re.findall(r"gin/[\w/]+\.gin", _said(name)["gin files"])
+
+
+def test_each_folder_has_a_row_and_each_row_a_folder():
+    folders = {path.name for path in FOLDER.iterdir() if (path / "__init__.py").is_file()}
+    assert folders == table.ADDONS.keys()
+
+
+@pytest.mark.parametrize("name", table.ADDONS)
+def test_an_addon_says_what_it_is_and_has_tests(name):
+    said = _said(name)
+    assert said.keys() == {"For", "Extra of pyproject.toml", "Begin with", "gin files", "Page"}
+    extras = tomllib.loads((house.ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    named = said["Extra of pyproject.toml"].strip().split(", ")
+    assert named == ["none"] or set(named) <= extras.keys()
+    assert (FOLDER / name / said["Begin with"].strip(" `\n")).is_file()
+    assert all((house.ROOT / page).is_file() for page in said["Page"].strip().split(", "))
+    assert list((house.ROOT / "tests/addons" / name).rglob("test_*.py"))
+    row = table.ADDONS[name]
+    title = (FOLDER / name / "README.md").read_text("utf-8").partition("\n")[0]
+    assert all(word.split()[-1] in title for word in (*row.commands, *row.conversions)), title
+    modules = [module for module, _ in (*row.commands.values(), *row.conversions.values())]
+    modules += [*row.parts.values(), *row.gin_modules, *row.gin_hidden, *row.gin_names]
+    modules += [program.rpartition(".")[0] for program in row.gin_programs]
+    assert modules or name == "examples", "what the row names belongs to this add-on"
+    assert all(module.startswith(f"limba.addons.{name}") and module in {*house.modules()} for module in modules)
+    assert row.parts.keys() <= table.PARTS.keys()
+
+
+@pytest.mark.parametrize("name", table.ADDONS)
+def test_the_gin_files_of_an_addon_are_those_that_name_it(name):
+    naming = re.compile(
+        rf"^\s*(?:from limba\.addons\.{name}\b|from limba\.addons import {name}\b|import limba\.addons\.{name}\b)", re.M
+    )
+    found = {
+        str(file.relative_to(house.ROOT))
+        for file in (house.ROOT / "gin").rglob("*.gin")
+        if naming.search(file.read_text("utf-8"))
+    }
+    assert found == {*_gin_files(name)}
+
+
+def test_the_core_names_no_addon_but_in_the_table():
+    files = [file for module, file in house.modules().items() if not house.is_addon(module)]
+    own = FOLDER / "table.py"
+    naming = re.compile(r"limba[./]addons(?!\.table|/table| import table)\b")
+    assert not [file for file in files if file != own and naming.search(file.read_text("utf-8"))]
+
+
+def _copy_without(names: list[str], copy: Path) -> None:
+    """A clone's files in a new folder, without what belongs to some add-ons."""
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=house.ROOT, capture_output=True, text=True, check=True)
+    gone = [f"{folder}/{name}/" for name in names for folder in ("limba/addons", "tests/addons")]
+    gone += [file for name in names for file in [*_gin_files(name), f"tests/smoke/test_{name}.py"]]
+    for file in tracked.stdout.split("\0"):
+        if file and (house.ROOT / file).is_file() and not file.startswith(tuple(gone)):
+            (copy / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(house.ROOT / file, copy / file)
+    file = copy / "limba/addons/table.py"
+    lines = file.read_text("utf-8").splitlines(keepends=True)
+    for node in ast.walk(ast.parse("".join(lines))):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "ADDONS":
+            assert isinstance(node.value, ast.Dict)
+            for key, value in zip(node.value.keys, node.value.values, strict=True):
+                assert isinstance(key, ast.Constant) and value.end_lineno is not None
+                if key.value in names:
+                    lines[key.lineno - 1 : value.end_lineno] = [""] * (value.end_lineno - key.lineno + 1)
+    file.write_text("".join(lines), "utf-8")
+
+
+def _run(copy: Path, *arguments: str) -> str:
+    env = line.environment(copy) | {"PYTHONPATH": "", "XLA_FLAGS": ""}
+    done = subprocess.run([sys.executable, *arguments], cwd=copy, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["all", *(pytest.param(x, marks=pytest.mark.exhaustive) for x in table.ADDONS)])
+def test_limba_works_without(name, tmp_path):
+    names = [*table.ADDONS] if name == "all" else [name]
+    _copy_without(names, tmp_path)
+    code = "import limba, convert.__main__; from limba import cli; print(limba.__file__, *cli.COMMANDS, sep='\\n')"
+    place, *commands = _run(tmp_path, "-c", code).splitlines()
+    assert Path(place).is_relative_to(tmp_path), "the copy runs, and not what is installed"
+    assert set(commands) == cli.COMMANDS.keys() - {x for name in names for x in table.ADDONS[name].commands}
+    asked = [tmp_path / "tests/smoke/test_t5.py"]
+    if name != "all":
+        files = sorted((tmp_path / "tests").rglob("test_*.py"))
+        asked = [x for x in files if "mark.smoke" in x.read_text("utf-8") and x.name != Path(__file__).name]
+    said = _run(tmp_path, "-m", "pytest", "-p", "no:cacheprovider", "-m", "smoke", "-rA", *map(str, asked))
+    assert " passed" in said and "failed" not in said and "skipped" not in said
