@@ -13,8 +13,8 @@ import os
 import sys
 from pathlib import Path
 
-from convert.compare import memory
 from limba.addons import table
+from limba.convert.compare import memory
 from limba.files import named_flags, os_errors, rust_panics
 
 # The module of a command has `add_arguments(parser)` and `run(args)`. It is imported when its command is given.

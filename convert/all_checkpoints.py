@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from convert import to_hf
-from convert.model_files import any_format
 from limba.checkpoint_files.directories import all_checkpoints, checkpoint_path, checkpoint_steps, run_directory
 from limba.checkpoint_files.run_folder import has_run_info, load_run_info
+from limba.convert import to_hf
+from limba.convert.model_files import any_format
 from limba.files import storage, written_files
 from limba.files.local_paths import local_path
 

@@ -13,11 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from convert import finished_folder, to_hf
-from convert.compare import comparison, comparison_rows, exported_files, folder_files, folder_settings, folder_tokens
-from convert.compare.comparison_rows import Comparison
-from convert.model_files import any_format
-from convert.model_files.model import Model, ModelHints
+from limba.convert import finished_folder, to_hf
+from limba.convert.compare import (
+    comparison,
+    comparison_rows,
+    exported_files,
+    folder_files,
+    folder_settings,
+    folder_tokens,
+)
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.model_files import any_format
+from limba.convert.model_files.model import Model, ModelHints
 
 RECORD = "rescale.json"
 _MOST_TEXTS = 64
@@ -127,8 +134,8 @@ def _settings(model: Model) -> folder_settings.Settings | None:
 
 def _check_dtype(model: Model, args: argparse.Namespace) -> None:
     """Prints what overflows. Raises ValueError if something does, unless a model that holds is written."""
-    from convert import written_model
-    from convert.compare import half_precision
+    from limba.convert import written_model
+    from limba.convert.compare import half_precision
 
     out = written_model.choose_empty(args.rescale, model.path) if args.rescale else None
     batch = half_precision.batch_of(model, _texts(args))
@@ -144,9 +151,9 @@ def _check_dtype(model: Model, args: argparse.Namespace) -> None:
 
 
 def _rescale(model: Model, found: Any, batch: dict[str, np.ndarray], out: Path) -> None:
-    from convert import written_model
-    from convert.compare import half_precision
-    from convert.model_files import rescaled_model
+    from limba.convert import written_model
+    from limba.convert.compare import half_precision
+    from limba.convert.model_files import rescaled_model
     from limba.files.output_folder import fingerprint
 
     if not found.too_large:

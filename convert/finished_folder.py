@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.compare import exported_files
-from convert.compare.comparison_rows import Comparison
-from convert.model_files.model import Model
 from limba.addons import table
+from limba.convert.compare import exported_files
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.model_files.model import Model
 from limba.files.output_folder import read_report
 from limba.files.untrusted_files import cut, some
 

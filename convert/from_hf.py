@@ -20,13 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from convert.families import heads
-from convert.families.config_files import encoder_config, new_network, other_models, t5_config
-from convert.families.heads import Head
-from convert.families.networks import Network
-from convert.families.table import find_t5
-from convert.model_files import any_format, encoder_files, encoder_vocabularies, t5_vocabularies
-from convert.model_files.hf import (
+from limba.checkpoint_files import directories, run_folder, saved_tensors
+from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.families import heads
+from limba.convert.families.config_files import encoder_config, new_network, other_models, t5_config
+from limba.convert.families.heads import Head
+from limba.convert.families.networks import Network
+from limba.convert.families.table import find_t5
+from limba.convert.model_files import any_format, encoder_files, encoder_vocabularies, t5_vocabularies
+from limba.convert.model_files.hf import (
     hf_folder,
     hf_tokenizer,
     hub_models,
@@ -34,11 +36,9 @@ from convert.model_files.hf import (
     stray_weights,
     tokenizer_settings,
 )
-from convert.model_files.model import NO_HINTS, Model, ModelHints
-from convert.t5x import limba_run, model_gin
-from convert.tensors import weight_files
-from limba.checkpoint_files import directories, run_folder, saved_tensors
-from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.model_files.model import NO_HINTS, Model, ModelHints
+from limba.convert.t5x import limba_run, model_gin
+from limba.convert.tensors import weight_files
 from limba.files import storage, untrusted_json
 from limba.files.local_paths import local_path
 

@@ -11,11 +11,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from convert.model_files import any_format, lora_merge
-from convert.model_files.model import NO_HINTS, ModelHints
-from convert.t5x import limba_run
-from convert.t5x.t5x_checkpoint import without_optimizer
 from limba.checkpoint_files import saved_tensors
+from limba.convert.model_files import any_format, lora_merge
+from limba.convert.model_files.model import NO_HINTS, ModelHints
+from limba.convert.t5x import limba_run
+from limba.convert.t5x.t5x_checkpoint import without_optimizer
 from limba.files.local_paths import local_path
 
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.model_files.hf import hub_models, tokenizer_settings
-from convert.tensors import weight_files
 from limba.checkpoint_files import directories
+from limba.convert.model_files.hf import hub_models, tokenizer_settings
+from limba.convert.tensors import weight_files
 from limba.files.output_folder import REPORT, read_report
 from limba.files.untrusted_files import cut
 from limba.files.version import VERSION

@@ -17,16 +17,16 @@ from typing import Any
 import jax.numpy as jnp
 from tqdm import tqdm
 
-from convert.compare import auto_tokenizer, comparison, comparison_rows, folder_tokens
-from convert.exports.cards import card_metadata, model_card
-from convert.exports.cards.card_metadata import NO_METADATA, Metadata
-from convert.exports.encoder_export import EncoderExport
-from convert.exports.export import Export
-from convert.exports.t5_export import T5Export
-from convert.model_files import any_format
-from convert.model_files.model import NO_HINTS, Model, ModelHints
-from convert.tensors import flax_files, safetensors_files
 from limba.checkpoints.best import best_checkpoint
+from limba.convert.compare import auto_tokenizer, comparison, comparison_rows, folder_tokens
+from limba.convert.exports.cards import card_metadata, model_card
+from limba.convert.exports.cards.card_metadata import NO_METADATA, Metadata
+from limba.convert.exports.encoder_export import EncoderExport
+from limba.convert.exports.export import Export
+from limba.convert.exports.t5_export import T5Export
+from limba.convert.model_files import any_format
+from limba.convert.model_files.model import NO_HINTS, Model, ModelHints
+from limba.convert.tensors import flax_files, safetensors_files
 from limba.files import json_text
 from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous, sealed
 from limba.files.version import VERSION

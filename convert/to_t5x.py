@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.compare import comparison
-from convert.model_files import any_format, t5_files
-from convert.model_files.model import Model
-from convert.t5x import limba_run, t5x_state
-from convert.t5x.t5x_checkpoint import NETWORKS, Compare, open_source, write_checkpoint
 from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.small_files import write_files
+from limba.convert.compare import comparison
+from limba.convert.model_files import any_format, t5_files
+from limba.convert.model_files.model import Model
+from limba.convert.t5x import limba_run, t5x_state
+from limba.convert.t5x.t5x_checkpoint import NETWORKS, Compare, open_source, write_checkpoint
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from convert import to_hf
-from convert.model_files.hf import hf_folder
-from convert.model_files.model import Model
-from convert.t5x import limba_run
 from limba.checkpoint_files import saved_tensors
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert import to_hf
+from limba.convert.model_files.hf import hf_folder
+from limba.convert.model_files.model import Model
+from limba.convert.t5x import limba_run
 from limba.files.output_folder import choose_out, complete_or_absent
 
 

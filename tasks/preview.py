@@ -18,13 +18,13 @@ from limba.data import contract
 from limba.files import named_flags, os_errors
 from limba.gin_config import closed_list, run_folders
 from limba.inference import blanks
-from tasks.objectives import sentence_pairs
-from tasks.pipeline import task_batches
-from tasks.pipeline.feature_lengths import without_length
-from tasks.pretraining import denoising
-from tasks.registry import get_subtasks, providers
-from tasks.supervised.token_labels import LabelTokens
-from tasks.vocabularies import LabelVocabulary, NumberVocabulary, without_tensorflow
+from limba.tasks.objectives import sentence_pairs
+from limba.tasks.pipeline import task_batches
+from limba.tasks.pipeline.feature_lengths import without_length
+from limba.tasks.pretraining import denoising
+from limba.tasks.registry import get_subtasks, providers
+from limba.tasks.supervised.token_labels import LabelTokens
+from limba.tasks.vocabularies import LabelVocabulary, NumberVocabulary, without_tensorflow
 
 _OF_LABELS, _OF_NUMBERS = "EncoderClassificationFeatureConverter", "EncoderRegressionFeatureConverter"
 _PAIRS = {sentence_pairs.FOLLOWS: "B follows A", sentence_pairs.DOES_NOT_FOLLOW: "B does not follow A"}

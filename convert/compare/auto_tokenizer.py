@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from convert.compare import transformers_library
-from convert.compare.comparison_rows import Comparison
+from limba.convert.compare import transformers_library
+from limba.convert.compare.comparison_rows import Comparison
 from limba.files import json_text, python_path
 
 # Tokenizers need no network of any library, whose import takes longer than they do, and a folder needs no hub.

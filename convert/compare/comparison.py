@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from convert.compare import encoder_outputs, float64, folder_tokens, forward, t5_outputs
-from convert.compare.comparison_rows import Comparison, compare_vocabularies, narrower
-from convert.compare.outputs import Logits, Measures, Output
-from convert.families import networks
-from convert.model_files import any_format
-from convert.model_files.model import Model
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.compare import encoder_outputs, float64, folder_tokens, forward, t5_outputs
+from limba.convert.compare.comparison_rows import Comparison, compare_vocabularies, narrower
+from limba.convert.compare.outputs import Logits, Measures, Output
+from limba.convert.families import networks
+from limba.convert.model_files import any_format
+from limba.convert.model_files.model import Model
 
 TEXT = (
     "The quick brown fox jumps over the lazy dog. Câinele leneș doarme; vulpea, nu. 12.5 % – „știi?” Über 3 Äpfel, "

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from convert.tensors import tensor_parts
-from convert.tensors.table import verify
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.tensors import tensor_parts
+from limba.convert.tensors.table import verify
 
 
 @dataclasses.dataclass(frozen=True)

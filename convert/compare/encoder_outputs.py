@@ -12,16 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from convert.compare import finite_logits, float64, numpy_encoders, transformers_library, transformers_process
-from convert.compare.comparison_rows import Comparison, compare_tensors
-from convert.compare.outputs import Batch, Logits, Measures, Output
-from convert.families import heads, networks
-from convert.families.config_files import encoder_config
-from convert.families.encoder_family import EncoderFamily
-from convert.families.heads import Head
-from convert.model_files.hf import tokenizer_folder
-from convert.model_files.model import EncoderModel
-from convert.tensors import table, weight_files
+from limba.convert.compare import finite_logits, float64, numpy_encoders, transformers_library, transformers_process
+from limba.convert.compare.comparison_rows import Comparison, compare_tensors
+from limba.convert.compare.outputs import Batch, Logits, Measures, Output
+from limba.convert.families import heads, networks
+from limba.convert.families.config_files import encoder_config
+from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.families.heads import Head
+from limba.convert.model_files.hf import tokenizer_folder
+from limba.convert.model_files.model import EncoderModel
+from limba.convert.tensors import table, weight_files
 from limba.files import untrusted_files
 from limba.network.encoders.config import EncoderConfig
 

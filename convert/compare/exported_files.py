@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.compare.comparison_rows import Comparison
+from limba.convert.compare.comparison_rows import Comparison
 from limba.files import json_text, untrusted_files, untrusted_json
 from limba.files.output_folder import CARD, REPORT, changed
 from limba.files.untrusted_files import cut, some

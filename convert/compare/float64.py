@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from convert.compare.comparison_rows import Comparison
-from convert.tensors import tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.tensors import tensor_parts
 
 Array = np.ndarray
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from convert.compare import encoder_outputs, exported_files, t5_outputs
-from convert.compare.comparison_rows import Comparison
-from convert.model_files import any_format
-from convert.model_files.hf import hf_tokenizer, older_tokenizers, stray_weights, tokenizer_settings
-from convert.model_files.model import Model, ModelHints
-from convert.tensors import weight_files
+from limba.convert.compare import encoder_outputs, exported_files, t5_outputs
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.model_files import any_format
+from limba.convert.model_files.hf import hf_tokenizer, older_tokenizers, stray_weights, tokenizer_settings
+from limba.convert.model_files.model import Model, ModelHints
+from limba.convert.tensors import weight_files
 from limba.files import untrusted_json
 from limba.files.output_folder import REPORT, read_report
 from limba.files.untrusted_files import shown_list
@@ -95,7 +95,7 @@ def _two_tokenizers(label: str, model: Model, folder: Path, names: list[str]) ->
         is_there = older_tokenizers.has_files(folder)
         found = older_tokenizers.differences(folder) if is_there else ""
     elif is_there := hf_tokenizer.SPIECE in names:
-        from tasks.vocabularies import tokenizer_texts
+        from limba.tasks.vocabularies import tokenizer_texts
 
         differences = tokenizer_texts.differences_of_files(hf_tokenizer.describe(folder / hf_tokenizer.SPIECE), folder)
         found = differences.describe("tokenizer.json", hf_tokenizer.SPIECE) if differences else ""

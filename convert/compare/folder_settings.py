@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.compare.comparison_rows import Comparison
-from convert.families.config_keys import keys, t5_keys, tokenizer_keys
-from convert.model_files.hf import hf_tokenizer, tokenizer_settings
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.families.config_keys import keys, t5_keys, tokenizer_keys
+from limba.convert.model_files.hf import hf_tokenizer, tokenizer_settings
 from limba.files.untrusted_files import cut, shown, some
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from convert.compare import auto_tokenizer, transformers_library
-from convert.compare.comparison_rows import Comparison
-from convert.model_files.hf import hf_tokenizer, tokenizer_folder
-from convert.model_files.model import EncoderModel, Model, T5Model
+from limba.convert.compare import auto_tokenizer, transformers_library
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.model_files.hf import hf_tokenizer, tokenizer_folder
+from limba.convert.model_files.model import EncoderModel, Model, T5Model
 from limba.data import token_rows
 from limba.files.untrusted_files import shown_list
 
@@ -59,7 +59,7 @@ def compare(
 def compare_all(a: Model, b: Model) -> Iterator[Comparison]:
     """The row of texts in the vocabularies of two models, which are made of all their tokens; none where neither has
     one."""
-    from tasks.vocabularies import equality, tokenizer_texts
+    from limba.tasks.vocabularies import equality, tokenizer_texts
 
     of_a, of_b = (_opened(model) for model in (a, b))
     if of_a is None or of_b is None:
@@ -77,8 +77,8 @@ def compare_all(a: Model, b: Model) -> Iterator[Comparison]:
 
 
 def _opened(model: Model) -> Any:
-    from tasks.pretraining import masked_text
-    from tasks.vocabularies import TokenizerVocabulary
+    from limba.tasks.pretraining import masked_text
+    from limba.tasks.vocabularies import TokenizerVocabulary
 
     if model.vocabulary is None:
         return None
@@ -89,7 +89,7 @@ def _opened(model: Model) -> Any:
 
 def _not_alike(model: Model, folder: Path) -> str:
     """Why transformers gives other tokens than Limba, which a warning has said; "" if it does not."""
-    from tasks.vocabularies import beside_tokenizer
+    from limba.tasks.vocabularies import beside_tokenizer
 
     if not model.family.has_decoder:
         is_jiebas = beside_tokenizer.class_of(folder).lower().startswith("roformer")
@@ -98,7 +98,7 @@ def _not_alike(model: Model, folder: Path) -> str:
 
 
 def _of_encoder(model: EncoderModel, theirs: auto_tokenizer.Found, texts: Sequence[Sequence[str]]) -> Iterator[str]:
-    from tasks.vocabularies import TokenizerVocabulary
+    from limba.tasks.vocabularies import TokenizerVocabulary
 
     file = model.vocabulary_file or ""
     opened, exchanged = TokenizerVocabulary(file), {0: model.pad_id, model.pad_id: 0}
@@ -123,7 +123,7 @@ def _rows(
 
 
 def _of_t5(model: T5Model, theirs: auto_tokenizer.Found, texts: Sequence[Sequence[str]]) -> Iterator[str]:
-    from tasks.pretraining import masked_text
+    from limba.tasks.pretraining import masked_text
 
     vocabulary = masked_text.open_vocabulary(model.vocabulary or {})
     for role, ours in {"pad": 0, "eos": 1, "unk": 2}.items():

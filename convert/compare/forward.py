@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from convert.tensors import tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.tensors import tensor_parts
 from limba.network.attention import RelativePositionBiases
 from limba.network.encoders.classifier import TokenClassifier
 from limba.network.finite_numbers import interceptors

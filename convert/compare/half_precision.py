@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from convert.compare import encoder_outputs, forward, t5_outputs
-from convert.compare.outputs import Batch
-from convert.families import heads, networks
-from convert.model_files.model import Model
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
+from limba.convert.compare import encoder_outputs, forward, t5_outputs
+from limba.convert.compare.outputs import Batch
+from limba.convert.families import heads, networks
+from limba.convert.model_files.model import Model
 from limba.network.finite_numbers import interceptors
 from limba.network.layers import CenteredLayerNorm, DenseGeneral, Embed, LayerNorm, ResidualLayerNorm
 

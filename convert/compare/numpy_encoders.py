@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-from convert.compare.float64 import Rounding, product, rows_of
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.compare.float64 import Rounding, product, rows_of
 
 Array = np.ndarray
 Config = Mapping[str, Any]

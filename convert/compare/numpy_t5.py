@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from convert.compare.float64 import Rounding, product, rows_of
-from convert.tensors.tensor_parts import transposed
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.compare.float64 import Rounding, product, rows_of
+from limba.convert.tensors.tensor_parts import transposed
 
 Array = np.ndarray
 Config = Mapping[str, Any]

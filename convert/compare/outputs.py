@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from convert.compare.float64 import Measure
+from limba.convert.compare.float64 import Measure
 
 Batch = Mapping[str, np.ndarray]
 # Logits by what they are of: "logits" of tokens or labels, and "pair logits" of sentence pairs.

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from convert.compare import (
+from limba.checkpoint_files import run_folder
+from limba.convert.compare import (
     finite_logits,
     float64,
     forward,
@@ -16,12 +17,11 @@ from convert.compare import (
     transformers_library,
     transformers_process,
 )
-from convert.compare.comparison_rows import Comparison, compare_tensors
-from convert.compare.outputs import Batch, Logits, Measures, Output
-from convert.families import networks
-from convert.model_files.model import T5Model
-from convert.tensors import table
-from limba.checkpoint_files import run_folder
+from limba.convert.compare.comparison_rows import Comparison, compare_tensors
+from limba.convert.compare.outputs import Batch, Logits, Measures, Output
+from limba.convert.families import networks
+from limba.convert.model_files.model import T5Model
+from limba.convert.tensors import table
 from limba.files.untrusted_files import shown_list
 from limba.network import own_layers
 from limba.network.t5 import T5Config
@@ -54,7 +54,7 @@ def compare_parameters(a: T5Model, b: T5Model) -> Comparison:
 
 def text_tokens(model: T5Model, text: str) -> Sequence[int] | None:
     """The text in the vocabulary of a model; None if it has none that can be read."""
-    from tasks.pretraining import masked_text
+    from limba.tasks.pretraining import masked_text
 
     vocabulary, file = model.vocabulary, model.vocabulary_file
     if not vocabulary or not (run_folder.is_bytes(vocabulary) or (file and Path(file).is_file())):

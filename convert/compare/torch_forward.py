@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from convert.compare import transformers_library
-from convert.families.config_files import other_models
-from convert.families.t5_family import T5Family
-from convert.families.table import t5_families
-from convert.tensors import table, tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.compare import transformers_library
+from limba.convert.families.config_files import other_models
+from limba.convert.families.t5_family import T5Family
+from limba.convert.families.table import t5_families
+from limba.convert.tensors import table, tensor_parts
 
 # There are two copies of a part: as read, and in torch.
 _BLOCK_BYTES = 32 * 2**20

@@ -16,10 +16,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from convert.compare import memory, torch_forward, transformers_library
-from convert.compare.outputs import Batch
-from convert.model_files import t5_files
-from convert.tensors import tensor_parts
+from limba.convert.compare import memory, torch_forward, transformers_library
+from limba.convert.compare.outputs import Batch
+from limba.convert.model_files import t5_files
+from limba.convert.tensors import tensor_parts
 from limba.files import json_text, python_path
 
 _REQUEST, _BATCH, _ANSWER = "request.json", "batch.npz", "answer.npz"

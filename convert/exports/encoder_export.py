@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from convert.exports import filled_example
-from convert.exports.cards import markdown
-from convert.exports.cards.model_card import Description
-from convert.exports.export import Export
-from convert.families import heads
-from convert.families.config_files import encoder_config
-from convert.families.encoder_family import EncoderFamily
-from convert.model_files.hf import tokenizer_folder
-from convert.model_files.model import EncoderModel
+from limba.convert.exports import filled_example
+from limba.convert.exports.cards import markdown
+from limba.convert.exports.cards.model_card import Description
+from limba.convert.exports.export import Export
+from limba.convert.families import heads
+from limba.convert.families.config_files import encoder_config
+from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.model_files.hf import tokenizer_folder
+from limba.convert.model_files.model import EncoderModel
 from limba.network.encoders.config import EncoderConfig
 
 # What the hub calls the use of a kind of head.

@@ -8,15 +8,15 @@ from typing import Any, Generic
 
 import jax.numpy as jnp
 
-from convert.compare import comparison
-from convert.compare.comparison_rows import Comparison
-from convert.exports.cards import run_example
-from convert.exports.cards.card_example import Example
-from convert.exports.cards.model_card import Description
-from convert.model_files import any_format
-from convert.model_files.model import AFamily, ANetwork, Model
-from convert.tensors import tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.compare import comparison
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.exports.cards import run_example
+from limba.convert.exports.cards.card_example import Example
+from limba.convert.exports.cards.model_card import Description
+from limba.convert.model_files import any_format
+from limba.convert.model_files.model import AFamily, ANetwork, Model
+from limba.convert.tensors import tensor_parts
 
 
 class Export(abc.ABC, Generic[AFamily, ANetwork]):

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from convert.compare import encoder_outputs
-from convert.exports.cards.card_example import BLANK, Example
-from convert.model_files.hf import tokenizer_folder
-from convert.model_files.model import EncoderModel
+from limba.convert.compare import encoder_outputs
+from limba.convert.exports.cards.card_example import BLANK, Example
+from limba.convert.model_files.hf import tokenizer_folder
+from limba.convert.model_files.model import EncoderModel
 
 
 @dataclasses.dataclass(frozen=True)

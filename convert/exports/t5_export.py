@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from convert.exports.cards import card_example, t5_card
-from convert.exports.cards.model_card import Description
-from convert.exports.export import Export
-from convert.families.config_files import t5_config
-from convert.families.t5_family import T5Family
-from convert.model_files.hf import hf_tokenizer
-from convert.model_files.model import T5Model
+from limba.convert.exports.cards import card_example, t5_card
+from limba.convert.exports.cards.model_card import Description
+from limba.convert.exports.export import Export
+from limba.convert.families.config_files import t5_config
+from limba.convert.families.t5_family import T5Family
+from limba.convert.model_files.hf import hf_tokenizer
+from limba.convert.model_files.model import T5Model
 from limba.network.t5 import T5Config
 
 
@@ -78,7 +78,7 @@ class T5Export(Export[T5Family, T5Config]):
         file = self.tokenizer.model_file
         if file is None:
             return str
-        from tasks.vocabularies import SentencePieceVocabulary, T5TokenizerVocabulary, normalization
+        from limba.tasks.vocabularies import SentencePieceVocabulary, T5TokenizerVocabulary, normalization
 
         vocabulary: Any
         if self.tokenizer.is_json:

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from convert.families import heads
-from convert.families.config_keys import encoder_keys
-from convert.families.encoder_family import (
+from limba.convert.families import heads
+from limba.convert.families.config_keys import encoder_keys
+from limba.convert.families.encoder_family import (
     EncoderFamily,
     HeadClass,
     activation,
@@ -18,7 +18,7 @@ from convert.families.encoder_family import (
     refuse_unless,
     value,
 )
-from convert.tensors.table import Row
+from limba.convert.tensors.table import Row
 from limba.network.encoders.config import EncoderConfig
 
 _RATES = {

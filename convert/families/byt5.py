@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from convert.families import t5_1_1
+from limba.convert.families import t5_1_1
 
 FAMILY = dataclasses.replace(
     t5_1_1.FAMILY,

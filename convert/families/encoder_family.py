@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from convert.families import heads
-from convert.families.family import Family
-from convert.families.heads import Head
-from convert.tensors import table
-from convert.tensors.table import Row, Shape, Tensor
+from limba.convert.families import heads
+from limba.convert.families.family import Family
+from limba.convert.families.heads import Head
+from limba.convert.tensors import table
+from limba.convert.tensors.table import Row, Shape, Tensor
 from limba.files.untrusted_files import shown
 from limba.network.encoders.config import EncoderConfig
 

@@ -5,11 +5,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from convert.families import networks
-from convert.families.config_keys.keys import Table
-from convert.families.heads import Head
-from convert.families.networks import Network
-from convert.tensors.table import Shape, Tensor
+from limba.convert.families import networks
+from limba.convert.families.config_keys.keys import Table
+from limba.convert.families.heads import Head
+from limba.convert.families.networks import Network
+from limba.convert.tensors.table import Shape, Tensor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from convert.families import heads
-from convert.families.config_keys import encoder_keys
-from convert.families.encoder_family import (
+from limba.convert.families import heads
+from limba.convert.families.config_keys import encoder_keys
+from limba.convert.families.encoder_family import (
     EncoderFamily,
     HeadClass,
     activation,
@@ -18,8 +18,8 @@ from convert.families.encoder_family import (
     refuse_unless,
     value,
 )
-from convert.families.heads import Head
-from convert.tensors.table import Row
+from limba.convert.families.heads import Head
+from limba.convert.tensors.table import Row
 from limba.files.untrusted_files import shown
 from limba.network.encoders.config import EncoderConfig
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from convert.families import bert, roberta_prelayernorm
-from convert.families.config_keys import encoder_keys
-from convert.families.encoder_family import refuse_unless
-from convert.tensors.table import Row
+from limba.convert.families import bert, roberta_prelayernorm
+from limba.convert.families.config_keys import encoder_keys
+from limba.convert.families.encoder_family import refuse_unless
+from limba.convert.tensors.table import Row
 from limba.network.encoders.config import EncoderConfig
 
 # The class takes id 1 for padding and begins its positions after it.

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from convert.families import t5_1_1
+from limba.convert.families import t5_1_1
 
 # By default, as umT5's.
 SIZES = {"vocab_size": 250112, "d_model": 512, "d_kv": 64, "d_ff": 1024, "num_layers": 8, "num_heads": 6}

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
-from convert.families import heads
-from convert.families.heads import Head
-from convert.tensors.table import Shape
+from limba.convert.families import heads
+from limba.convert.families.heads import Head
+from limba.convert.tensors.table import Shape
 from limba.network import own_layers
 from limba.network.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config

@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from convert.families import bert
-from convert.families.config_keys import encoder_keys
-from convert.families.encoder_family import HeadClass
-from convert.tensors.table import Row
+from limba.convert.families import bert
+from limba.convert.families.config_keys import encoder_keys
+from limba.convert.families.encoder_family import HeadClass
+from limba.convert.tensors.table import Row
 from limba.network.encoders.config import EncoderConfig
 
 PREFIX = "roberta_prelayernorm"

@@ -1,6 +1,6 @@
 """T5 1.0 (arXiv:1910.10683): the embedding is the output too."""
 
-from convert.families.t5_family import T5Family
+from limba.convert.families.t5_family import T5Family
 
 FAMILY = T5Family(
     name="t5",

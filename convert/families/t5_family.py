@@ -4,14 +4,14 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from convert.families import heads
-from convert.families.config_keys import t5_keys
-from convert.families.config_keys.keys import Table
-from convert.families.family import Family
-from convert.families.heads import Head
-from convert.tensors import table
-from convert.tensors.table import Row, Tensor
 from limba.checkpoint_files import run_folder
+from limba.convert.families import heads
+from limba.convert.families.config_keys import t5_keys
+from limba.convert.families.config_keys.keys import Table
+from limba.convert.families.family import Family
+from limba.convert.families.heads import Head
+from limba.convert.tensors import table
+from limba.convert.tensors.table import Row, Tensor
 from limba.network.t5 import T5Config
 
 

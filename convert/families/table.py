@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from convert.families import (
+from limba.convert.families import (
     bert,
     byt5,
     heads,
@@ -20,10 +20,10 @@ from convert.families import (
     t5_1_1,
     umt5,
 )
-from convert.families.encoder_family import EncoderFamily
-from convert.families.family import Family
-from convert.families.heads import Head
-from convert.families.t5_family import T5Family
+from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.families.family import Family
+from limba.convert.families.heads import Head
+from limba.convert.families.t5_family import T5Family
 from limba.files import untrusted_json
 from limba.network import own_layers
 from limba.network.encoders.config import EncoderConfig

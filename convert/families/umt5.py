@@ -1,7 +1,7 @@
 """umT5 (arXiv:2304.09151): every layer has its table of relative positions."""
 
-from convert.families import mt5
-from convert.families.t5_family import T5Family
+from limba.convert.families import mt5
+from limba.convert.families.t5_family import T5Family
 
 FAMILY = T5Family(
     name="umt5",

@@ -10,13 +10,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from convert.families import heads
-from convert.families.config_keys import keys
-from convert.families.table import of_file, t5_families
-from convert.model_files import encoder_files, encoder_vocabularies, t5_files, t5_vocabularies
-from convert.model_files.hf import hf_folder
-from convert.model_files.model import NO_HINTS, Model, ModelHints
 from limba.checkpoint_files import directories, run_folder
+from limba.convert.families import heads
+from limba.convert.families.config_keys import keys
+from limba.convert.families.table import of_file, t5_families
+from limba.convert.model_files import encoder_files, encoder_vocabularies, t5_files, t5_vocabularies
+from limba.convert.model_files.hf import hf_folder
+from limba.convert.model_files.model import NO_HINTS, Model, ModelHints
 from limba.files import storage
 from limba.files.storage import AnyPath
 from limba.gin_config import run_folders

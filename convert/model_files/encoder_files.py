@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from convert.families import heads, networks
-from convert.families.config_files import encoder_config
-from convert.families.config_files.encoder_config import ConfigFile
-from convert.families.encoder_family import EncoderFamily
-from convert.families.table import find_encoder
-from convert.model_files import encoder_vocabularies, lora_merge, new_heads
-from convert.model_files.hf import hf_folder, tokenizer_settings
-from convert.model_files.hf.tokenizer_folder import FILE
-from convert.model_files.model import NO_HINTS, EncoderModel, Folder, ModelHints
-from convert.tensors import table, tensor_parts, weight_files
 from limba.checkpoint_files import run_folder, saved_average, saved_tensors
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor, from_array
+from limba.convert.families import heads, networks
+from limba.convert.families.config_files import encoder_config
+from limba.convert.families.config_files.encoder_config import ConfigFile
+from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.families.table import find_encoder
+from limba.convert.model_files import encoder_vocabularies, lora_merge, new_heads
+from limba.convert.model_files.hf import hf_folder, tokenizer_settings
+from limba.convert.model_files.hf.tokenizer_folder import FILE
+from limba.convert.model_files.model import NO_HINTS, EncoderModel, Folder, ModelHints
+from limba.convert.tensors import table, tensor_parts, weight_files
 from limba.files.output_folder import read_report
 from limba.files.storage import AnyPath
 from limba.network.encoders.config import EncoderConfig

@@ -5,10 +5,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.families.config_files import encoder_config
-from convert.model_files.hf import hf_tokenizer, older_tokenizers, tokenizer_folder
-from convert.model_files.model import Model, ModelHints
 from limba.checkpoint_files import run_folder
+from limba.convert.families.config_files import encoder_config
+from limba.convert.model_files.hf import hf_tokenizer, older_tokenizers, tokenizer_folder
+from limba.convert.model_files.model import Model, ModelHints
 from limba.files import json_text, storage, untrusted_files, untrusted_json
 from limba.files.storage import AnyPath
 
@@ -63,7 +63,7 @@ def of_checkpoint(path: AnyPath, recorded: Mapping[str, Any], hints: ModelHints)
 def of_folder(path: Path, default_pad_id: int, hints: ModelHints) -> tuple[Mapping[str, Any] | None, int]:
     """The folder's tokenizer.json, or the user's for it, with the ids that Limba has for its tokens; and the id of
     padding in the folder, which is the default where no tokenizer has one."""
-    from tasks.vocabularies import beside_tokenizer
+    from limba.tasks.vocabularies import beside_tokenizer
 
     place = path if hints.vocab is None else Path(hints.vocab)
     file = file_in(place)
@@ -121,7 +121,7 @@ def _with_padding_first(file: Path, pad_id: int) -> Path:
 
 def file_in(place: Path) -> Path:
     """The tokenizer.json of a folder, perhaps made of older files, with what lies beside it; a file is itself."""
-    from tasks.vocabularies import beside_tokenizer
+    from limba.tasks.vocabularies import beside_tokenizer
 
     if not place.is_dir():
         return place

@@ -7,17 +7,17 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from convert.families.encoder_family import EncoderFamily
-from convert.families.family import Family
-from convert.families.heads import Head
-from convert.families.networks import Network
-from convert.families.t5_family import T5Family
-from convert.families.table import t5_families
-from convert.model_files.hf import tokenizer_settings
-from convert.model_files.hf.tokenizer_settings import Settings
-from convert.tensors import tensor_parts
 from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.families.family import Family
+from limba.convert.families.heads import Head
+from limba.convert.families.networks import Network
+from limba.convert.families.t5_family import T5Family
+from limba.convert.families.table import t5_families
+from limba.convert.model_files.hf import tokenizer_settings
+from limba.convert.model_files.hf.tokenizer_settings import Settings
+from limba.convert.tensors import tensor_parts
 from limba.files.storage import AnyPath
 from limba.network.encoders.config import EncoderConfig
 from limba.network.layers import LayerNorm

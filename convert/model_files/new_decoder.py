@@ -5,9 +5,9 @@ import zlib
 
 import numpy as np
 
-from convert.families import heads, networks
-from convert.tensors.table import Shape
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
+from limba.convert.families import heads, networks
+from limba.convert.tensors.table import Shape
 from limba.network.t5 import T5Config
 
 

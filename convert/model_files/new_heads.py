@@ -4,10 +4,10 @@ from collections.abc import Collection
 
 import numpy as np
 
-from convert.families import heads, networks
-from convert.families.encoder_family import EncoderFamily
-from convert.families.heads import Head
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
+from limba.convert.families import heads, networks
+from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.families.heads import Head
 from limba.network.encoders.config import EncoderConfig
 
 _HEAD_SEED = 0

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from convert.model_files.model import T5Model
-from convert.model_files.trimmed_model import EMBEDDING
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
+from limba.convert.model_files.model import T5Model
+from limba.convert.model_files.trimmed_model import EMBEDDING
 from limba.network import own_layers
 
 LAST_NORM = "decoder/decoder_norm/scale"

@@ -7,18 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convert.families import heads
-from convert.families.config_files import other_models, t5_config
-from convert.families.heads import Head
-from convert.families.t5_family import TRANSFORMER, T5Family
-from convert.families.table import find_t5
-from convert.model_files import gin_facts, lora_merge, network_of_tensors, new_decoder, t5_vocabularies
-from convert.model_files.hf import hf_folder, tokenizer_settings
-from convert.model_files.model import NO_HINTS, Folder, ModelHints, T5Model
-from convert.tensors import table, tensor_parts, weight_files
-from convert.tensors.table import Tensor
 from limba.checkpoint_files import layer_layouts, run_folder, saved_average, saved_tensors
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.families import heads
+from limba.convert.families.config_files import other_models, t5_config
+from limba.convert.families.heads import Head
+from limba.convert.families.t5_family import TRANSFORMER, T5Family
+from limba.convert.families.table import find_t5
+from limba.convert.model_files import gin_facts, lora_merge, network_of_tensors, new_decoder, t5_vocabularies
+from limba.convert.model_files.hf import hf_folder, tokenizer_settings
+from limba.convert.model_files.model import NO_HINTS, Folder, ModelHints, T5Model
+from limba.convert.tensors import table, tensor_parts, weight_files
+from limba.convert.tensors.table import Tensor
 from limba.files import storage, untrusted_files
 from limba.files.output_folder import read_report
 from limba.files.storage import AnyPath

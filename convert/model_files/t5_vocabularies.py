@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.families.config_keys import tokenizer_keys
-from convert.model_files.hf import folder_tokenizer, hf_tokenizer
-from convert.model_files.model import Model, ModelHints
 from limba.checkpoint_files import run_folder
+from limba.convert.families.config_keys import tokenizer_keys
+from limba.convert.model_files.hf import folder_tokenizer, hf_tokenizer
+from limba.convert.model_files.model import Model, ModelHints
 from limba.files import storage
 from limba.files.storage import AnyPath
 
@@ -47,8 +47,8 @@ def of_checkpoint(path: AnyPath, recorded: Mapping[str, Any], hints: ModelHints)
 
 def _check_same(given: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
     """Raises ValueError if the user's vocabulary tokenizes otherwise than the one in training."""
-    from tasks.pretraining import masked_text
-    from tasks.vocabularies import same_vocabulary
+    from limba.tasks.pretraining import masked_text
+    from limba.tasks.vocabularies import same_vocabulary
 
     if not same_vocabulary(masked_text.open_vocabulary(given), masked_text.open_vocabulary(kept)):
         file, other = map(run_folder.vocabulary_file, (given, kept))

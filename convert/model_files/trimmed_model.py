@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from convert.model_files.model import Model, T5Model
-from convert.tensors import table, tensor_parts
 from limba.checkpoint_files import saved_tensors
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
+from limba.convert.model_files.model import Model, T5Model
+from limba.convert.tensors import table, tensor_parts
 
 EMBEDDING, OUTPUT = "token_embedder/embedding", "decoder/logits_dense/kernel"
 # Of an encoder that fills in masks.

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.compare import comparison
-from convert.model_files import any_format, t5_files
-from convert.model_files.model import Model
-from convert.t5x import model_gin
-from convert.t5x.t5x_checkpoint import NETWORKS, Compare, SourceCheckpoint, in_layout, write_checkpoint
 from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.checkpoint_files.small_files import write_files
+from limba.convert.compare import comparison
+from limba.convert.model_files import any_format, t5_files
+from limba.convert.model_files.model import Model
+from limba.convert.t5x import model_gin
+from limba.convert.t5x.t5x_checkpoint import NETWORKS, Compare, SourceCheckpoint, in_layout, write_checkpoint
 from limba.files import json_text, storage
 from limba.files.output_folder import choose_out, fingerprint
 from limba.files.version import VERSION

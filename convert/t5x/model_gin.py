@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from convert.families import heads
-from convert.families.heads import Head
-from convert.families.networks import Network
 from limba.checkpoint_files import run_folder
+from limba.convert.families import heads
+from limba.convert.families.heads import Head
+from limba.convert.families.networks import Network
 from limba.gin_config import gin_names
 from limba.gin_config.recipe import Binding, Block, Include, Recipe, Reference, Statement
 from limba.network import own_layers

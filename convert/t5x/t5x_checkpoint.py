@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from convert.compare import comparison_rows
-from convert.compare.comparison_rows import Comparison
-from convert.model_files import lora_merge
-from convert.t5x import t5x_state
-from convert.tensors import tensor_parts
 from limba.checkpoint_files import layer_layouts, saved_average, saved_tensors
 from limba.checkpoint_files.directories import checkpoint_path, find_checkpoint
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.compare import comparison_rows
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.model_files import lora_merge
+from limba.convert.t5x import t5x_state
+from limba.convert.tensors import tensor_parts
 from limba.files import json_text, written_files
 from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous
 from limba.files.storage import AnyPath

@@ -15,10 +15,10 @@ import numpy as np
 import tensorstore as ts
 from flax import serialization
 
-from convert.tensors import tensor_parts
 from limba.checkpoint_files import classic_format
 from limba.checkpoint_files.assignment_maps import unflatten_state_dict
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
+from limba.convert.tensors import tensor_parts
 from limba.files import json_text, storage
 
 FORMATS = ("orbax", "classic")

@@ -16,11 +16,11 @@ import msgpack
 import numpy as np
 from flax import serialization
 
-from convert.tensors import array_files, tensor_parts, weight_shards
 from limba.checkpoint_files import msgpack_arrays
 from limba.checkpoint_files.assignment_maps import unflatten_state_dict
 from limba.checkpoint_files.msgpack_arrays import Array
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.tensors import array_files, tensor_parts, weight_shards
 from limba.files.untrusted_files import cut, shown
 
 FILE = "flax_model.msgpack"

@@ -14,8 +14,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from convert.tensors import array_files, tensor_parts, weight_shards
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.tensors import array_files, tensor_parts, weight_shards
 from limba.files import json_text, untrusted_files, untrusted_json
 from limba.files.untrusted_files import cut, shown, shown_list
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from convert.tensors.tensor_parts import transposed
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
+from limba.convert.tensors.tensor_parts import transposed
 from limba.files.untrusted_files import cut, some
 
 Shape = tuple[int, ...]

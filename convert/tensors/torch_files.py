@@ -19,10 +19,10 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
-from convert.tensors import array_files, tensor_pickles
-from convert.tensors.array_files import Extent
-from convert.tensors.tensor_pickles import ITEM_SIZES, Tensor
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
+from limba.convert.tensors import array_files, tensor_pickles
+from limba.convert.tensors.array_files import Extent
+from limba.convert.tensors.tensor_pickles import ITEM_SIZES, Tensor
 from limba.files import untrusted_files
 from limba.files.untrusted_files import cut, shown, shown_list
 

@@ -11,8 +11,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from convert.tensors import array_files, flax_files, safetensors_files, torch_files
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.tensors import array_files, flax_files, safetensors_files, torch_files
 from limba.files import untrusted_files, untrusted_json
 from limba.files.untrusted_files import cut
 

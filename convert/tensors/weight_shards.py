@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from convert.tensors import tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.tensors import tensor_parts
 from limba.files import json_text
 
 

@@ -36,7 +36,7 @@ def get_dataset(
             "get_dataset makes the endless stream of training, whose position train() saves and restores; use "
             "seqio.get_dataset for a number of epochs."
         )
-    from tasks.pipeline import task_batches
+    from limba.tasks.pipeline import task_batches
 
     return task_batches.get_train_batches(cfg, feature_converter_cls, shard_id, num_shards)
 
@@ -58,7 +58,7 @@ def get_training_eval_datasets(
     del eval_steps  # Batches are made when they are asked for.
     if deterministic:
         raise ValueError("get_training_eval_datasets.deterministic needs data that T5X does not publish; leave it out.")
-    from tasks.pipeline import task_batches
+    from limba.tasks.pipeline import task_batches
 
     return task_batches.get_eval_batches(cfg, feature_converter_cls, shard_id, num_shards)
 
@@ -79,7 +79,7 @@ def facts(cfg: contract.DatasetConfig) -> dict[str, str]:
     Raises:
       ValueError, FileNotFoundError: if the task or its corpus is not there.
     """
-    from tasks.pipeline import task_batches
+    from limba.tasks.pipeline import task_batches
 
     return task_batches.data_facts(cfg)
 
@@ -96,21 +96,21 @@ def facts_of(get_dataset_fn: contract.GetDatasetFn | None, cfg: contract.Dataset
 
 def check_batches(cfg: contract.DatasetConfig, feature_converter_cls: Any) -> bool:
     """`tasks.pipeline.start_files.check_batches`: whether opening the batches takes neither network nor reading."""
-    from tasks.pipeline import start_files
+    from limba.tasks.pipeline import start_files
 
     return start_files.check_batches(cfg, feature_converter_cls)
 
 
 def check_measured(cfg: contract.DatasetConfig) -> list[str] | None:
     """`tasks.pipeline.start_files.check_measured`: the tasks that predictions are measured of; None if not known."""
-    from tasks.pipeline import start_files
+    from limba.tasks.pipeline import start_files
 
     return start_files.check_measured(cfg)
 
 
 def metric_names(cfg: contract.DatasetConfig) -> dict[str, list[str]]:
     """`tasks.pipeline.start_files.metric_names`: numbers that predictions give, by task, where known."""
-    from tasks.pipeline import start_files
+    from limba.tasks.pipeline import start_files
 
     return start_files.metric_names(cfg)
 
@@ -141,28 +141,28 @@ def verify_matching_vocabs(cfg: contract.DatasetConfig, model: Any) -> None:
     Raises:
       ValueError: if a vocabulary of the task is not the model's.
     """
-    from tasks.registry import task_vocabularies
+    from limba.tasks.registry import task_vocabularies
 
     task_vocabularies.check_task_vocabularies(cfg, model.input_vocabulary, model.output_vocabulary)
 
 
 def get_vocabulary(cfg: contract.DatasetConfig) -> tuple[Any, Any]:
     """The vocabularies of a task's inputs and targets: T5X's `utils.get_vocabulary`."""
-    from tasks.registry import task_vocabularies
+    from limba.tasks.registry import task_vocabularies
 
     return task_vocabularies.task_vocabularies(cfg)
 
 
 def open_vocabulary(record: Mapping[str, Any]) -> Any:
     """The vocabulary that `run.json` describes."""
-    from tasks.pretraining import masked_text
+    from limba.tasks.pretraining import masked_text
 
     return masked_text.open_vocabulary(record)
 
 
 def resumable(batches: Any, cfg: contract.DatasetConfig, shard_id: int, num_shards: int) -> contract.BatchIterator:
     """A user's `tf.data.Dataset` of this host's rows as a stream whose position can be saved."""
-    from tasks.pipeline.seqio import foreign_readers
+    from limba.tasks.pipeline.seqio import foreign_readers
 
     return foreign_readers.DatasetBatches(batches, cfg, shard_id, num_shards)
 
@@ -173,7 +173,7 @@ def num_tasks(cfg: contract.DatasetConfig) -> int:
     Raises:
       ValueError: if there is no task or mixture of that name.
     """
-    from tasks.registry import providers
+    from limba.tasks.registry import providers
 
     provider = providers.find_provider(cfg.mixture_or_task_name, cfg.module)
     return len(providers.tasks_with_split(provider, cfg.split))
@@ -185,7 +185,7 @@ def evaluation_names(name: str, module: str | None) -> list[str]:
     Raises:
       ValueError: if there is no task or mixture of that name.
     """
-    from tasks.registry import providers, tasks
+    from limba.tasks.registry import providers, tasks
 
     provider = providers.find_provider(name, module)
     return list(dict.fromkeys([name, *(task.name for task in tasks.get_subtasks(provider))]))
@@ -193,42 +193,42 @@ def evaluation_names(name: str, module: str | None) -> list[str]:
 
 def predictions() -> ModuleType:
     """`tasks.pipeline.predictions`: a task's examples, and files of predictions."""
-    from tasks.pipeline import predictions
+    from limba.tasks.pipeline import predictions
 
     return predictions
 
 
 def input_rows() -> ModuleType:
     """`tasks.pipeline.input_rows`: texts to answer from csv, JSON and Parquet."""
-    from tasks.pipeline import input_rows
+    from limba.tasks.pipeline import input_rows
 
     return input_rows
 
 
 def describe_unknown(vocabulary: Any, texts: Sequence[str]) -> str:
     """`tasks.vocabularies.known_text.describe_inputs`: texts with characters that a vocabulary does not know."""
-    from tasks.vocabularies import known_text
+    from limba.tasks.vocabularies import known_text
 
     return known_text.describe_inputs(vocabulary, texts)
 
 
 def sentences_with_blanks(name: str, module: str | None, split: str, count: int) -> list[tuple[str, str]]:
     """Sentences of a task's documents with one word left out, and these words: `tasks.pretraining.blank_sentences`."""
-    from tasks.pretraining import blank_sentences
+    from limba.tasks.pretraining import blank_sentences
 
     return blank_sentences.of_task(name, module, split, count)
 
 
 def piece_characters(vocabulary: Any) -> np.ndarray | None:
     """How many characters each piece stands for: `tasks.vocabularies.piece_characters.of_vocabulary`."""
-    from tasks.vocabularies import piece_characters
+    from limba.tasks.vocabularies import piece_characters
 
     return piece_characters.of_vocabulary(vocabulary)
 
 
 def ngrams() -> ModuleType:
     """`tasks.pipeline.corpus_ngrams`: counts of a task's training texts, and what their n-grams predict."""
-    from tasks.pipeline import corpus_ngrams
+    from limba.tasks.pipeline import corpus_ngrams
 
     return corpus_ngrams
 
@@ -242,7 +242,7 @@ def seqio_evaluator(
     settings: Mapping[str, Any],
 ) -> Any:
     """`tasks.pipeline.seqio.seqio_predictions.make_evaluator`: SeqIO's evaluator of a task's metrics."""
-    from tasks.pipeline.seqio import seqio_predictions
+    from limba.tasks.pipeline.seqio import seqio_predictions
 
     return seqio_predictions.make_evaluator(
         config, evaluator_cls, feature_converter, log_dir, tensorboard_logger, settings
@@ -251,6 +251,6 @@ def seqio_evaluator(
 
 def set_folders(tfds_data_dir: str | None, cache_dirs: Sequence[str]) -> None:
     """Where TensorFlow Datasets and SeqIO's offline caches are looked for."""
-    from tasks.pipeline.seqio import seqio_predictions
+    from limba.tasks.pipeline.seqio import seqio_predictions
 
     seqio_predictions.set_folders(tfds_data_dir, cache_dirs)

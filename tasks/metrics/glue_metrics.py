@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.metrics import text_metrics
-from tasks.metrics.text_metrics import MetricFn, Metrics
+from limba.tasks.metrics import text_metrics
+from limba.tasks.metrics.text_metrics import MetricFn, Metrics
 
 
 def combined_score(*metrics: MetricFn) -> MetricFn:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tasks.metrics import metric_packages
-from tasks.metrics.text_metrics import MetricFn, Metrics, are_finite, auc, check_lengths, class_f1
+from limba.tasks.metrics import metric_packages
+from limba.tasks.metrics.text_metrics import MetricFn, Metrics, are_finite, auc, check_lengths, class_f1
 
 logger = logging.getLogger(__name__)
 

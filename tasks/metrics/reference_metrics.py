@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from tasks.metrics import metric_packages, rouge_words, text_metrics
-from tasks.metrics.text_metrics import Metrics
+from limba.tasks.metrics import metric_packages, rouge_words, text_metrics
+from limba.tasks.metrics.text_metrics import Metrics
 
 
 @metric_packages.needs("rouge_score")

@@ -8,7 +8,7 @@ import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from tasks.metrics.text_metrics import MetricFn, Metrics, check_lengths, class_scores, label_scores
+from limba.tasks.metrics.text_metrics import MetricFn, Metrics, check_lengths, class_scores, label_scores
 
 Labels = Sequence[str]
 Entity = tuple[str, int, int]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.metrics import metric_packages, rouge_words
+from limba.tasks.metrics import metric_packages, rouge_words
 
 Metrics = dict[str, float]
 MetricFn = Callable[[Sequence[Any], Sequence[Any]], Metrics]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.metrics.text_metrics import Metrics, pearson_corrcoef, spearman_corrcoef
+from limba.tasks.metrics.text_metrics import Metrics, pearson_corrcoef, spearman_corrcoef
 
 # Pairs that are searched, the first of a split: the cosines of all with all are MOST_PAIRS ** 2.
 MOST_PAIRS = 10_000

@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from tasks.ngrams.spliced_texts import SplicedTexts
+from limba.tasks.ngrams.spliced_texts import SplicedTexts
 
 # Entries of a table; 24 bytes each while it is added to.
 MOST_ENTRIES = 2**24

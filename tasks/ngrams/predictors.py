@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from tasks.ngrams.counts import MOST_DISTANCE, NgramCounts, SparseCounts
-from tasks.ngrams.spliced_texts import NONE, Contexts
+from limba.tasks.ngrams.counts import MOST_DISTANCE, NgramCounts, SparseCounts
+from limba.tasks.ngrams.spliced_texts import NONE, Contexts
 
 UNIGRAM, BIGRAM, TRIGRAM, BOTH_SIDED = "unigram", "left_bigram", "left_trigram", "both_sided_ngrams"
 # Probabilities that are made at a time, and of an evaluation.

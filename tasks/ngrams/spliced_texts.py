@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from limba.data import text_pieces
-from tasks.objectives.objective import VocabularyIds
+from limba.tasks.objectives.objective import VocabularyIds
 
 NONE = -1  # where there is no such token
 

@@ -3,7 +3,7 @@
 Imports nothing of Limba; every room of `tasks` may import it. gin files and task modules use these names.
 """
 
-from tasks.objectives.feature_lengths import (
+from limba.tasks.objectives.feature_lengths import (
     UL2_DENOISERS,
     Denoiser,
     byt5_span_corruption,
@@ -12,10 +12,10 @@ from tasks.objectives.feature_lengths import (
     span_corruption_lengths,
     ul2_lengths,
 )
-from tasks.objectives.masked_lm import MaskedLM
-from tasks.objectives.objective import CorruptedBatch, Objective, VocabularyIds, example_seeds, missing_names
-from tasks.objectives.span_objectives import IidDenoising, SpanCorruption
-from tasks.objectives.text_objectives import BertStyle, Deshuffling, FullLM, PrefixLM
+from limba.tasks.objectives.masked_lm import MaskedLM
+from limba.tasks.objectives.objective import CorruptedBatch, Objective, VocabularyIds, example_seeds, missing_names
+from limba.tasks.objectives.span_objectives import IidDenoising, SpanCorruption
+from limba.tasks.objectives.text_objectives import BertStyle, Deshuffling, FullLM, PrefixLM
 
 __all__ = [
     "UL2_DENOISERS",

@@ -13,9 +13,9 @@ and for the other objectives:
 import dataclasses
 from collections.abc import Sequence
 
-from tasks.objectives.objective import Objective
-from tasks.objectives.span_objectives import SpanCorruption
-from tasks.objectives.text_objectives import BertStyle, PrefixLM
+from limba.tasks.objectives.objective import Objective
+from limba.tasks.objectives.span_objectives import SpanCorruption
+from limba.tasks.objectives.text_objectives import BertStyle, PrefixLM
 
 
 def lengths(objective: Objective, length: int = 512) -> dict[str, int]:

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tasks.objectives import sentence_pairs
-from tasks.objectives.objective import (
+from limba.tasks.objectives import sentence_pairs
+from limba.tasks.objectives.objective import (
     CorruptedBatch,
     VocabularyIds,
     check_noise_density,

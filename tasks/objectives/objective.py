@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from tasks.objectives.hashing import mix
+from limba.tasks.objectives.hashing import mix
 
 
 def check_noise_density(value: float) -> None:

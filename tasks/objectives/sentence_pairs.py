@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tasks.objectives.objective import random_keys, random_uniform
+from limba.tasks.objectives.objective import random_keys, random_uniform
 
 NEXT_SENTENCE, SENTENCE_ORDER = "next_sentence", "sentence_order"
 KINDS = (NEXT_SENTENCE, SENTENCE_ORDER)

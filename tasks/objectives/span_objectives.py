@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tasks.objectives.objective import (
+from limba.tasks.objectives.objective import (
     CorruptedBatch,
     VocabularyIds,
     check_noise_density,

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tasks.objectives.objective import (
+from limba.tasks.objectives.objective import (
     CorruptedBatch,
     VocabularyIds,
     check_noise_density,

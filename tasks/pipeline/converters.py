@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from limba.data import contract
-from tasks.pipeline.packing import pack
-from tasks.registry.tasks import nearest
+from limba.tasks.pipeline.packing import pack
+from limba.tasks.registry.tasks import nearest
 
 Features = Mapping[str, np.ndarray]
 Converter = Callable[[Features, bool], dict[str, np.ndarray]]

@@ -9,11 +9,11 @@ import numpy as np
 from tqdm import tqdm
 
 from limba.data.contract import DatasetConfig
-from tasks.ngrams.counts import NgramCounts
-from tasks.ngrams.predictors import NgramPredictors, Predicted
-from tasks.ngrams.spliced_texts import contexts, splice, text_ids
-from tasks.pipeline import task_batches
-from tasks.vocabularies import piece_characters, sentencepiece_models
+from limba.tasks.ngrams.counts import NgramCounts
+from limba.tasks.ngrams.predictors import NgramPredictors, Predicted
+from limba.tasks.ngrams.spliced_texts import contexts, splice, text_ids
+from limba.tasks.pipeline import task_batches
+from limba.tasks.vocabularies import piece_characters, sentencepiece_models
 
 # Of the training split, at a time.
 _ROWS = 64

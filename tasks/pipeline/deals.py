@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from tasks.registry import philox, rows
-from tasks.registry.rows import Columns
+from limba.tasks.registry import philox, rows
+from limba.tasks.registry.rows import Columns
 
 # By numbers; by numbers of which each group of rows begins with the next reader; or all readers read everything, and
 # each keeps its part of the examples, which takes as many times the work as there are readers.

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from limba.data import contract
-from tasks.pipeline import readers
-from tasks.pipeline.positions import ReadPlan
-from tasks.pipeline.readers import ReadAhead
-from tasks.pipeline.streams import Stream
-from tasks.registry.tasks import is_mixture
+from limba.tasks.pipeline import readers
+from limba.tasks.pipeline.positions import ReadPlan
+from limba.tasks.pipeline.readers import ReadAhead
+from limba.tasks.pipeline.streams import Stream
+from limba.tasks.registry.tasks import is_mixture
 
 
 def evaluation_sets(stream: Stream, rows: slice) -> contract.EvalBatches:

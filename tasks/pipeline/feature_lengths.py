@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from limba.data.contract import TOKEN_TYPES
-from tasks.pretraining import denoising
-from tasks.registry.tasks import Task
+from limba.tasks.pretraining import denoising
+from limba.tasks.registry.tasks import Task
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,15 @@ from typing import Any
 from limba.data import contract
 from limba.files import redaction
 from limba.files.untrusted_files import cut, shown
-from tasks.pipeline import converters
-from tasks.pipeline.streams import Stream
-from tasks.registry.tasks import is_mixture
-from tasks.vocabularies import SentencePieceVocabulary, T5TokenizerVocabulary, TokenizerVocabulary, without_tensorflow
+from limba.tasks.pipeline import converters
+from limba.tasks.pipeline.streams import Stream
+from limba.tasks.registry.tasks import is_mixture
+from limba.tasks.vocabularies import (
+    SentencePieceVocabulary,
+    T5TokenizerVocabulary,
+    TokenizerVocabulary,
+    without_tensorflow,
+)
 
 # Fields that preprocessors got when runs had been saved without them, and their defaults, which change no example.
 LATER_FIELDS: dict[str, Any] = {"line_by_line": False, "frame": (1, 1)}

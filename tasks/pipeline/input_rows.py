@@ -4,13 +4,13 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tasks.pretraining.denoising import Denoise
-from tasks.registry import get_subtasks, providers
-from tasks.sources import arrow_tables, corpora
-from tasks.supervised import supervised_tasks
-from tasks.supervised.cell_texts import as_text
-from tasks.supervised.row_formats import UNKNOWN, Number, Row, Template
-from tasks.supervised.row_preprocessor import Supervise
+from limba.tasks.pretraining.denoising import Denoise
+from limba.tasks.registry import get_subtasks, providers
+from limba.tasks.sources import arrow_tables, corpora
+from limba.tasks.supervised import supervised_tasks
+from limba.tasks.supervised.cell_texts import as_text
+from limba.tasks.supervised.row_formats import UNKNOWN, Number, Row, Template
+from limba.tasks.supervised.row_preprocessor import Supervise
 
 _SPLIT = "input"
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tasks.pretraining.denoising import Denoise
-from tasks.registry import philox, rows
-from tasks.registry.rows import Columns
-from tasks.registry.tasks import is_mixture, registries
+from limba.tasks.pretraining.denoising import Denoise
+from limba.tasks.registry import philox, rows
+from limba.tasks.registry.rows import Columns
+from limba.tasks.registry.tasks import is_mixture, registries
 
 _CHOICES_PER_BLOCK = 1024
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from limba.files import untrusted_json
-from tasks.pipeline import deals
+from limba.tasks.pipeline import deals
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,16 +14,16 @@ from etils import epath
 
 from limba.data import contract
 from limba.files import json_text
-from tasks.metrics import metric_packages
-from tasks.pipeline import converters, feature_lengths, streams
-from tasks.registry import Task, rows
-from tasks.registry.providers import find_provider
-from tasks.registry.rows import Tokens
-from tasks.registry.steps import bind
-from tasks.registry.tasks import get_subtasks
-from tasks.sources.sharded import ShardedSource
-from tasks.supervised import row_preprocessor
-from tasks.vocabularies import Vocabulary, without_tensorflow
+from limba.tasks.metrics import metric_packages
+from limba.tasks.pipeline import converters, feature_lengths, streams
+from limba.tasks.registry import Task, rows
+from limba.tasks.registry.providers import find_provider
+from limba.tasks.registry.rows import Tokens
+from limba.tasks.registry.steps import bind
+from limba.tasks.registry.tasks import get_subtasks
+from limba.tasks.sources.sharded import ShardedSource
+from limba.tasks.supervised import row_preprocessor
+from limba.tasks.vocabularies import Vocabulary, without_tensorflow
 
 # Predictions or scores, one an example, and auxiliary values: lists or arrays with an entry an example.
 Inferences = tuple[Sequence[Any], Mapping[str, Any]]
@@ -62,7 +62,7 @@ def may_be_endless(task: Any, config: contract.DatasetConfig) -> bool:
     """Whether the split of a task is not known to end."""
     if isinstance(task.source, ShardedSource):
         return False
-    from tasks.pipeline.seqio import seqio_streams
+    from limba.tasks.pipeline.seqio import seqio_streams
 
     return seqio_streams.may_be_endless(task, config)
 
@@ -179,7 +179,7 @@ def chunks(
       the chunk, and the model's features `[examples, length]`.
     """
     if needs_seqio(task, feature_converter):
-        from tasks.pipeline.seqio import seqio_predictions
+        from limba.tasks.pipeline.seqio import seqio_predictions
 
         yield from seqio_predictions.chunks(task, config, feature_converter, shard_id, num_shards, size, skip)
         return

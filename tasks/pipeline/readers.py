@@ -13,12 +13,12 @@ import numpy as np
 from limba.data import contract
 from limba.files import json_text
 from limba.files.untrusted_files import shown
-from tasks.pipeline import fingerprints
-from tasks.pipeline.epoch_counts import EpochCounter
-from tasks.pipeline.positions import POSITION_SIZE, Position, ReadPlan, TaskPosition, load_state
-from tasks.pipeline.prefetch.open_iterators import close_at_exit
-from tasks.pipeline.streams import UNREADABLE, Stream
-from tasks.registry.rows import Columns
+from limba.tasks.pipeline import fingerprints
+from limba.tasks.pipeline.epoch_counts import EpochCounter
+from limba.tasks.pipeline.positions import POSITION_SIZE, Position, ReadPlan, TaskPosition, load_state
+from limba.tasks.pipeline.prefetch.open_iterators import close_at_exit
+from limba.tasks.pipeline.streams import UNREADABLE, Stream
+from limba.tasks.registry.rows import Columns
 
 _T = TypeVar("_T")
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from limba.data import contract
 from limba.files import json_text
-from tasks.pipeline import fingerprints
-from tasks.pipeline.positions import load_state
-from tasks.pipeline.readers import TrainBatches
-from tasks.pipeline.streams import Stream
+from limba.tasks.pipeline import fingerprints
+from limba.tasks.pipeline.positions import load_state
+from limba.tasks.pipeline.readers import TrainBatches
+from limba.tasks.pipeline.streams import Stream
 
 logger = logging.getLogger(__name__)
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from limba.data import contract
-from tasks.metrics import metric_packages
-from tasks.pipeline import predictions, task_batches
-from tasks.registry import Task
-from tasks.registry.providers import find_provider
-from tasks.registry.tasks import get_subtasks
-from tasks.sources.sharded import ShardedSource
-from tasks.supervised import row_preprocessor
+from limba.tasks.metrics import metric_packages
+from limba.tasks.pipeline import predictions, task_batches
+from limba.tasks.registry import Task
+from limba.tasks.registry.providers import find_provider
+from limba.tasks.registry.tasks import get_subtasks
+from limba.tasks.sources.sharded import ShardedSource
+from limba.tasks.supervised import row_preprocessor
 
 # SeqIO's, whose splits and files a library of data sets looks up.
 _FAR_SOURCE = "TfdsDataSource"

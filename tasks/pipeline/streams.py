@@ -19,17 +19,17 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from limba.data import contract
-from tasks.pipeline import converters, deals, feature_lengths, mixing, positions
-from tasks.pipeline.positions import POSITION_SIZE, Position, ReadPlan
-from tasks.pretraining import denoising
-from tasks.registry import Task, philox, rows
-from tasks.registry.providers import with_split
-from tasks.registry.rows import Columns, Part, Rows, Tokens
-from tasks.registry.steps import Step, bind
-from tasks.registry.tasks import get_subtasks, is_mixture
-from tasks.sources.chunks import ReaderChunks
-from tasks.sources.sharded import NoDocumentError, ShardedSource
-from tasks.supervised import row_preprocessor
+from limba.tasks.pipeline import converters, deals, feature_lengths, mixing, positions
+from limba.tasks.pipeline.positions import POSITION_SIZE, Position, ReadPlan
+from limba.tasks.pretraining import denoising
+from limba.tasks.registry import Task, philox, rows
+from limba.tasks.registry.providers import with_split
+from limba.tasks.registry.rows import Columns, Part, Rows, Tokens
+from limba.tasks.registry.steps import Step, bind
+from limba.tasks.registry.tasks import get_subtasks, is_mixture
+from limba.tasks.sources.chunks import ReaderChunks
+from limba.tasks.sources.sharded import NoDocumentError, ShardedSource
+from limba.tasks.supervised import row_preprocessor
 
 logger = logging.getLogger(__name__)
 

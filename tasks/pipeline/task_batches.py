@@ -12,13 +12,13 @@ from typing import Any
 
 from limba.data import contract
 from limba.files import json_text
-from tasks.pipeline import converters, fingerprints, stages
-from tasks.pipeline.evaluation_sets import evaluation_sets
-from tasks.pipeline.readers import CountedReader, OpenBatches, TrainBatches
-from tasks.pipeline.streams import Stream
-from tasks.registry.providers import find_provider, tasks_with_split
-from tasks.registry.tasks import Task, get_subtasks
-from tasks.sources.sharded import ShardedSource
+from limba.tasks.pipeline import converters, fingerprints, stages
+from limba.tasks.pipeline.evaluation_sets import evaluation_sets
+from limba.tasks.pipeline.readers import CountedReader, OpenBatches, TrainBatches
+from limba.tasks.pipeline.streams import Stream
+from limba.tasks.registry.providers import find_provider, tasks_with_split
+from limba.tasks.registry.tasks import Task, get_subtasks
+from limba.tasks.sources.sharded import ShardedSource
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def _open_batches(stream: Stream, layout: contract.ReaderRows, seed: int) -> Tra
         deals = stream.find_deals(seed, layout.num_readers)
         readers = [CountedReader(stream, reader, layout, seed, open_batches, deals) for reader in layout.readers]
         return TrainBatches(readers, stream)
-    from tasks.pipeline.seqio import foreign_readers, seqio_streams
+    from limba.tasks.pipeline.seqio import foreign_readers, seqio_streams
 
     assert isinstance(stream, seqio_streams.ForeignStream)
     return TrainBatches(foreign_readers.open_readers(stream, layout, seed), stream)
@@ -86,7 +86,7 @@ def _open_processes(stream: Stream, layout: contract.ReaderRows) -> OpenBatches 
             f"DatasetConfig.num_workers is {stream.config.num_workers}, and {stream.config.name!r} has parts of "
             "SeqIO's, which are read in this process: set num_workers to 0."
         )
-    from tasks.pipeline.prefetch.reader_processes import ReaderProcesses  # what they need is seldom needed
+    from limba.tasks.pipeline.prefetch.reader_processes import ReaderProcesses  # what they need is seldom needed
 
     return ReaderProcesses(stream, layout.rows_per_reader, num_workers).open
 
@@ -132,7 +132,7 @@ def kind_of_stream(config: contract.DatasetConfig, provider: Any, feature_conver
     ours = all(isinstance(x, Task) and isinstance(x.source, ShardedSource) for x in get_subtasks(provider))
     if ours and converters.is_known(feature_converter):
         return Stream
-    from tasks.pipeline.seqio import seqio_streams
+    from limba.tasks.pipeline.seqio import seqio_streams
 
     return seqio_streams.kind_of(config, provider, feature_converter)
 

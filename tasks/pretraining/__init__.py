@@ -3,6 +3,6 @@
 The rooms of `tasks` above `vocabularies` may import it. Task modules use these names.
 """
 
-from tasks.pretraining.pretraining_tasks import register_pretraining_task, register_ul2_mixture
+from limba.tasks.pretraining.pretraining_tasks import register_pretraining_task, register_ul2_mixture
 
 __all__ = ["register_pretraining_task", "register_ul2_mixture"]

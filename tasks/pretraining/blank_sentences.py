@@ -5,9 +5,9 @@ import re
 import unicodedata
 from typing import Any
 
-from tasks.pretraining.denoising import Denoise
-from tasks.registry import get_subtasks, providers
-from tasks.sources.sharded import ShardedSource
+from limba.tasks.pretraining.denoising import Denoise
+from limba.tasks.registry import get_subtasks, providers
+from limba.tasks.sources.sharded import ShardedSource
 
 logger = logging.getLogger(__name__)
 

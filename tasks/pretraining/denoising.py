@@ -7,14 +7,14 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from limba.data.lint_findings import Finding
-from tasks import objectives
-from tasks.registry import Feature
-from tasks.registry.rows import TOKENS, Columns, ColumnType, Rows, Tokens, texts
-from tasks.registry.steps import Step
-from tasks.sources import blank_texts
-from tasks.sources.sharded import ShardedSource
-from tasks.vocabularies import sentencepiece_models
-from tasks.vocabularies.vocabulary import encode_batch
+from limba.tasks import objectives
+from limba.tasks.registry import Feature
+from limba.tasks.registry.rows import TOKENS, Columns, ColumnType, Rows, Tokens, texts
+from limba.tasks.registry.steps import Step
+from limba.tasks.sources import blank_texts
+from limba.tasks.sources.sharded import ShardedSource
+from limba.tasks.vocabularies import sentencepiece_models
+from limba.tasks.vocabularies.vocabulary import encode_batch
 
 # A window of one token cannot be corrupted.
 _FEWEST_TOKENS = 2

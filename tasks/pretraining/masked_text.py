@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 
 from limba.checkpoint_files import run_folder
-from tasks.objectives import Objective
-from tasks.pretraining import denoising, pretraining_tasks
-from tasks.sources import corpora
-from tasks.sources.sharded import ShardedSource
-from tasks.vocabularies import (
+from limba.tasks.objectives import Objective
+from limba.tasks.pretraining import denoising, pretraining_tasks
+from limba.tasks.sources import corpora
+from limba.tasks.sources.sharded import ShardedSource
+from limba.tasks.vocabularies import (
     ByteVocabulary,
     SentencePieceVocabulary,
     T5TokenizerVocabulary,
     TokenizerVocabulary,
     Vocabulary,
 )
-from tasks.vocabularies.vocabulary import encode_batch
+from limba.tasks.vocabularies.vocabulary import encode_batch
 
 # One source for each corpus: it is opened once, and a task registered again is the same task.
 _sources: dict[str, ShardedSource] = {}

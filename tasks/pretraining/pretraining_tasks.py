@@ -4,11 +4,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks import objectives
-from tasks.pretraining import denoising
-from tasks.registry import Feature, Mixture, MixtureRegistry, Task, TaskRegistry, registering
-from tasks.sources import corpora
-from tasks.vocabularies import PassThroughVocabulary, Vocabulary, sentencepiece_models
+from limba.tasks import objectives
+from limba.tasks.pretraining import denoising
+from limba.tasks.registry import Feature, Mixture, MixtureRegistry, Task, TaskRegistry, registering
+from limba.tasks.sources import corpora
+from limba.tasks.vocabularies import PassThroughVocabulary, Vocabulary, sentencepiece_models
 
 
 @registering.once(TaskRegistry)

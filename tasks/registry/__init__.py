@@ -3,7 +3,7 @@
 The rooms of `tasks` above `vocabularies` may import it. Task modules use these names.
 """
 
-from tasks.registry.tasks import (
+from limba.tasks.registry.tasks import (
     Feature,
     Mixture,
     MixtureRegistry,

@@ -4,10 +4,10 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.registry import registering
-from tasks.registry.providers import find_provider
-from tasks.registry.tasks import Mixture, MixtureRegistry, is_mixture
-from tasks.sources.sharded import ShardedSource
+from limba.tasks.registry import registering
+from limba.tasks.registry.providers import find_provider
+from limba.tasks.registry.tasks import Mixture, MixtureRegistry, is_mixture
+from limba.tasks.sources.sharded import ShardedSource
 
 
 def mixing_rate(size: float, temperature: float = 1.0, maximum: float | None = None) -> float:

@@ -5,7 +5,7 @@ from typing import Any
 
 from limba.files import repository
 from limba.gin_config import closed_list, import_errors, importing
-from tasks.registry import tasks
+from limba.tasks.registry import tasks
 
 # Names in a message, where none is near.
 _MOST_NAMED = 5

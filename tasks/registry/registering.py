@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from tasks.registry.tasks import MixtureRegistry, Registry
+from limba.tasks.registry.tasks import MixtureRegistry, Registry
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

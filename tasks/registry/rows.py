@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from tasks.sources.chunks import Rows
+from limba.tasks.sources.chunks import Rows
 
 
 class Tokens(NamedTuple):

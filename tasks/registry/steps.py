@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from limba.data.lint_findings import Finding
-from tasks.registry.rows import ColumnType, Rows
+from limba.tasks.registry.rows import ColumnType, Rows
 
 
 class Step(abc.ABC):
@@ -48,7 +48,7 @@ class Step(abc.ABC):
 
     def __call__(self, dataset: Any) -> Any:
         """A `tf.data.Dataset` of the rows that are made."""
-        from tasks.registry import tf_steps  # TensorFlow
+        from limba.tasks.registry import tf_steps  # TensorFlow
 
         return tf_steps.apply(self, dataset)
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from limba.data import contract
-from tasks.registry.providers import find_provider
-from tasks.registry.tasks import get_subtasks
-from tasks.vocabularies import (
+from limba.tasks.registry.providers import find_provider
+from limba.tasks.registry.tasks import get_subtasks
+from limba.tasks.vocabularies import (
     LabelVocabulary,
     PassThroughVocabulary,
     SentencePieceVocabulary,

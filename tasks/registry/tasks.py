@@ -16,9 +16,9 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from tasks.registry.steps import Step
-from tasks.sources.sharded import ShardedSource
-from tasks.vocabularies import without_tensorflow
+from limba.tasks.registry.steps import Step
+from limba.tasks.sources.sharded import ShardedSource
+from limba.tasks.vocabularies import without_tensorflow
 
 _NAME = re.compile(r"[\w.:#]+")  # SeqIO's rule
 # SeqIO's default.

@@ -6,7 +6,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from tasks.registry.rows import ColumnType, Rows, Tokens
+from limba.tasks.registry.rows import ColumnType, Rows, Tokens
 
 
 # AutoGraph would convert all Python, which takes a second for each pipeline.

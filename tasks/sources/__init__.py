@@ -4,7 +4,7 @@ Of Limba it imports `limba.files` only; every room of `tasks` but `objectives` m
 names.
 """
 
-from tasks.sources.corpora import HubSource, HuggingFaceSource
-from tasks.sources.sharded import ShardedSource
+from limba.tasks.sources.corpora import HubSource, HuggingFaceSource
+from limba.tasks.sources.sharded import ShardedSource
 
 __all__ = ["HubSource", "HuggingFaceSource", "ShardedSource"]

@@ -26,9 +26,9 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from limba.files import untrusted_files, untrusted_json
-from tasks.sources import class_names
-from tasks.sources.read_columns import arrow_columns, bounded_lines, csv_columns, json_columns, line_tables
-from tasks.sources.remote_files import bucket_files, http_files
+from limba.tasks.sources import class_names
+from limba.tasks.sources.read_columns import arrow_columns, bounded_lines, csv_columns, json_columns, line_tables
+from limba.tasks.sources.remote_files import bucket_files, http_files
 
 BUILDERS = ("json", "parquet", "text", "csv", "arrow")
 # Options that keep a column of csv as texts; a split of another format beside it has none of them.

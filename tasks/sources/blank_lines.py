@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 
-from tasks.sources import arrow_tables, chunks, splits
+from limba.tasks.sources import arrow_tables, chunks, splits
 
 # Lines that are looked at: most texts have a blank one among the first hundred.
 _MOST_LINES = 20_000

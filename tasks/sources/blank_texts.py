@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.sources.sharded import ShardedSource
+from limba.tasks.sources.sharded import ShardedSource
 
 # What is looked at before a run: documents, and bytes of the column.
 _MOST_DOCUMENTS, _MOST_BYTES = 20_000, 32 << 20

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from limba.files import json_text
-from tasks.sources import arrow_tables, splits
-from tasks.sources.damaged_files import bad_lines, wrong_contents
-from tasks.sources.remote_files import http_files
+from limba.tasks.sources import arrow_tables, splits
+from limba.tasks.sources.damaged_files import bad_lines, wrong_contents
+from limba.tasks.sources.remote_files import http_files
 
 # What the readers of formats raise for files that are damaged or cannot be opened.
 _DAMAGED = (ValueError, TypeError, OSError, EOFError, OverflowError, zlib.error, lzma.LZMAError, pa.ArrowException)

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from limba.files import redaction, storage
-from tasks.sources import arrow_tables, dataset_layout, hub_datasets
-from tasks.sources import splits as splits_lib
-from tasks.sources.remote_files import bucket_files, http_files
-from tasks.sources.sharded import ShardedSource, Splits
+from limba.tasks.sources import arrow_tables, dataset_layout, hub_datasets
+from limba.tasks.sources import splits as splits_lib
+from limba.tasks.sources.remote_files import bucket_files, http_files
+from limba.tasks.sources.sharded import ShardedSource, Splits
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from limba.files import untrusted_files, untrusted_json, untrusted_yaml
-from tasks.sources import arrow_tables, class_names
+from limba.tasks.sources import arrow_tables, class_names
 
 # Read by `datasets` to learn configurations and splits; of the other files it needs the names.
 _CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")

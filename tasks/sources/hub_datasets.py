@@ -16,8 +16,8 @@ from huggingface_hub import constants
 
 from limba.files import redaction, untrusted_files, untrusted_json
 from limba.files.untrusted_files import cut
-from tasks.sources import dataset_layout
-from tasks.sources.remote_files import http_files
+from limba.tasks.sources import dataset_layout
+from limba.tasks.sources.remote_files import http_files
 
 logger = logging.getLogger(__name__)
 

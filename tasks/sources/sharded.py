@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from limba.files import os_errors
-from tasks.sources import arrow_tables, blank_lines, chunks, class_names
-from tasks.sources import splits as splits_lib
-from tasks.sources.damaged_files import bad_lines, missing_columns
-from tasks.sources.remote_files import http_files
+from limba.tasks.sources import arrow_tables, blank_lines, chunks, class_names
+from limba.tasks.sources import splits as splits_lib
+from limba.tasks.sources.damaged_files import bad_lines, missing_columns
+from limba.tasks.sources.remote_files import http_files
 
 logger = logging.getLogger(__name__)
 
@@ -472,7 +472,7 @@ class ShardedSource(abc.ABC):
     ) -> Any:
         """The documents of one reader as a `tf.data.Dataset`; without a number of epochs for ever."""
         del unused_kwargs
-        from tasks.sources import tf_documents  # TensorFlow
+        from limba.tasks.sources import tf_documents  # TensorFlow
 
         reader, num_readers = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
         return tf_documents.documents(self.chunks_of(split, shuffle, seed, reader, num_readers), num_epochs)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import tqdm
 
-from tasks.sources import arrow_tables
+from limba.tasks.sources import arrow_tables
 
 _SLICE = re.compile(r"([^\[\]]+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?(?:\[:(\d+)\])?")
 _HASHES = 2**32

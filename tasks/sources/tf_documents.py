@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tasks.sources.chunks import ReaderChunks
+from limba.tasks.sources.chunks import ReaderChunks
 
 # More counters than any run uses up.
 _FOREVER = 2**62

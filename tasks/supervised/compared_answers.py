@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.supervised.row_formats import Format, Template
-from tasks.vocabularies import normalization
+from limba.tasks.supervised.row_formats import Format, Template
+from limba.tasks.vocabularies import normalization
 
 # How SentencePiece decodes the unknown token, which normalization would turn into two question marks.
 _UNKNOWN = "\u2047"

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from tasks.supervised.cell_texts import as_text
-from tasks.supervised.row_formats import Example, Row, Template
+from limba.tasks.supervised.cell_texts import as_text
+from limba.tasks.supervised.row_formats import Example, Row, Template
 
 
 @dataclasses.dataclass(frozen=True)

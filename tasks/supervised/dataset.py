@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.metrics import text_metrics
-from tasks.supervised.row_formats import Format, Number, Template
+from limba.tasks.metrics import text_metrics
+from limba.tasks.supervised.row_formats import Format, Number, Template
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,9 +10,9 @@ import difflib
 import functools
 from collections.abc import Mapping
 
-from tasks.metrics import text_metrics as metrics
-from tasks.supervised.dataset import SupervisedDataset
-from tasks.supervised.row_formats import MultiRc, Record, Similarity, Squad, Translation, Winograd, prompt
+from limba.tasks.metrics import text_metrics as metrics
+from limba.tasks.supervised.dataset import SupervisedDataset
+from limba.tasks.supervised.row_formats import MultiRc, Record, Similarity, Squad, Translation, Winograd, prompt
 
 _FALSE_TRUE = ("False", "True")
 _ENTAILMENT = ("entailment", "not_entailment")

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from limba.files.local_paths import local_path
-from tasks.sources import corpora
-from tasks.sources.damaged_files import missing_columns
+from limba.tasks.sources import corpora
+from limba.tasks.sources.damaged_files import missing_columns
 
 
 def of_data(data_files: Mapping[str, corpora.DataFiles] | Any) -> tuple[str, list[str]]:

@@ -5,8 +5,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tasks.supervised.cell_texts import as_text
-from tasks.supervised.row_formats import Example, Row
+from limba.tasks.supervised.cell_texts import as_text
+from limba.tasks.supervised.row_formats import Example, Row
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from tasks.supervised import column_templates
-from tasks.supervised.cell_texts import as_text, pad_punctuation, plain_text
-from tasks.supervised.postprocessors import string_to_float
+from limba.tasks.supervised import column_templates
+from limba.tasks.supervised.cell_texts import as_text, pad_punctuation, plain_text
+from limba.tasks.supervised.postprocessors import string_to_float
 
 Row = Mapping[str, Any]
 

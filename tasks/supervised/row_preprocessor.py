@@ -15,17 +15,17 @@ from limba.data.contract import TOKEN_TYPES
 from limba.data.lint_findings import Finding
 from limba.data.token_rows import Row, Texts
 from limba.files import json_text
-from tasks.registry import Feature
-from tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
-from tasks.registry.steps import Step
-from tasks.sources import class_names
-from tasks.sources.sharded import ShardedSource
-from tasks.supervised.complete_rows import CompleteTemplate
-from tasks.supervised.instructions import few_shots
-from tasks.supervised.question_formats import Questions
-from tasks.supervised.row_formats import UNKNOWN, Example, Format, Squad, Template
-from tasks.vocabularies import SentencePieceVocabulary, T5TokenizerVocabulary, TokenizerVocabulary, normalization
-from tasks.vocabularies.vocabulary import encode_batch, without_tensorflow
+from limba.tasks.registry import Feature
+from limba.tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
+from limba.tasks.registry.steps import Step
+from limba.tasks.sources import class_names
+from limba.tasks.sources.sharded import ShardedSource
+from limba.tasks.supervised.complete_rows import CompleteTemplate
+from limba.tasks.supervised.instructions import few_shots
+from limba.tasks.supervised.question_formats import Questions
+from limba.tasks.supervised.row_formats import UNKNOWN, Example, Format, Squad, Template
+from limba.tasks.vocabularies import SentencePieceVocabulary, T5TokenizerVocabulary, TokenizerVocabulary, normalization
+from limba.tasks.vocabularies.vocabulary import encode_batch, without_tensorflow
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from tasks.metrics import rouge_words, text_metrics
-from tasks.metrics.text_metrics import MetricFn, Metrics
+from limba.tasks.metrics import rouge_words, text_metrics
+from limba.tasks.metrics.text_metrics import MetricFn, Metrics
 
 # Sentinels, and the unknown token as tokenizer.json and SentencePiece write it. A vocabulary of a T5 reads the same
 # texts as these tokens, so an answer cannot have them otherwise.

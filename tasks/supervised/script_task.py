@@ -15,17 +15,17 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from tasks.metrics import tagging_metrics, text_metrics
-from tasks.metrics.glue_metrics import COMBINED_SCORES
-from tasks.sources import corpora
-from tasks.sources.sharded import ShardedSource
-from tasks.supervised import dataset_table, script_metrics, supervised_tasks, token_labels
-from tasks.supervised.complete_rows import CompleteTemplate
-from tasks.supervised.dataset import SupervisedDataset
-from tasks.supervised.question_formats import Questions
-from tasks.supervised.row_formats import UNKNOWN, Number, Translation
-from tasks.supervised.token_labels import PieceDataset, TokenDataset
-from tasks.vocabularies import Vocabulary
+from limba.tasks.metrics import tagging_metrics, text_metrics
+from limba.tasks.metrics.glue_metrics import COMBINED_SCORES
+from limba.tasks.sources import corpora
+from limba.tasks.sources.sharded import ShardedSource
+from limba.tasks.supervised import dataset_table, script_metrics, supervised_tasks, token_labels
+from limba.tasks.supervised.complete_rows import CompleteTemplate
+from limba.tasks.supervised.dataset import SupervisedDataset
+from limba.tasks.supervised.question_formats import Questions
+from limba.tasks.supervised.row_formats import UNKNOWN, Number, Translation
+from limba.tasks.supervised.token_labels import PieceDataset, TokenDataset
+from limba.tasks.vocabularies import Vocabulary
 
 _Form = TypeVar("_Form", SupervisedDataset, TokenDataset)
 # One source for each data set: it is opened once, and a task registered again is the same task.

@@ -19,15 +19,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from limba.data.contract import TOKEN_TYPES
-from tasks.metrics import ranking_metrics
-from tasks.registry import Feature, Mixture, Task, TaskRegistry, mixtures, registering
-from tasks.sources import arrow_tables, corpora
-from tasks.supervised import dataset_table, postprocessors
-from tasks.supervised.compared_answers import ComparedAnswers
-from tasks.supervised.dataset import SupervisedDataset
-from tasks.supervised.row_formats import UNKNOWN, Format, Number, Similarity, Template
-from tasks.supervised.row_preprocessor import Supervise
-from tasks.vocabularies import (
+from limba.tasks.metrics import ranking_metrics
+from limba.tasks.registry import Feature, Mixture, Task, TaskRegistry, mixtures, registering
+from limba.tasks.sources import arrow_tables, corpora
+from limba.tasks.supervised import dataset_table, postprocessors
+from limba.tasks.supervised.compared_answers import ComparedAnswers
+from limba.tasks.supervised.dataset import SupervisedDataset
+from limba.tasks.supervised.row_formats import UNKNOWN, Format, Number, Similarity, Template
+from limba.tasks.supervised.row_preprocessor import Supervise
+from limba.tasks.vocabularies import (
     LabelVocabulary,
     NumberVocabulary,
     PassThroughVocabulary,

@@ -20,15 +20,15 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from tasks.metrics import text_pair_metrics
-from tasks.metrics.text_pair_metrics import TextPair
-from tasks.registry import Feature, Task, TaskRegistry, mixtures, registering
-from tasks.sources import corpora
-from tasks.supervised import found_columns, supervised_tasks
-from tasks.supervised.cell_texts import as_text
-from tasks.supervised.row_formats import Example, Row
-from tasks.supervised.row_preprocessor import Supervise
-from tasks.vocabularies import Vocabulary, sentencepiece_models
+from limba.tasks.metrics import text_pair_metrics
+from limba.tasks.metrics.text_pair_metrics import TextPair
+from limba.tasks.registry import Feature, Task, TaskRegistry, mixtures, registering
+from limba.tasks.sources import corpora
+from limba.tasks.supervised import found_columns, supervised_tasks
+from limba.tasks.supervised.cell_texts import as_text
+from limba.tasks.supervised.row_formats import Example, Row
+from limba.tasks.supervised.row_preprocessor import Supervise
+from limba.tasks.vocabularies import Vocabulary, sentencepiece_models
 
 _KNOWN = (
     *(("anchor", "positive"), ("sentence1", "sentence2"), ("query", "answer"), ("question", "answer")),

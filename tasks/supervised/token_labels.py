@@ -19,17 +19,17 @@ import numpy as np
 from limba.data import token_rows
 from limba.data.contract import TOKEN_TYPES
 from limba.data.lint_findings import Finding
-from tasks.metrics import tagging_metrics
-from tasks.metrics.text_metrics import MetricFn
-from tasks.registry import Feature, Task, TaskRegistry, registering
-from tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
-from tasks.registry.steps import Step
-from tasks.sources import class_names, corpora
-from tasks.sources.sharded import ShardedSource
-from tasks.supervised import row_preprocessor, supervised_tasks
-from tasks.supervised.cell_texts import plain_text
-from tasks.supervised.row_formats import record_of
-from tasks.vocabularies import LabelVocabulary, TokenizerVocabulary, Vocabulary, sentencepiece_models
+from limba.tasks.metrics import tagging_metrics
+from limba.tasks.metrics.text_metrics import MetricFn
+from limba.tasks.registry import Feature, Task, TaskRegistry, registering
+from limba.tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
+from limba.tasks.registry.steps import Step
+from limba.tasks.sources import class_names, corpora
+from limba.tasks.sources.sharded import ShardedSource
+from limba.tasks.supervised import row_preprocessor, supervised_tasks
+from limba.tasks.supervised.cell_texts import plain_text
+from limba.tasks.supervised.row_formats import record_of
+from limba.tasks.vocabularies import LabelVocabulary, TokenizerVocabulary, Vocabulary, sentencepiece_models
 
 _ROWS_PER_GROUP = 128
 

@@ -4,9 +4,9 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tasks.metrics import text_metrics as metrics
-from tasks.supervised import postprocessors
-from tasks.t5 import t5_data_sets, t5_postprocessors
+from limba.tasks.metrics import text_metrics as metrics
+from limba.tasks.supervised import postprocessors
+from limba.tasks.t5 import t5_data_sets, t5_postprocessors
 
 # Examples by task, which are the rates of T5's mixtures; test sets have none.
 _GLUE_RATES = {

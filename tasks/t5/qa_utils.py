@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from tasks.metrics import text_metrics
-from tasks.metrics.text_metrics import normalize_squad as normalize_squad
-from tasks.metrics.text_metrics import normalize_trivia_qa as normalize_trivia_qa
+from limba.tasks.metrics import text_metrics
+from limba.tasks.metrics.text_metrics import normalize_squad as normalize_squad
+from limba.tasks.metrics.text_metrics import normalize_trivia_qa as normalize_trivia_qa
 
 
 def qa_metrics(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:

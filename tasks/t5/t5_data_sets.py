@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tasks.supervised.row_formats import LANGUAGES
+from limba.tasks.supervised.row_formats import LANGUAGES
 
 logger = logging.getLogger(__name__)
 

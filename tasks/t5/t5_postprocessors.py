@@ -5,7 +5,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.supervised import postprocessors
+from limba.tasks.supervised import postprocessors
 
 # Words that `wsc_simple` does not compare.
 _DETERMINERS = {

@@ -16,8 +16,8 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from tasks import objectives
-from tasks.vocabularies import SentencePieceVocabulary, sentencepiece_models, without_tensorflow
+from limba.tasks import objectives
+from limba.tasks.vocabularies import SentencePieceVocabulary, sentencepiece_models, without_tensorflow
 
 logger = logging.getLogger(__name__)
 

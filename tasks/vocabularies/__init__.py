@@ -3,9 +3,9 @@
 The rooms of `tasks` above `registry` may import it. gin files and task modules use these names.
 """
 
-from tasks.vocabularies.equality import same_vocabulary
-from tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
-from tasks.vocabularies.vocabulary import (
+from limba.tasks.vocabularies.equality import same_vocabulary
+from limba.tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
+from limba.tasks.vocabularies.vocabulary import (
     ByteVocabulary,
     LabelVocabulary,
     NumberVocabulary,

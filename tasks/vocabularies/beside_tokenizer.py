@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from limba.files import json_text, untrusted_json
-from tasks.vocabularies import framed_rows
+from limba.tasks.vocabularies import framed_rows
 
 # One of them makes a folder one of Hugging Face.
 _FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json")

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from limba.files import named_flags, os_errors, written_files
-from tasks.sources import corpora
-from tasks.vocabularies import sentencepiece_models, tokenizer_training
-from tasks.vocabularies.normalization import NORMALIZATIONS
-from tasks.vocabularies.training_text import TrainingText
+from limba.tasks.sources import corpora
+from limba.tasks.vocabularies import sentencepiece_models, tokenizer_training
+from limba.tasks.vocabularies.normalization import NORMALIZATIONS
+from limba.tasks.vocabularies.training_text import TrainingText
 
 # Flags that not all kinds have; None is a flag that was not given.
 _KINDS_OF_FLAGS = {

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
-from tasks.vocabularies.vocabulary import SentencePieceVocabulary, without_tensorflow
+from limba.tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
+from limba.tasks.vocabularies.vocabulary import SentencePieceVocabulary, without_tensorflow
 
 
 def same_vocabulary(a: Any, b: Any) -> bool:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.sources import corpora
-from tasks.vocabularies import alphabets, normalization
-from tasks.vocabularies.vocabulary import encode_batch
+from limba.tasks.sources import corpora
+from limba.tasks.vocabularies import alphabets, normalization
+from limba.tasks.vocabularies.vocabulary import encode_batch
 
 _BATCH = 512
 # Characters in a sentence about the inputs of a model.

@@ -7,9 +7,9 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from tasks.vocabularies import alphabets
-from tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
-from tasks.vocabularies.vocabulary import SentencePieceVocabulary, without_tensorflow
+from limba.tasks.vocabularies import alphabets
+from limba.tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
+from limba.tasks.vocabularies.vocabulary import SentencePieceVocabulary, without_tensorflow
 
 _SPACE = "▁"
 # What a trained vocabulary may do: as T5's and mT5's, or nothing but make all white space a space.

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from limba.data import text_pieces
-from tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
-from tasks.vocabularies.vocabulary import ByteVocabulary, SentencePieceVocabulary, without_tensorflow
+from limba.tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
+from limba.tasks.vocabularies.vocabulary import ByteVocabulary, SentencePieceVocabulary, without_tensorflow
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 _KNOWN = ByteVocabulary | SentencePieceVocabulary | TokenizerVocabulary | T5TokenizerVocabulary

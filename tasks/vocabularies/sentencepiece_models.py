@@ -15,12 +15,12 @@ from google.protobuf.message import DecodeError
 
 from limba.data import sentinels
 from limba.files import written_files
-from tasks import objectives
-from tasks.sources import corpora
-from tasks.vocabularies import alphabets, training_text, word_breaks
-from tasks.vocabularies import normalization as normalizations
-from tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
-from tasks.vocabularies.vocabulary import (
+from limba.tasks import objectives
+from limba.tasks.sources import corpora
+from limba.tasks.vocabularies import alphabets, training_text, word_breaks
+from limba.tasks.vocabularies import normalization as normalizations
+from limba.tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
+from limba.tasks.vocabularies.vocabulary import (
     LabelVocabulary,
     NumberVocabulary,
     SentencePieceVocabulary,

@@ -15,10 +15,10 @@ import numpy as np
 
 from limba.data.token_rows import Frame, Row, Texts
 from limba.files import json_text, missing_vocabulary, rust_panics, storage, untrusted_files, untrusted_json
-from tasks.vocabularies import beside_tokenizer, framed_rows, tokenizer_growth
-from tasks.vocabularies import words as of_words
-from tasks.vocabularies.vocabulary import Vocabulary, flatten
-from tasks.vocabularies.words import Words
+from limba.tasks.vocabularies import beside_tokenizer, framed_rows, tokenizer_growth
+from limba.tasks.vocabularies import words as of_words
+from limba.tasks.vocabularies.vocabulary import Vocabulary, flatten
+from limba.tasks.vocabularies.words import Words
 
 FILE = "tokenizer.json"
 # What special tokens are called: by BERT and ModernBERT, then by RoBERTa.

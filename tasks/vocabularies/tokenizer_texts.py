@@ -13,8 +13,8 @@ import numpy as np
 
 from limba.files import untrusted_json
 from limba.files.untrusted_files import cut
-from tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary
-from tasks.vocabularies.vocabulary import SentencePieceVocabulary
+from limba.tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary
+from limba.tasks.vocabularies.vocabulary import SentencePieceVocabulary
 
 _SPACE = "▁"
 _NUM_CHARACTERS, _NUM_SENTENCES, _NUM_MARKS = 600, 1000, 20

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from limba.files import json_text, local_paths, storage
-from tasks.vocabularies import alphabets, normalization, tokenizer_files, training_text, word_breaks
+from limba.tasks.vocabularies import alphabets, normalization, tokenizer_files, training_text, word_breaks
 
 # In the order of their ids, from 0.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -13,8 +13,8 @@ import numpy as np
 from tqdm import tqdm
 
 from limba.files import local_paths, written_files
-from tasks.sources import blank_texts, corpora
-from tasks.vocabularies import alphabets
+from limba.tasks.sources import blank_texts, corpora
+from limba.tasks.vocabularies import alphabets
 
 logger = logging.getLogger(__name__)
 

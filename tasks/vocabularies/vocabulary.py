@@ -19,8 +19,8 @@ import numpy as np
 from limba.data import token_rows
 from limba.data.token_rows import Frame, Row, Texts
 from limba.files import storage, untrusted_files
-from tasks.vocabularies import words as of_words
-from tasks.vocabularies.words import Words
+from limba.tasks.vocabularies import words as of_words
+from limba.tasks.vocabularies.words import Words
 
 _MODULE_OF_SEQIO = "seqio.vocabularies"
 _load_lock = threading.Lock()

@@ -4,7 +4,7 @@ import itertools
 import sys
 from collections.abc import Callable, Sequence
 
-from tasks.vocabularies import alphabets, normalization
+from limba.tasks.vocabularies import alphabets, normalization
 
 ZERO_WIDTH_SPACE = "\u200b"
 # Lines that are cut into pieces, and the share of these that is worth a line.

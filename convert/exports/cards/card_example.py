@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from convert.exports.cards import markdown
+from limba.convert.exports.cards import markdown
 from limba.files import json_text
 
 BLANK = "<extra_id_0>"

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from convert.model_files.hf import hub_models
+from limba.convert.model_files.hf import hub_models
 from limba.files import json_text
 
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from convert.exports.cards import average_note, card_metadata, loss_picture
-from convert.exports.cards.card_metadata import NO_METADATA, Metadata
-from convert.exports.cards.markdown import code, plain, table
 from limba.checkpoint_files import run_folder
+from limba.convert.exports.cards import average_note, card_metadata, loss_picture
+from limba.convert.exports.cards.card_metadata import NO_METADATA, Metadata
+from limba.convert.exports.cards.markdown import code, plain, table
 from limba.files import redaction, storage
 from limba.files.output_folder import REPORT
 from limba.files.storage import AnyPath

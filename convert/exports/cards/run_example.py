@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from convert.exports.cards.card_example import Example
+from limba.convert.exports.cards.card_example import Example
 from limba.files import json_text, python_path, repository
 from limba.gin_config import import_errors, importing, run_folders, t5x_names
 from limba.gin_config.recipe import Recipe, Reference
@@ -83,11 +83,11 @@ def modules(gin: str) -> list[str]:
 
 def _find(request: Mapping[str, Any]) -> Example:
     """Raises ImportError, ValueError or OSError if there is no such task, or no row of it can be read."""
-    from tasks import objectives
-    from tasks.pretraining.denoising import Denoise
-    from tasks.registry import get_subtasks, providers
-    from tasks.sources import corpora
-    from tasks.supervised.row_preprocessor import Supervise
+    from limba.tasks import objectives
+    from limba.tasks.pretraining.denoising import Denoise
+    from limba.tasks.registry import get_subtasks, providers
+    from limba.tasks.sources import corpora
+    from limba.tasks.supervised.row_preprocessor import Supervise
 
     if request.get("run"):
         run_folders.read_run(request["run"])
@@ -116,9 +116,9 @@ def _register_by_gin(recipe: Recipe, selector: str) -> None:
 
     Nothing of the configuration is evaluated: a checkpoint may come from a stranger, and gin calls what a file names.
     """
-    from tasks.pretraining import masked_text
-    from tasks.supervised import script_task
-    from tasks.vocabularies import ByteVocabulary, TokenizerVocabulary
+    from limba.tasks.pretraining import masked_text
+    from limba.tasks.supervised import script_task
+    from limba.tasks.vocabularies import ByteVocabulary, TokenizerVocabulary
 
     functions: dict[str, Callable[..., str]] = {
         "masked_text.task": masked_text.task,
@@ -150,7 +150,7 @@ def _import(name: str, folders: Mapping[str, str]) -> None:
 
 
 def _documents(task: Any) -> Iterator[Mapping[str, Any]]:
-    from tasks.sources.sharded import ShardedSource
+    from limba.tasks.sources.sharded import ShardedSource
 
     if not isinstance(task.source, ShardedSource):
         raise ValueError(f"the source of task {task.name!r} is SeqIO's, which needs TensorFlow")
@@ -163,7 +163,7 @@ def _split(task: Any) -> str:
 
 
 def _blank(task: Any, step: Any) -> Example:
-    from tasks.pretraining import blank_sentences
+    from limba.tasks.pretraining import blank_sentences
 
     mode = f"{step.mode} " if step.mode else ""
     for document in _documents(task):
@@ -174,7 +174,7 @@ def _blank(task: Any, step: Any) -> Example:
 
 
 def _row(task: Any, step: Any) -> Example:
-    from tasks.supervised.row_formats import UNKNOWN, Template
+    from limba.tasks.supervised.row_formats import UNKNOWN, Template
 
     template = step.format.whole if isinstance(step.format, Template) else ""
     labels = step.format.choices if isinstance(step.format, Template) else ()
@@ -194,7 +194,7 @@ def _row(task: Any, step: Any) -> Example:
 def _any_example(task: Any, lengths: Mapping[str, int]) -> Example:
     """The first example as the model gets it, decoded: a short one of tasks that fill whole windows."""
     from limba.data.contract import DatasetConfig
-    from tasks.pipeline import predictions
+    from limba.tasks.pipeline import predictions
 
     short = {name: min(length, _MOST_INPUTS) if name == "inputs" else length for name, length in lengths.items()}
     if predictions.needs_seqio(task, "EncDecFeatureConverter"):

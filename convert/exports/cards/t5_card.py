@@ -3,11 +3,11 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from convert.exports.cards import markdown
-from convert.exports.cards.card_example import AS_THEY_ARE, Example, Texts, neutral, section
-from convert.exports.cards.model_card import Description
-from convert.families.t5_family import T5Family
 from limba.checkpoint_files import run_folder
+from limba.convert.exports.cards import markdown
+from limba.convert.exports.cards.card_example import AS_THEY_ARE, Example, Texts, neutral, section
+from limba.convert.exports.cards.model_card import Description
+from limba.convert.families.t5_family import T5Family
 from limba.network.t5 import T5Config
 
 

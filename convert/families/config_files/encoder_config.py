@@ -5,12 +5,12 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from convert.families import heads
-from convert.families.config_files import other_models
-from convert.families.config_keys import keys
-from convert.families.encoder_family import EncoderFamily, value
-from convert.families.heads import Head
-from convert.families.table import of_model_type
+from limba.convert.families import heads
+from limba.convert.families.config_files import other_models
+from limba.convert.families.config_keys import keys
+from limba.convert.families.encoder_family import EncoderFamily, value
+from limba.convert.families.heads import Head
+from limba.convert.families.table import of_model_type
 from limba.files import untrusted_json
 from limba.network.encoders.config import EncoderConfig
 

@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from convert.families import bert, heads
-from convert.families.config_files import encoder_config
-from convert.families.config_keys import encoder_keys, keys
-from convert.families.encoder_family import value
-from convert.families.heads import Head
+from limba.convert.families import bert, heads
+from limba.convert.families.config_files import encoder_config
+from limba.convert.families.config_keys import encoder_keys, keys
+from limba.convert.families.encoder_family import value
+from limba.convert.families.heads import Head
 from limba.files import untrusted_json
 from limba.files.untrusted_files import shown
 from limba.network.encoders.block_layout import BigBirdSparsityConfig

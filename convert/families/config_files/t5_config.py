@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.families import heads
-from convert.families.config_files import other_models
-from convert.families.config_keys import keys, t5_keys
-from convert.families.heads import Head
-from convert.families.t5_family import T5Family
-from convert.families.table import of_model_type, t5_families
+from limba.convert.families import heads
+from limba.convert.families.config_files import other_models
+from limba.convert.families.config_keys import keys, t5_keys
+from limba.convert.families.heads import Head
+from limba.convert.families.t5_family import T5Family
+from limba.convert.families.table import of_model_type, t5_families
 from limba.files import untrusted_json
 from limba.files.untrusted_files import shown
 from limba.gin_config import run_folders

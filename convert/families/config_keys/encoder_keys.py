@@ -1,6 +1,6 @@
 """The keys of an encoder's config.json; see `convert.families.config_keys.keys`."""
 
-from convert.families.config_keys.keys import COMMON, carried, only, settings, table, without_effect
+from limba.convert.families.config_keys.keys import COMMON, carried, only, settings, table, without_effect
 
 _FROM_SCRATCH = (
     "No class of transformers has it. `limba run --model_cfg` and `limba convert from-hf` with the config.json alone "

@@ -1,6 +1,15 @@
 """The keys of a T5's config.json and generation_config.json; see `config_keys`."""
 
-from convert.families.config_keys.keys import COMMON, GENERATION, carried, fixed, only, settings, table, without_effect
+from limba.convert.families.config_keys.keys import (
+    COMMON,
+    GENERATION,
+    carried,
+    fixed,
+    only,
+    settings,
+    table,
+    without_effect,
+)
 
 _PAD = (
     "Write 0 if that is the vocabulary's padding; else exchange the two ids in tokenizer, embedding and output first."

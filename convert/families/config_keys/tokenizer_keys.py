@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from convert.families.config_keys.keys import Table, carried, check, only, table, without_effect
+from limba.convert.families.config_keys.keys import Table, carried, check, only, table, without_effect
 from limba.files import untrusted_json
 
 FILE = "tokenizer_config.json"

@@ -9,8 +9,8 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
-from convert.model_files.hf import hf_tokenizer, tokenizer_json, tokenizer_settings
-from convert.model_files.hf.hf_tokenizer import NUM_BYTE_IDS, SPIECE, Tokenizer, read_json
+from limba.convert.model_files.hf import hf_tokenizer, tokenizer_json, tokenizer_settings
+from limba.convert.model_files.hf.hf_tokenizer import NUM_BYTE_IDS, SPIECE, Tokenizer, read_json
 from limba.data.sentinels import NAME, counts_down, number
 from limba.files import json_text, untrusted_files
 
@@ -98,7 +98,7 @@ def _odd_rows(files: _Files) -> str | None:
     Raises:
       ValueError: if only a SentencePiece model is there, which cannot say it.
     """
-    from tasks.vocabularies import T5TokenizerVocabulary, beside_tokenizer
+    from limba.tasks.vocabularies import T5TokenizerVocabulary, beside_tokenizer
 
     if not files.fast:
         if files.config.get("truncation_side") == "left":
@@ -125,7 +125,7 @@ def _is_t5s(classes: tuple[Any, Any]) -> bool:
 
 def _say_json_is_passed_over(folder: Path, tokenizer: Tokenizer) -> None:
     """Prints that tokenizer.json tokenizes otherwise than spiece.model, if it does."""
-    from tasks.vocabularies import tokenizer_texts
+    from limba.tasks.vocabularies import tokenizer_texts
 
     if differences := tokenizer_texts.differences_of_files(tokenizer.vocabulary, folder):
         print(
@@ -142,7 +142,7 @@ class _OtherIds(ValueError):
 
 def _of_model(files: _Files) -> Tokenizer:
     """The folder's SentencePiece model, if it gives the folder's ids, else its tokenizer.json or one that does."""
-    from tasks.vocabularies import tokenizer_texts
+    from limba.tasks.vocabularies import tokenizer_texts
 
     model_file = files.folder / SPIECE
     try:
@@ -169,7 +169,7 @@ def _of_model(files: _Files) -> Tokenizer:
 
 def _of_json(files: _Files) -> Tokenizer:
     """What a folder's tokenizer.json says: a SentencePiece model if one gives the same tokens, else the file itself."""
-    from tasks.vocabularies import tokenizer_texts
+    from limba.tasks.vocabularies import tokenizer_texts
 
     file = files.folder / "tokenizer.json"
     try:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.tensors import torch_files
+from limba.convert.tensors import torch_files
 from limba.files import untrusted_files, untrusted_json
 from limba.files.output_folder import REPORT
 from limba.files.storage import AnyPath

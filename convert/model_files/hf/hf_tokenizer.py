@@ -20,9 +20,9 @@ from typing import Any
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
-from convert.model_files.hf import tokenizer_json, tokenizer_settings
-from convert.model_files.hf.tokenizer_settings import Settings
 from limba.checkpoint_files import run_folder
+from limba.convert.model_files.hf import tokenizer_json, tokenizer_settings
+from limba.convert.model_files.hf.tokenizer_settings import Settings
 from limba.data.sentinels import find_sentinels
 from limba.files import json_text, untrusted_files, untrusted_json
 
@@ -148,7 +148,7 @@ def describe(model_file: str | Path, extra_ids: int | None = None) -> dict[str, 
 
 def from_json(file: str | Path) -> Tokenizer:
     """A T5's tokenizer.json as a vocabulary; the errors are those of `describe`."""
-    from tasks.vocabularies import T5TokenizerVocabulary, sentencepiece_models
+    from limba.tasks.vocabularies import T5TokenizerVocabulary, sentencepiece_models
 
     path = Path(file).expanduser()
     opened = T5TokenizerVocabulary(str(path))

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
-from convert.model_files.hf import stray_weights
-from convert.tensors import weight_files
+from limba.convert.model_files.hf import stray_weights
+from limba.convert.tensors import weight_files
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from convert.model_files.hf import hf_tokenizer, tokenizer_folder
+from limba.convert.model_files.hf import hf_tokenizer, tokenizer_folder
 from limba.files import json_text, untrusted_files, untrusted_json
 from limba.files.untrusted_files import shown
 
@@ -43,7 +43,7 @@ def differences(folder: Path) -> str:
     It is "" where they agree, or one of both is not there. Pieces, their ids and merges are compared: both get what
     tokenizer.json does before. Tokens that were added to it are no difference.
     """
-    from tasks.vocabularies import TokenizerVocabulary, tokenizer_texts
+    from limba.tasks.vocabularies import TokenizerVocabulary, tokenizer_texts
 
     names = next((names for names in FILES if all((folder / name).is_file() for name in names)), None)
     if names is None or not (folder / "tokenizer.json").is_file():
@@ -74,7 +74,7 @@ def content(folder: Path) -> bytes:
     Raises:
       ValueError: if a file is damaged, or a special token is not in the vocabulary.
     """
-    from tasks.vocabularies import beside_tokenizer
+    from limba.tasks.vocabularies import beside_tokenizer
 
     config = beside_tokenizer.settings(folder)
     is_wordpiece = (folder / WORDPIECE[0]).is_file()
@@ -91,7 +91,7 @@ def content(folder: Path) -> bytes:
 
 def _check_class(folder: Path, known: tuple[str, ...]) -> None:
     """Raises ValueError if the class that reads the files takes words apart in a way of its own."""
-    from tasks.vocabularies import beside_tokenizer
+    from limba.tasks.vocabularies import beside_tokenizer
 
     if (found := beside_tokenizer.class_of(folder)).endswith("Tokenizer") and found.removesuffix(
         "Tokenizer"
@@ -152,7 +152,7 @@ def _unigrams(folder: Path, named: dict[str, str]) -> str:
     from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-    from tasks.vocabularies import beside_tokenizer
+    from limba.tasks.vocabularies import beside_tokenizer
 
     file = folder / UNIGRAMS[0]
     try:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from convert.model_files.hf.hf_tokenizer import read_json
+from limba.convert.model_files.hf.hf_tokenizer import read_json
 from limba.files.untrusted_files import shown
 
 _POOLINGS = {"cls_token": "first", "mean_tokens": "mean", "max_tokens": "max"}

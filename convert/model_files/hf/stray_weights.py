@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
-from convert.families.config_files import other_models
-from convert.tensors import weight_files
+from limba.convert.families.config_files import other_models
+from limba.convert.tensors import weight_files
 from limba.files.untrusted_files import cut
 
 _PYTORCH = "bin|ckpt|pkl|pt|pth"

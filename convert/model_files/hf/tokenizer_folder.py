@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from convert.families.config_keys import tokenizer_keys
-from convert.model_files.hf import tokenizer_settings
-from convert.model_files.hf.tokenizer_settings import Settings
 from limba.checkpoint_files import run_folder
+from limba.convert.families.config_keys import tokenizer_keys
+from limba.convert.model_files.hf import tokenizer_settings
+from limba.convert.model_files.hf.tokenizer_settings import Settings
 from limba.files import json_text, untrusted_json
 from limba.files.untrusted_files import shown
 
@@ -117,7 +117,7 @@ def decode(file: str | Path, ids: Sequence[int]) -> str:
 
 def same(a: str | Path, b: str | Path) -> bool:
     """Whether two files give texts the same ids."""
-    from tasks.vocabularies import same_vocabulary
+    from limba.tasks.vocabularies import same_vocabulary
 
     return same_vocabulary(_open(a), _open(b))
 
@@ -146,7 +146,7 @@ def with_blank_before(file: str | Path) -> Path:
 
 
 def _open(file: str | Path) -> Any:
-    from tasks.vocabularies import TokenizerVocabulary
+    from limba.tasks.vocabularies import TokenizerVocabulary
 
     return TokenizerVocabulary(str(file))
 
@@ -235,7 +235,7 @@ def write(
 
     import tokenizers
 
-    from tasks.vocabularies import framed_rows
+    from limba.tasks.vocabularies import framed_rows
 
     ids = special_ids(file)
     content = untrusted_json.read_object(Path(file))

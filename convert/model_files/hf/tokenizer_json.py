@@ -13,7 +13,7 @@ from typing import Any
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
-from convert.model_files.hf import composed_marks
+from limba.convert.model_files.hf import composed_marks
 from limba.files.untrusted_files import cut
 
 

@@ -78,7 +78,7 @@ def of_folder(folder: Path) -> Settings:
     Raises:
       ValueError: if a file is damaged, or a link to elsewhere: exports have a copy of it.
     """
-    from tasks.vocabularies import beside_tokenizer
+    from limba.tasks.vocabularies import beside_tokenizer
 
     for name in (SPECIAL_TOKENS_MAP, CONFIG, *FILES):
         if (folder / name).is_file():

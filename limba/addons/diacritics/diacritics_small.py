@@ -8,7 +8,7 @@ import os
 import pathlib
 
 from limba.addons import diacritics
-from tasks import pretraining, sources
+from limba.tasks import pretraining, sources
 
 DIRECTORY = pathlib.Path(os.environ.get("LIMBA_DIACRITICS_DIR", "runs/diacritics"))
 VOCABULARY_FILE = DIRECTORY / "vocab" / "spiece.model"

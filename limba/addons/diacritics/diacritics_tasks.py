@@ -12,15 +12,15 @@ import numpy as np
 
 from limba.addons.diacritics import marks, scores
 from limba.data.lint_findings import Finding
-from tasks.pretraining import blank_sentences
-from tasks.registry import Feature, Task, TaskRegistry, registering
-from tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
-from tasks.registry.rows import texts as texts_of
-from tasks.registry.steps import Step
-from tasks.sources import corpora
-from tasks.sources.sharded import ShardedSource
-from tasks.vocabularies import Vocabulary, sentencepiece_models
-from tasks.vocabularies.vocabulary import encode_batch
+from limba.tasks.pretraining import blank_sentences
+from limba.tasks.registry import Feature, Task, TaskRegistry, registering
+from limba.tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
+from limba.tasks.registry.rows import texts as texts_of
+from limba.tasks.registry.steps import Step
+from limba.tasks.sources import corpora
+from limba.tasks.sources.sharded import ShardedSource
+from limba.tasks.vocabularies import Vocabulary, sentencepiece_models
+from limba.tasks.vocabularies.vocabulary import encode_batch
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import os
 import pathlib
 
 from limba.addons import diacritics
-from tasks import pretraining, sources, vocabularies
+from limba.tasks import pretraining, sources, vocabularies
 
 CORPUS = pathlib.Path(os.environ.get("RO_CORPUS", "corpus/ro"))
 CORPUS_TYPE = os.environ.get("RO_CORPUS_TYPE", "jsonl")

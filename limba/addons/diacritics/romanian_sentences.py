@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from limba.addons.diacritics import marks, scores
 from limba.files import json_text, storage
-from tasks.pretraining import blank_sentences
+from limba.tasks.pretraining import blank_sentences
 
 _DOCUMENTS = {"train": 9000, "validation": 160}
 _NUM_SHARDS = {"train": 8, "validation": 1}

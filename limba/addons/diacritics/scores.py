@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from limba.addons.diacritics import marks
-from tasks.metrics import text_metrics
+from limba.tasks.metrics import text_metrics
 
 logger = logging.getLogger(__name__)
 

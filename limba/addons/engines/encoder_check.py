@@ -7,10 +7,10 @@ import jax
 import numpy as np
 from flax import traverse_util
 
-from convert.compare.comparison_rows import Comparison
-from convert.compare.float64 import largest_difference
-from convert.families import networks
-from convert.model_files.model import EncoderModel
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.compare.float64 import largest_difference
+from limba.convert.families import networks
+from limba.convert.model_files.model import EncoderModel
 from limba.network.encoders.encoder import Encoder
 
 _LENGTHS = (48, 24, 7, 2)

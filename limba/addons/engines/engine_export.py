@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Generic
 
 from tokenizers import Tokenizer
 
-from convert.compare import comparison_rows, exported_files
-from convert.compare.comparison_rows import Comparison
-from convert.families.family import Family
-from convert.families.networks import Network
-from convert.model_files.hf import hf_tokenizer
-from convert.model_files.model import AFamily, ANetwork, Model
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.compare import comparison_rows, exported_files
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.families.family import Family
+from limba.convert.families.networks import Network
+from limba.convert.model_files.hf import hf_tokenizer
+from limba.convert.model_files.model import AFamily, ANetwork, Model
 
 TOKENIZER = "tokenizer.json"
 END, END_ID = "</s>", 1

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from convert import from_hf
-from convert.compare import comparison_rows, exported_files
-from convert.compare.comparison_rows import Comparison
-from convert.model_files import any_format
-from convert.model_files.hf import hf_folder
-from convert.model_files.model import NO_HINTS, Model, ModelHints
-from convert.to_hf import write_json
 from limba.addons.engines.engine_export import AnyExport
 from limba.checkpoint_files import run_folder
+from limba.convert import from_hf
+from limba.convert.compare import comparison_rows, exported_files
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.model_files import any_format
+from limba.convert.model_files.hf import hf_folder
+from limba.convert.model_files.model import NO_HINTS, Model, ModelHints
+from limba.convert.to_hf import write_json
 from limba.files import disk
 from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous, sealed
 from limba.files.untrusted_files import shown

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.compare.comparison_rows import Comparison
-from convert.model_files.model import Model
 from limba.addons.engines import engine_folder
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.model_files.model import Model
 
 # By the format of the report: the command, which needs the packages of its engine.
 _ENGINES = {"ctranslate2": "to_ct2", "onnx": "to_onnx", "gguf": "to_gguf"}

@@ -11,12 +11,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from convert.compare import forward, t5_outputs
-from convert.compare.comparison import TEXT
-from convert.compare.comparison_rows import Comparison
-from convert.compare.float64 import Measure, largest_difference
-from convert.compare.outputs import Batch
-from convert.model_files.model import T5Model
+from limba.convert.compare import forward, t5_outputs
+from limba.convert.compare.comparison import TEXT
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.compare.float64 import Measure, largest_difference
+from limba.convert.compare.outputs import Batch
+from limba.convert.model_files.model import T5Model
 
 PAD, EOS = forward.PAD_ID, forward.EOS_ID
 # Tokens of each row, without the end.

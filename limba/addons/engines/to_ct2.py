@@ -8,12 +8,12 @@ It needs the package ctranslate2 (pip install 'limba[ct2]'), and neither torch n
 import argparse
 import functools
 
-from convert.model_files.model import Model
 from limba.addons.engines import engine_folder
 from limba.addons.engines.ct2 import ct2_library, ct2_weights
 from limba.addons.engines.ct2.ct2_encoder_export import EncoderExport
 from limba.addons.engines.ct2.ct2_export import Ct2Export
 from limba.addons.engines.ct2.ct2_t5_export import T5Export
+from limba.convert.model_files.model import Model
 
 
 def _export(model: Model, quantization: str) -> Ct2Export:

@@ -9,12 +9,12 @@ import argparse
 import functools
 from typing import Any
 
-from convert.model_files.model import Model
 from limba.addons.engines import engine_folder
 from limba.addons.engines.engine_export import AnyExport
 from limba.addons.engines.llama_cpp import export as of_t5
 from limba.addons.engines.llama_cpp import library
 from limba.addons.engines.llama_cpp.export import T5Export
+from limba.convert.model_files.model import Model
 
 
 def _export(model: Model, quantization: str) -> AnyExport:

@@ -8,12 +8,12 @@ It needs torch and transformers, and `pip install 'limba[onnx]'`.
 import argparse
 import functools
 
-from convert.exports.encoder_export import EncoderExport
-from convert.exports.t5_export import T5Export
-from convert.model_files.model import Model
 from limba.addons.engines import engine_folder
 from limba.addons.engines.onnx import onnx_export, onnx_library
 from limba.addons.engines.onnx.onnx_export import OnnxExport
+from limba.convert.exports.encoder_export import EncoderExport
+from limba.convert.exports.t5_export import T5Export
+from limba.convert.model_files.model import Model
 
 
 def _export(model: Model, quantization: str) -> OnnxExport:

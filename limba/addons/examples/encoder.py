@@ -10,7 +10,7 @@ them.
 import os
 import pathlib
 
-from tasks import objectives, pretraining, sources, supervised
+from limba.tasks import objectives, pretraining, sources, supervised
 
 MOODS = ["glad", "calm", "sad"]
 WORD_LABELS = ["O", "B-PERSON", "B-SETTING", "I-SETTING"]

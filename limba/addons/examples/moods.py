@@ -20,7 +20,7 @@ import random
 import re
 
 from limba.files import json_text
-from tasks import pretraining, sources, supervised
+from limba.tasks import pretraining, sources, supervised
 
 _MOODS = {"glad": 60, "calm": 25, "sad": 15}
 _NAMES = [

@@ -7,7 +7,7 @@ Its directory is `$LIMBA_QUICKSTART_DIR`, `runs/quickstart` if that is not set, 
 import os
 import pathlib
 
-from tasks import pretraining, sources
+from limba.tasks import pretraining, sources
 
 DIRECTORY = pathlib.Path(os.environ.get("LIMBA_QUICKSTART_DIR", "runs/quickstart"))
 VOCABULARY_FILE = DIRECTORY / "vocab" / "spiece.model"

@@ -17,7 +17,7 @@ import shutil
 import subprocess
 
 from limba.files import written_files
-from tasks import pretraining, sources, supervised
+from limba.tasks import pretraining, sources, supervised
 
 C4, C4_COMMIT = "allenai/c4", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2"
 VOCABULARY, VOCABULARY_COMMIT = "google/t5-v1_1-base", "b5fc947a416ea3cb079532cb3c2bbadeb7f800fc"

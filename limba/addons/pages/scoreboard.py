@@ -63,7 +63,7 @@ def rows_of(folder: Path, every_step: bool) -> list[scoreboard_rows.Row]:
     card = folder / "README.md"
     if report.get("step") is None or not card.is_file():
         return scoreboard_rows.rows_of_run(folder, every_step)
-    from convert.exports.cards import card_metadata, model_card
+    from limba.convert.exports.cards import card_metadata, model_card
 
     names = {title: name for name, title in model_card.LOSSES.items()}
     rows = []
@@ -96,7 +96,7 @@ def _content(rows: Sequence[scoreboard_rows.Row], ending: str) -> str:
 
 def _picture(runs: Sequence[Path]) -> bytes:
     """A PNG of nats per character over steps, and of the trigram beside them."""
-    from convert.exports.cards import loss_picture
+    from limba.convert.exports.cards import loss_picture
 
     rows = [row for run in runs for row in rows_of(run, every_step=True)]
     tasks = {row.task for row in rows}

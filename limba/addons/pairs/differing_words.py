@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from limba.addons.pairs.token_spans import TokenSpans
-from tasks.vocabularies import alphabets
+from limba.tasks.vocabularies import alphabets
 
 # Scripts that have no blanks between words: each character is compared by itself.
 _WITHOUT_BLANKS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")

@@ -27,8 +27,8 @@ from limba.models import (
 )
 from limba.partitioning.meshes import PjitPartitioner
 from limba.reports import pair_results
+from limba.tasks.registry import Mixture
 from limba.workers import distributed
-from tasks.registry import Mixture
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.sources import corpora
-from tasks.supervised import found_columns
-from tasks.supervised.cell_texts import as_text
+from limba.tasks.sources import corpora
+from limba.tasks.supervised import found_columns
+from limba.tasks.supervised.cell_texts import as_text
 
 # Of BLiMP (arXiv:1912.00582) and of `limba pairs`; of MultiBLiMP (arXiv:2504.02768); of tables with plain names.
 _KNOWN = (("sentence_good", "sentence_bad"), ("sen", "wrong_sen"), ("good", "bad"), ("right", "wrong"))

@@ -6,8 +6,8 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from limba.addons.pairs.differing_words import Blanks, split
 from limba.addons.pairs.token_spans import TokenSpans
-from tasks import objectives
-from tasks.objectives import VocabularyIds
+from limba.tasks import objectives
+from limba.tasks.objectives import VocabularyIds
 
 
 class Sentences(NamedTuple):

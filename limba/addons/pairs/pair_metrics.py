@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from tasks.metrics.text_metrics import Metrics, are_finite, check_lengths
+from limba.tasks.metrics.text_metrics import Metrics, are_finite, check_lengths
 
 # Of the normal distribution: 95 % lie within this number of standard deviations.
 _Z = 1.959963984540054

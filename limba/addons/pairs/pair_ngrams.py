@@ -6,11 +6,11 @@ import numpy as np
 
 from limba.addons.pairs import pair_metrics
 from limba.addons.pairs.pairs_tasks import ScorePairs
-from tasks.metrics.text_metrics import Metrics
-from tasks.ngrams import predictors, spliced_texts
-from tasks.ngrams.counts import NgramCounts
-from tasks.vocabularies import sentencepiece_models
-from tasks.vocabularies.vocabulary import encode_batch
+from limba.tasks.metrics.text_metrics import Metrics
+from limba.tasks.ngrams import predictors, spliced_texts
+from limba.tasks.ngrams.counts import NgramCounts
+from limba.tasks.vocabularies import sentencepiece_models
+from limba.tasks.vocabularies.vocabulary import encode_batch
 
 # Those that look to the left, as they score sentences; with short names.
 NAMES = {predictors.UNIGRAM: "unigram", predictors.BIGRAM: "bigram", predictors.TRIGRAM: "trigram"}

@@ -20,14 +20,14 @@ from limba.addons.pairs.pair_columns import PairColumns
 from limba.addons.pairs.pair_formats import PairFormat, Sentences
 from limba.data.lint_findings import Finding
 from limba.files import untrusted_files
-from tasks import objectives
-from tasks.registry import Feature, Task, TaskRegistry, registering
-from tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
-from tasks.registry.steps import Step
-from tasks.sources import corpora
-from tasks.sources.sharded import ShardedSource
-from tasks.supervised import row_preprocessor, supervised_tasks
-from tasks.vocabularies import PassThroughVocabulary, Vocabulary, known_text, sentencepiece_models
+from limba.tasks import objectives
+from limba.tasks.registry import Feature, Task, TaskRegistry, registering
+from limba.tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
+from limba.tasks.registry.steps import Step
+from limba.tasks.sources import corpora
+from limba.tasks.sources.sharded import ShardedSource
+from limba.tasks.supervised import row_preprocessor, supervised_tasks
+from limba.tasks.vocabularies import PassThroughVocabulary, Vocabulary, known_text, sentencepiece_models
 
 _ROWS_PER_GROUP = 128
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from convert.exports.cards import markdown
-from convert.families import heads
-from convert.model_files.hf import hub_models
-from convert.model_files.model import Model
+from limba.convert.exports.cards import markdown
+from limba.convert.families import heads
+from limba.convert.model_files.hf import hub_models
+from limba.convert.model_files.model import Model
 from limba.files import json_text
 
 _AUTO_CLASSES = {

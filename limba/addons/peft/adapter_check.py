@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from convert.compare.comparison_rows import Comparison
-from convert.model_files.model import Model
-from convert.tensors import tensor_parts
 from limba.addons.peft.peft_folder import Adapter, ModuleFactors
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.model_files.model import Model
+from limba.convert.tensors import tensor_parts
 
 _BLOCK_BYTES = 16 * 2**20
 _EPSILON = float(np.finfo(np.float32).eps)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from convert.model_files.model import Model
-from convert.tensors.table import Tensor
 from limba.addons.peft.peft_config import REMEDY
 from limba.addons.peft.peft_folder import Adapter, ModuleFactors
 from limba.checkpoint_files import run_folder, saved_average, saved_tensors
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
+from limba.convert.model_files.model import Model
+from limba.convert.tensors.table import Tensor
 from limba.files.storage import AnyPath
 from limba.files.untrusted_files import shown_list
 from limba.models import lora

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import numpy as np
 
-from convert import from_hf
-from convert.compare import comparison_rows
-from convert.families.config_keys import keys
-from convert.model_files import any_format, lora_merge
-from convert.model_files.hf import hf_folder
-from convert.model_files.model import Model, ModelHints
-from convert.t5x import limba_run
 from limba.addons.peft import adapter_check, factors, peft_config, peft_folder
 from limba.addons.peft.peft_folder import Adapter
 from limba.checkpoint_files import saved_tensors
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert import from_hf
+from limba.convert.compare import comparison_rows
+from limba.convert.families.config_keys import keys
+from limba.convert.model_files import any_format, lora_merge
+from limba.convert.model_files.hf import hf_folder
+from limba.convert.model_files.model import Model, ModelHints
+from limba.convert.t5x import limba_run
 from limba.files import disk
 from limba.files.local_paths import local_path
 from limba.files.output_folder import choose_out, read_report

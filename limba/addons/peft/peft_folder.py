@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from convert.tensors import safetensors_files, tensor_parts, torch_files
 from limba.addons.peft import bounded_time, peft_config
 from limba.addons.peft.peft_config import REMEDY, PeftConfig
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
+from limba.convert.tensors import safetensors_files, tensor_parts, torch_files
 from limba.files.untrusted_files import cut
 
 WEIGHTS, _PICKLED = "adapter_model.safetensors", "adapter_model.bin"

@@ -10,14 +10,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from convert import from_hf
-from convert.compare import comparison_rows, encoder_outputs, t5_outputs
-from convert.compare.comparison_rows import Comparison
-from convert.families import heads
-from convert.model_files import any_format
-from convert.model_files.model import Model, ModelHints
 from limba.addons.peft import adapter_card, adapter_check, factors, peft_config, peft_folder
 from limba.checkpoint_files import directories
+from limba.convert import from_hf
+from limba.convert.compare import comparison_rows, encoder_outputs, t5_outputs
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.families import heads
+from limba.convert.model_files import any_format
+from limba.convert.model_files.model import Model, ModelHints
 from limba.files import disk, json_text
 from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous, sealed
 from limba.files.version import VERSION

@@ -6,8 +6,8 @@ from typing import Any
 
 import tokenizers
 
-from convert.model_files.hf import hf_tokenizer
 from limba.checkpoint_files import run_folder
+from limba.convert.model_files.hf import hf_tokenizer
 from limba.data.sentinels import NAME
 
 

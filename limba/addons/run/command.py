@@ -468,7 +468,7 @@ def _check_network(arguments: RunArguments, model: Any) -> None:
 
 def _check_push(repo: str, is_dry: bool) -> None:
     """Raises ValueError if the upload at the end cannot work. A dry run needs no token, and warns."""
-    from convert.model_files.hf import hub_models
+    from limba.convert.model_files.hf import hub_models
 
     hf = hub_models.client()
     if not hf.get_token():

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from convert.families.table import all_families, of_model_type
+from limba.convert.families.table import all_families, of_model_type
 
 
 def content(model_type: str) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def _of_documents(arguments: RunArguments, model: Any) -> dict[str, Any]:
 
 def _say_other_types(arguments: RunArguments, model: Any) -> None:
     """Warns where the tokenizer's template has token types that rows of masked words have not."""
-    from tasks.pretraining import masked_text
+    from limba.tasks.pretraining import masked_text
 
     if arguments.use_nsp or model.vocabulary.get("class") != run_folder.TOKENIZERS:
         return
@@ -109,7 +109,7 @@ def _rows_of_samples(arguments: RunArguments, described: Mapping[str, Any]) -> d
     Args:
       described: the vocabulary of an encoder.
     """
-    from tasks.pretraining import masked_text
+    from limba.tasks.pretraining import masked_text
 
     keys = {
         split: key
@@ -155,7 +155,7 @@ def _learns_masks(arguments: RunArguments) -> bool:
 
 def label_names(arguments: RunArguments) -> tuple[str, ...]:
     """The labels of complete arguments, in the order of the logits; the name of a number."""
-    from tasks.supervised import row_formats, script_task
+    from limba.tasks.supervised import row_formats, script_task
 
     if arguments.answers == WORD_LABELS:
         return tuple(arguments.labels or ())
@@ -167,7 +167,7 @@ def label_names(arguments: RunArguments) -> tuple[str, ...]:
 
 
 def _of_entry(entry: str) -> str:
-    from tasks.supervised import dataset_table, row_formats, script_task
+    from limba.tasks.supervised import dataset_table, row_formats, script_task
 
     dataset_table.find_dataset(entry)  # has the nearest names
     try:
@@ -296,7 +296,7 @@ def _labels(arguments: RunArguments, of_model: Sequence[str], corpus: Corpus, co
         return {**numbers, **{label: label for label in of_model}} if numbers else list(of_model)
     if not arguments.do_train:  # It is a model of numbers.
         return None
-    from tasks.supervised import cell_texts
+    from limba.tasks.supervised import cell_texts
 
     seen: dict[Any, None] = {}
     for value in _values(corpus, "train", column, nested=kind == WORD_LABELS):
@@ -332,8 +332,8 @@ def class_names(arguments: RunArguments, corpus: Corpus, column: str) -> tuple[s
     Raises:
       ValueError: if splits, or files of one, give a number different names.
     """
-    from tasks.sources import class_names as of_files
-    from tasks.supervised import cell_texts
+    from limba.tasks.sources import class_names as of_files
+    from limba.tasks.supervised import cell_texts
 
     source = _open(corpus, (column,), ())
     first, *others = script_data.used_splits(arguments)
@@ -357,7 +357,7 @@ def _named_labels(labels: Sequence[str], names: Sequence[str], column: str, kind
     """
     if kind == LABEL:
         return {label: label for label in labels} | named_labels(names)
-    from tasks.sources import class_names as of_files
+    from limba.tasks.sources import class_names as of_files
 
     of_files.check_numbers(column, tuple(names), dict(enumerate(labels)), "the data")
     return list(labels)
@@ -367,7 +367,7 @@ def _labels_of_other_splits(
     arguments: RunArguments, corpus: Corpus, column: str, known: Mapping[Any, None]
 ) -> dict[Any, None]:
     """Labels that only rows of evaluation or prediction have, which run_classification.py adds to the others."""
-    from tasks.supervised import cell_texts
+    from limba.tasks.supervised import cell_texts
 
     seen = {"", *(cell_texts.plain_text(cell_texts.as_text(value)) for value in known)}
     more: dict[Any, None] = {}
@@ -389,7 +389,7 @@ def _labels_of_other_splits(
 
 def _empty_cells(corpus: Corpus, column: str) -> ValueError:
     """That cells of the training split, of which there are some, have no label."""
-    from tasks.supervised import cell_texts
+    from limba.tasks.supervised import cell_texts
 
     rows = _open(corpus, (column,), ()).numbered_documents("train")
     empty = [(file, row) for file, row, document in rows if not cell_texts.as_text(document[column]).strip()]
@@ -418,7 +418,7 @@ def _are_numbers(corpus: Corpus, values: Sequence[Any]) -> bool:
 
 
 def _sorted_labels(values: Sequence[Any], column: str) -> list[str]:
-    from tasks.supervised import cell_texts
+    from limba.tasks.supervised import cell_texts
 
     # Those that differ by blanks alone are one; the check of the rows says where there are such.
     texts = list(dict.fromkeys(cell_texts.plain_text(cell_texts.as_text(value)) for value in values))
@@ -434,7 +434,7 @@ def _sorted_labels(values: Sequence[Any], column: str) -> list[str]:
 
 def _values(corpus: Corpus, split: str, column: str, nested: bool) -> Iterator[Any]:
     """The values of a column; lists, also those that came as JSON, as lists."""
-    from tasks.supervised import row_formats
+    from limba.tasks.supervised import row_formats
 
     source = _open(corpus, () if nested else (column,), (column,) if nested else ())
     for documents in source.documents(split):
@@ -443,7 +443,7 @@ def _values(corpus: Corpus, split: str, column: str, nested: bool) -> Iterator[A
 
 
 def _open(corpus: Corpus, columns: Sequence[str], nested: Sequence[str]) -> Any:
-    from tasks.supervised import script_task
+    from limba.tasks.supervised import script_task
 
     return script_task.open_rows(
         columns, nested, None, corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits
@@ -482,7 +482,7 @@ def _check_has_labels(arguments: RunArguments, model: Any) -> None:
 
 def _check_head(arguments: RunArguments, model: Any) -> None:
     """Raises ValueError if a model has another head than the answers need, or other labels."""
-    from tasks.vocabularies import LabelVocabulary
+    from limba.tasks.vocabularies import LabelVocabulary
 
     names, answers = label_names(arguments), arguments.row_answers
     if arguments.answers == LABEL:

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.families import heads, networks
-from convert.families.config_files import new_network, t5_config
-from convert.families.networks import Network
-from convert.families.t5_family import T5Family
-from convert.model_files import any_format
-from convert.model_files.hf import hf_tokenizer
-from convert.model_files.model import Model, ModelHints
+from limba.convert.families import heads, networks
+from limba.convert.families.config_files import new_network, t5_config
+from limba.convert.families.networks import Network
+from limba.convert.families.t5_family import T5Family
+from limba.convert.model_files import any_format
+from limba.convert.model_files.hf import hf_tokenizer
+from limba.convert.model_files.model import Model, ModelHints
 from limba.files import json_text, untrusted_json
 
 # Keys that say which head the weights have: those of the model's own config.json.

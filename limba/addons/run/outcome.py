@@ -142,8 +142,8 @@ def export(out: Path, checkpoint: AnyPath, arguments: RunArguments) -> None:
 
     An encoder that no class of Hugging Face holds stays where it is.
     """
-    from convert import push, to_hf
     from limba.addons.run import starting_model
+    from limba.convert import push, to_hf
 
     staged = out / ".exported" / out.name  # The model card's title.
     written_files.refuse_link(staged)

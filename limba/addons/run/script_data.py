@@ -112,8 +112,8 @@ def _evaluated(arguments: RunArguments, corpus: Corpus, splits: Sequence[str]) -
 
 def find_whole(arguments: RunArguments) -> tuple[Corpus, list[str]]:
     """The data with all their splits, and the names of these."""
-    from tasks.pretraining import masked_text
-    from tasks.supervised import dataset_table
+    from limba.tasks.pretraining import masked_text
+    from limba.tasks.supervised import dataset_table
 
     files: Mapping[str, list[str]] | None = None
     class_names: Mapping[str, tuple[str, ...]] = {}
@@ -158,7 +158,7 @@ def _files_of_folder(
     arguments: RunArguments, folder: Path
 ) -> tuple[Mapping[str, list[str]], Mapping[str, tuple[str, ...]]]:
     """The files of a data set's folder by split, as the scripts find them, and the names that its card has."""
-    from tasks.sources import dataset_layout
+    from limba.tasks.sources import dataset_layout
 
     found = dataset_layout.of_folder(folder, arguments.dataset_config_name, without=local_path(arguments.output_dir))
     if found.load_args:
@@ -256,8 +256,8 @@ def count_examples(arguments: RunArguments, corpus: Corpus, vocabulary: Any, is_
     """
     if arguments.is_finetuning:
         return _count_rows(arguments, corpus, vocabulary)
-    from tasks import objectives
-    from tasks.pretraining import masked_text
+    from limba.tasks import objectives
+    from limba.tasks.pretraining import masked_text
 
     column = arguments.text_column
     source = masked_text.open_source(corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, column)
@@ -298,9 +298,9 @@ def masked_lm(arguments: RunArguments, vocabulary: Any) -> Any:
     Args:
       vocabulary: as run.json describes it.
     """
-    from tasks import objectives
-    from tasks.pretraining import masked_text
-    from tasks.vocabularies import sentencepiece_models
+    from limba.tasks import objectives
+    from limba.tasks.pretraining import masked_text
+    from limba.tasks.vocabularies import sentencepiece_models
 
     if arguments.use_nsp:
         return objectives.MaskedLM(arguments.mlm_probability, pairs="next_sentence")
@@ -310,14 +310,14 @@ def masked_lm(arguments: RunArguments, vocabulary: Any) -> Any:
 
 def check_vocabulary(reference: Any) -> None:
     """Raises ValueError if a T5's vocabulary for documents, as gin has it bound, has no sentinels."""
-    from tasks.vocabularies import sentencepiece_models
+    from limba.tasks.vocabularies import sentencepiece_models
 
     sentencepiece_models.check_vocabulary(reference.scoped_configurable_fn())
 
 
 def row_form(arguments: RunArguments) -> Any:
     """How rows become examples, and the metrics of answers: a data set of `tasks.supervised`."""
-    from tasks.supervised import script_task
+    from limba.tasks.supervised import script_task
 
     if arguments.answers == WORD_LABELS:
         return script_task.word_dataset(*word_values(arguments))
@@ -337,8 +337,8 @@ def length_of_labels(arguments: RunArguments, model: Any) -> dict[str, Any]:
     Args:
       model: a T5, a `limba.addons.run.starting_model`.
     """
-    from tasks.pretraining import masked_text
-    from tasks.supervised.row_formats import Template
+    from limba.tasks.pretraining import masked_text
+    from limba.tasks.supervised.row_formats import Template
 
     if not arguments.is_finetuning or arguments.max_target_length is not None:
         return {}
@@ -385,8 +385,8 @@ def length_of_inputs(arguments: RunArguments, model: Any) -> dict[str, Any]:
 
 def measure_answers(arguments: RunArguments, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The task's metrics of the lines that `limba infer` writes; {} where the right answers are not all there."""
-    from tasks.supervised import compared_answers, row_formats
-    from tasks.vocabularies import LabelVocabulary
+    from limba.tasks.supervised import compared_answers, row_formats
+    from limba.tasks.vocabularies import LabelVocabulary
 
     form = row_form(arguments)
     texts = [line["inputs"].get("targets_pretokenized", "") for line in lines]
@@ -420,7 +420,7 @@ def work_folder(arguments: RunArguments) -> Path:
 
 def _answers_vocabulary(arguments: RunArguments) -> Any:
     """The vocabulary that a T5's texts are decoded with; None for labels and numbers, and for ByT5's bytes."""
-    from tasks.vocabularies import sentencepiece_models
+    from limba.tasks.vocabularies import sentencepiece_models
 
     folder = work_folder(arguments) / "initial"
     found = [folder / name for name in (run_folder.VOCABULARY, run_folder.TOKENIZER) if (folder / name).is_file()]
@@ -429,7 +429,7 @@ def _answers_vocabulary(arguments: RunArguments) -> Any:
 
 def written(arguments: RunArguments, predictions: Sequence[Any]) -> list[Any]:
     """Predictions as the scripts write them: a T5's texts without special tokens."""
-    from tasks.supervised import script_metrics
+    from limba.tasks.supervised import script_metrics
 
     if arguments.answers != TEXT:
         return list(predictions)
@@ -437,7 +437,7 @@ def written(arguments: RunArguments, predictions: Sequence[Any]) -> list[Any]:
 
 
 def _count_rows(arguments: RunArguments, corpus: Corpus, vocabulary: Any) -> Counted:
-    from tasks.supervised import script_task
+    from limba.tasks.supervised import script_task
 
     form = row_form(arguments)
     _check_metrics(arguments, form)
@@ -457,7 +457,7 @@ def _count_rows(arguments: RunArguments, corpus: Corpus, vocabulary: Any) -> Cou
 
 def _num_examples(form: Any, source: Any) -> int:
     """Rows of the training split; without those that make no example, unless they are far away and not read."""
-    from tasks.supervised.complete_rows import CompleteTemplate
+    from limba.tasks.supervised.complete_rows import CompleteTemplate
 
     if isinstance(getattr(form, "format", None), CompleteTemplate) and not source.is_remote("train"):
         return sum(bool(form.format(row)) for _, _, row in source.numbered_documents("train"))
@@ -469,11 +469,11 @@ def _check_rows(arguments: RunArguments, corpus: Corpus, form: Any, source: Any,
 
     Raises ValueError for a row that makes none, such as one with an unknown label.
     """
-    from tasks.pretraining import masked_text
-    from tasks.registry import Feature
-    from tasks.supervised import row_preprocessor, token_labels
-    from tasks.supervised.row_formats import Template
-    from tasks.vocabularies import LabelVocabulary
+    from limba.tasks.pretraining import masked_text
+    from limba.tasks.registry import Feature
+    from limba.tasks.supervised import row_preprocessor, token_labels
+    from limba.tasks.supervised.row_formats import Template
+    from limba.tasks.vocabularies import LabelVocabulary
 
     name = corpus.name
     is_of_words = arguments.answers == WORD_LABELS
@@ -498,7 +498,7 @@ def _counts(arguments: RunArguments, source: Any) -> bool:
 
 def _check_metrics(arguments: RunArguments, form: Any) -> None:
     """Raises if a metric of texts lacks its package, or none is `metric_for_best_model`: both would stop a training."""
-    from tasks.metrics import text_metrics
+    from limba.tasks.metrics import text_metrics
 
     of_texts: list[Callable[..., Mapping[str, Any]]] = [text_metrics.accuracy, text_metrics.bleu, text_metrics.rouge]
     of_texts += [text_metrics.squad, text_metrics.squad_v2, text_metrics.trivia_qa]

@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from convert import from_hf
-from convert.families import byt5, heads
-from convert.families.config_files import new_network, t5_config
-from convert.families.heads import Head
-from convert.families.networks import Network
-from convert.families.table import encoder_families, find_encoder, find_t5, no_class
-from convert.model_files import any_format, encoder_files, encoder_vocabularies, t5_vocabularies, trimmed_model
-from convert.model_files.hf import hf_folder, hf_tokenizer, hub_models, tokenizer_folder, tokenizer_settings
-from convert.model_files.model import Model, ModelHints
-from convert.t5x import limba_run, model_gin
 from limba.addons.run import added_sentinels, default_networks, given_config
 from limba.checkpoint_files import run_folder
+from limba.convert import from_hf
+from limba.convert.families import byt5, heads
+from limba.convert.families.config_files import new_network, t5_config
+from limba.convert.families.heads import Head
+from limba.convert.families.networks import Network
+from limba.convert.families.table import encoder_families, find_encoder, find_t5, no_class
+from limba.convert.model_files import any_format, encoder_files, encoder_vocabularies, t5_vocabularies, trimmed_model
+from limba.convert.model_files.hf import hf_folder, hf_tokenizer, hub_models, tokenizer_folder, tokenizer_settings
+from limba.convert.model_files.model import Model, ModelHints
+from limba.convert.t5x import limba_run, model_gin
 from limba.files import json_text, storage, untrusted_files
 from limba.files.local_paths import local_path
 from limba.files.repository import REPOSITORY

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from convert.model_files.model import Model
-from convert.tensors import tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.model_files.model import Model
+from limba.convert.tensors import tensor_parts
 from limba.network.flops import forward_flops
 
 
@@ -31,7 +31,7 @@ class Sizes:
 
 def source(corpus: Sequence[str], text_column: str) -> Any:
     """The corpus, a `corpora.ShardedSource`. Raises ValueError or OSError if there is none."""
-    from tasks.sources import corpora
+    from limba.tasks.sources import corpora
 
     found = corpora.HuggingFaceSource({"train": list(corpus)}, [text_column])
     found.check("train")
@@ -40,7 +40,7 @@ def source(corpus: Sequence[str], text_column: str) -> Any:
 
 def lines(corpus: Sequence[str], text_column: str, what: str) -> Iterator[str]:
     """The lines of the corpus, with a progress bar. Raises ValueError or OSError at once if there is none."""
-    from tasks.vocabularies import training_text
+    from limba.tasks.vocabularies import training_text
 
     text = training_text.TrainingText(source(corpus, text_column), text_column=text_column)
     print(what, file=sys.stderr)

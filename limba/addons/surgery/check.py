@@ -17,13 +17,13 @@ from typing import Any
 
 import sentencepiece
 
-from convert.compare import transformers_library
-from convert.model_files import any_format, t5_vocabularies
-from convert.model_files.hf import hf_folder, hf_tokenizer
-from convert.model_files.model import ModelHints
 from limba.addons.surgery import tokenizer_readers
 from limba.addons.surgery.tokenizer_readers import Encode, Outcome
 from limba.checkpoint_files import run_folder
+from limba.convert.compare import transformers_library
+from limba.convert.model_files import any_format, t5_vocabularies
+from limba.convert.model_files.hf import hf_folder, hf_tokenizer
+from limba.convert.model_files.model import ModelHints
 from limba.data.sentinels import counts_down
 from limba.devices import native_logs
 from limba.files import named_flags
@@ -99,7 +99,7 @@ def open_vocabulary(model: str, vocab: str | None = None, extra_ids: int | None 
 
 
 def _open_folder(path: Path, hints: ModelHints) -> ModelVocabulary:
-    from tasks.vocabularies import tokenizer_texts
+    from limba.tasks.vocabularies import tokenizer_texts
 
     config = hf_tokenizer.read_json(path / "config.json")
     problems: tuple[str, ...] = ()
@@ -161,8 +161,8 @@ def _sentencepiece(file: str) -> Implementation:
 
 def _seqio(vocabulary: Mapping[str, Any]) -> Implementation:
     """SeqIO's ids, by the vocabularies that training uses, whose ids are the same."""
-    from tasks.pretraining import masked_text
-    from tasks.vocabularies import sentencepiece_models, tokenizer_texts
+    from limba.tasks.pretraining import masked_text
+    from limba.tasks.vocabularies import sentencepiece_models, tokenizer_texts
 
     extra_ids, opened = vocabulary["extra_ids"], masked_text.open_vocabulary(vocabulary)
     try:
@@ -260,8 +260,8 @@ def compare(found: Sequence[Implementation], checked: ModelVocabulary) -> Iterat
 
 def compare_texts(found: Sequence[Implementation], checked: ModelVocabulary) -> tuple[list[str], list[str]]:
     """What disagrees on texts of every kind, and on those that training does not read as such, in whole sentences."""
-    from tasks.pretraining import masked_text
-    from tasks.vocabularies import tokenizer_texts
+    from limba.tasks.pretraining import masked_text
+    from limba.tasks.vocabularies import tokenizer_texts
 
     _, seqio_reader, *hugging_face = found
     if seqio_reader.encode is None:
@@ -291,8 +291,8 @@ def compare_texts(found: Sequence[Implementation], checked: ModelVocabulary) -> 
 
 def texts_of(vocabulary: Mapping[str, Any]) -> Any:
     """Texts that are made of the vocabulary's pieces."""
-    from tasks.pretraining import masked_text
-    from tasks.vocabularies import tokenizer_texts
+    from limba.tasks.pretraining import masked_text
+    from limba.tasks.vocabularies import tokenizer_texts
 
     return tokenizer_texts.texts_of(masked_text.open_vocabulary(vocabulary))
 
@@ -379,8 +379,8 @@ def _measure(vocabulary: Mapping[str, Any], args: argparse.Namespace) -> _OfText
     """Prints how much of the user's text is unknown."""
     if args.data_files is None:
         return _OfText()
-    from tasks.pretraining import masked_text
-    from tasks.vocabularies import known_text
+    from limba.tasks.pretraining import masked_text
+    from limba.tasks.vocabularies import known_text
 
     texts = known_text.texts_of_files(args.data_files, args.text_column, args.max_documents)
     measure = known_text.measure(masked_text.open_vocabulary(vocabulary), texts)

@@ -10,8 +10,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from convert import from_hf, written_model
 from limba.addons.surgery import opened_model, replace
+from limba.convert import from_hf, written_model
 
 RECORD = "extend.json"
 

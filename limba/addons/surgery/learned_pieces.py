@@ -21,7 +21,7 @@ def likeliest(
       ValueError: if the corpus is too small for it.
     """
     from limba.addons.surgery import replaced_pieces, trimmed_pieces
-    from tasks.vocabularies import sentencepiece_models, training_text
+    from limba.tasks.vocabularies import sentencepiece_models, training_text
 
     size = 2 * most + 512
     with tempfile.TemporaryDirectory(prefix="limba-vocabulary-") as folder:

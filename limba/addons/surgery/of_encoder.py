@@ -8,11 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from convert.model_files import any_format, encoder_vocabularies, trimmed_model
-from convert.model_files.hf import tokenizer_folder, tokenizer_settings
-from convert.model_files.hf.tokenizer_folder import FILE
-from convert.model_files.hf.tokenizer_settings import Settings
-from convert.model_files.model import EncoderModel, ModelHints
 from limba.addons.surgery import (
     changed_model,
     extended_tokenizer,
@@ -22,6 +17,11 @@ from limba.addons.surgery import (
     trimmed_tokenizer,
 )
 from limba.addons.surgery.tokens import UNIGRAM, Tokens
+from limba.convert.model_files import any_format, encoder_vocabularies, trimmed_model
+from limba.convert.model_files.hf import tokenizer_folder, tokenizer_settings
+from limba.convert.model_files.hf.tokenizer_folder import FILE
+from limba.convert.model_files.hf.tokenizer_settings import Settings
+from limba.convert.model_files.model import EncoderModel, ModelHints
 from limba.files import json_text, untrusted_json
 
 
@@ -59,7 +59,7 @@ class Encoder:
     # --------------------------------------------- more pieces, or others -------------------------------------------
 
     def extended(self, corpus: Sequence[str], text_column: str, pieces: int) -> Tokens:
-        from tasks.vocabularies import training_text
+        from limba.tasks.vocabularies import training_text
 
         before = self.before
         before.check_kind()

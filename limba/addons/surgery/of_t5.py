@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from convert.families import heads
-from convert.model_files import any_format, trimmed_model
-from convert.model_files.hf import hf_tokenizer
-from convert.model_files.hf.hf_tokenizer import Tokenizer
-from convert.model_files.model import ModelHints, T5Model
 from limba.addons.surgery import changed_model, learned_pieces, trimmed_logits
+from limba.convert.families import heads
+from limba.convert.model_files import any_format, trimmed_model
+from limba.convert.model_files.hf import hf_tokenizer
+from limba.convert.model_files.hf.hf_tokenizer import Tokenizer
+from limba.convert.model_files.model import ModelHints, T5Model
 
 
 class SentencePieces:

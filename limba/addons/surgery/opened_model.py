@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from convert.model_files import any_format
-from convert.model_files.model import Model
 from limba.addons.surgery import of_encoder, of_t5
+from limba.convert.model_files import any_format
+from limba.convert.model_files.model import Model
 
 
 class OpenedModel(Protocol):

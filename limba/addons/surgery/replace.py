@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from convert import from_hf, written_model
-from convert.model_files import any_format
-from convert.model_files.hf import hf_folder
 from limba.addons.surgery import changed_model, opened_model
 from limba.addons.surgery.opened_model import OpenedModel
+from limba.convert import from_hf, written_model
+from limba.convert.model_files import any_format
+from limba.convert.model_files.hf import hf_folder
 from limba.files import disk, named_flags
 from limba.files.output_folder import fingerprint
 
@@ -78,7 +78,7 @@ def write(
     Raises:
       ValueError: as `replace`.
     """
-    from tasks.vocabularies import training_text
+    from limba.tasks.vocabularies import training_text
 
     model, before = opened.model, opened.before
     usages = [_usage(pieces, corpus, text_column) for pieces in (before, after)]

@@ -57,7 +57,7 @@ class _Texts:
     """The texts of tokens, and the tokens of texts, as bytes with a blank where a word begins."""
 
     def __init__(self, tokens: Tokens):
-        from tasks.vocabularies import piece_characters
+        from limba.tasks.vocabularies import piece_characters
 
         self.tokens = tokens
         self._bytes = {character: byte for byte, character in piece_characters.byte_level_alphabet().items()}

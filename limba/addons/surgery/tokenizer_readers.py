@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from convert.compare import transformers_library
-from convert.families.table import of_model_type
-from convert.model_files import encoder_vocabularies
-from convert.model_files.hf import hf_tokenizer, older_tokenizers
+from limba.convert.compare import transformers_library
+from limba.convert.families.table import of_model_type
+from limba.convert.model_files import encoder_vocabularies
+from limba.convert.model_files.hf import hf_tokenizer, older_tokenizers
 from limba.files import untrusted_files
 from limba.reports import text_width
 
@@ -82,7 +82,7 @@ def check(file: Path, embedding_rows: int | None, folder: Path | None = None) ->
     Raises:
       FileNotFoundError, ValueError: if the file cannot be read.
     """
-    from tasks.vocabularies import tokenizer_texts
+    from limba.tasks.vocabularies import tokenizer_texts
 
     folder = folder or file.parent
     rows = embedding_rows or hf_tokenizer.read_json(folder / "config.json").get("vocab_size")
@@ -100,13 +100,13 @@ def check(file: Path, embedding_rows: int | None, folder: Path | None = None) ->
 
 
 def _open(file: Path) -> Any:
-    from tasks.vocabularies import TokenizerVocabulary
+    from limba.tasks.vocabularies import TokenizerVocabulary
 
     return TokenizerVocabulary(str(file))
 
 
 def _ours(file: Path) -> Reader:
-    from tasks.vocabularies import tokenizer_texts
+    from limba.tasks.vocabularies import tokenizer_texts
 
     opened = _open(file)
     special_tokens = {role: _id_or_none(opened, role) for role in _ROLES}
@@ -147,7 +147,7 @@ def _encode(tokenizer: Any, texts: Sequence[str]) -> Sequence[Sequence[int]]:
 
 
 def _compare(readers: Sequence[Reader], rows: int | None, folder: Path, texts: Sequence[str]) -> Iterator[str]:
-    from tasks.vocabularies import tokenizer_texts
+    from limba.tasks.vocabularies import tokenizer_texts
 
     ours = readers[0]
     again = f"Build {folder} again with `limba vocab build`, or correct its tokenizer_config.json."

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from convert.model_files.hf import tokenizer_settings
-from convert.model_files.hf.tokenizer_settings import Settings
+from limba.convert.model_files.hf import tokenizer_settings
+from limba.convert.model_files.hf.tokenizer_settings import Settings
 from limba.files import json_text
 
 WORDPIECE, UNIGRAM, BPE = "WordPiece", "Unigram", "BPE"

@@ -13,9 +13,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from convert import from_hf, written_model
-from convert.model_files.hf import hf_folder
 from limba.addons.surgery import changed_model, opened_model, replace
+from limba.convert import from_hf, written_model
+from limba.convert.model_files.hf import hf_folder
 from limba.files import disk
 from limba.files.output_folder import fingerprint
 

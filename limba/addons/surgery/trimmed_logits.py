@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from convert.compare import encoder_outputs, forward
-from convert.model_files import trimmed_model
-from convert.model_files.model import EncoderModel, Model, T5Model
-from convert.tensors import tensor_parts
+from limba.convert.compare import encoder_outputs, forward
+from limba.convert.model_files import trimmed_model
+from limba.convert.model_files.model import EncoderModel, Model, T5Model
+from limba.convert.tensors import tensor_parts
 from limba.network.finite_numbers import interceptors
 
 _INPUTS_LENGTH, _TARGETS_LENGTH = 48, 8

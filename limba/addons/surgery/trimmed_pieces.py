@@ -9,7 +9,7 @@ import numpy as np
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
-from tasks.vocabularies.training_text import MULTIPLE, round_up
+from limba.tasks.vocabularies.training_text import MULTIPLE, round_up
 
 _BATCH = 1024
 _SHOWN = 200

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import tokenizers
 
-from convert.model_files.hf import tokenizer_folder
 from limba.addons.surgery.tokens import Tokens, pair
+from limba.convert.model_files.hf import tokenizer_folder
 
 _BYTES = frozenset(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 
@@ -26,7 +26,7 @@ def choose(tokens: Tokens, counts: np.ndarray, min_count: int, size: int | None)
     Raises:
       ValueError: if nothing is left out, or `size` is too small for what is always kept.
     """
-    from tasks.vocabularies.training_text import MULTIPLE, round_up
+    from limba.tasks.vocabularies.training_text import MULTIPLE, round_up
 
     order = [int(i) for i in np.argsort(-counts, kind="stable") if int(i) in tokens.names]
     used = [i for i in order if counts[i] >= min_count and i not in tokens.special]

@@ -91,7 +91,7 @@ def write(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> list[Path]:
     storage.replace_text(written[1], content.getvalue())
     points = [(float(t.number), t.value) for t in trials if t.status == "done" and t.value is not None]
     if len(points) > 1:
-        from convert.exports.cards import loss_picture
+        from limba.convert.exports.cards import loss_picture
 
         best, so_far = [], points[0][1]
         for number, value in points:
@@ -119,7 +119,7 @@ def keep_best(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> Path | Non
     written_files.make_folder(folder, Path(checkpoint).relative_to(folder))
     written_files.refuse_link(folder / "best")
     storage.write_bytes(Path(checkpoint) / PINNED, b"")
-    from convert import to_hf
+    from limba.convert import to_hf
 
     to_hf.to_hf(checkpoint, folder / "best", formats=("safetensors",), overwrite=True)
     return Path(checkpoint)

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.compare import exported_files, folder_tokens
-from convert.compare.comparison import TEXT
-from convert.compare.comparison_rows import Comparison
-from convert.model_files import any_format
-from convert.model_files.model import Model
 from limba.addons.vectors import sentence_folder
+from limba.convert.compare import exported_files, folder_tokens
+from limba.convert.compare.comparison import TEXT
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.model_files import any_format
+from limba.convert.model_files.model import Model
 from limba.files import disk
 from limba.files.output_folder import REPORT
 from limba.files.untrusted_files import shown

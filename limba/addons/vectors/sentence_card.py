@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from convert.exports.cards import markdown, model_card
-from convert.families import heads
-from convert.model_files.model import Model
+from limba.convert.exports.cards import markdown, model_card
+from limba.convert.families import heads
+from limba.convert.model_files.model import Model
 from limba.files import json_text
 
 _TEXTS = ["A first text.", "A second one."]

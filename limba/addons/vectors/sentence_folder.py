@@ -11,20 +11,20 @@ from typing import Any
 import jax.numpy as jnp
 from tqdm import tqdm
 
-from convert.compare.comparison_rows import Comparison, compare_tensors
-from convert.exports.encoder_export import EncoderExport
-from convert.exports.export import Export
-from convert.exports.t5_export import T5Export
-from convert.families import heads, networks
-from convert.families.config_files import encoder_config
-from convert.families.encoder_family import EncoderFamily
-from convert.families.family import Family
-from convert.families.networks import Network
-from convert.families.t5_family import TRANSFORMER
-from convert.model_files import any_format
-from convert.model_files.model import Model
-from convert.tensors import safetensors_files, table, tensor_parts
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.compare.comparison_rows import Comparison, compare_tensors
+from limba.convert.exports.encoder_export import EncoderExport
+from limba.convert.exports.export import Export
+from limba.convert.exports.t5_export import T5Export
+from limba.convert.families import heads, networks
+from limba.convert.families.config_files import encoder_config
+from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.families.family import Family
+from limba.convert.families.networks import Network
+from limba.convert.families.t5_family import TRANSFORMER
+from limba.convert.model_files import any_format
+from limba.convert.model_files.model import Model
+from limba.convert.tensors import safetensors_files, table, tensor_parts
 from limba.files import json_text
 
 # Limba's names of poolings, and the flags of sentence-transformers.

@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from convert import from_hf
-from convert.compare import auto_tokenizer, comparison_rows
-from convert.model_files import any_format
-from convert.model_files.model import NO_HINTS, ModelHints
-from convert.to_hf import write_json
 from limba.addons.vectors import sentence_card, sentence_folder
 from limba.addons.vectors.sentence_folder import POOLINGS
+from limba.convert import from_hf
+from limba.convert.compare import auto_tokenizer, comparison_rows
+from limba.convert.model_files import any_format
+from limba.convert.model_files.model import NO_HINTS, ModelHints
+from limba.convert.to_hf import write_json
 from limba.files import disk
 from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous, sealed
 from limba.files.version import VERSION

@@ -28,9 +28,9 @@ from limba.files import json_text, untrusted_json
 from limba.files.local_paths import local_path
 from limba.files.untrusted_files import cut, shown
 from limba.gin_config import importing, run_folders
-from tasks import objectives
-from tasks.objectives.hashing import mix
-from tasks.pipeline.cached import task_of_today
+from limba.tasks import objectives
+from limba.tasks.objectives.hashing import mix
+from limba.tasks.pipeline.cached import task_of_today
 
 logger = logging.getLogger(__name__)
 

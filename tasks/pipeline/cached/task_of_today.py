@@ -14,9 +14,9 @@ def differences(manifest: Mapping[str, Any], config: contract.DatasetConfig) -> 
     # The reader of a cache needs no task, and what tasks import is then not imported.
     if isinstance(name, str) and not module and "tasks.registry.tasks" not in sys.modules:
         return []
-    from tasks.pipeline import fingerprints
-    from tasks.registry import providers, tasks
-    from tasks.sources.sharded import ShardedSource
+    from limba.tasks.pipeline import fingerprints
+    from limba.tasks.registry import providers, tasks
+    from limba.tasks.sources.sharded import ShardedSource
 
     before = manifest["fingerprint"].get("tasks", {}).get(config.name)
     if before is None or (isinstance(name, str) and not module and name not in tasks.all_names()):

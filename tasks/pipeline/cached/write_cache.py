@@ -19,14 +19,14 @@ from limba.data import contract
 from limba.files import json_text, named_flags, os_errors
 from limba.files.local_paths import local_path
 from limba.gin_config import closed_list
-from tasks import objectives
-from tasks.pipeline import fingerprints, readers, streams, task_batches
-from tasks.pipeline.cached import cached_data
-from tasks.pipeline.positions import ReadPlan
-from tasks.pretraining import denoising
-from tasks.registry import providers, rows
-from tasks.registry.tasks import is_mixture
-from tasks.vocabularies import sentencepiece_models
+from limba.tasks import objectives
+from limba.tasks.pipeline import fingerprints, readers, streams, task_batches
+from limba.tasks.pipeline.cached import cached_data
+from limba.tasks.pipeline.positions import ReadPlan
+from limba.tasks.pretraining import denoising
+from limba.tasks.registry import providers, rows
+from limba.tasks.registry.tasks import is_mixture
+from limba.tasks.vocabularies import sentencepiece_models
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,13 +21,13 @@ import numpy as np
 from limba.data.contract import ReadingStoppedError
 from limba.files import python_path
 from limba.gin_config import importing
-from tasks.pipeline.positions import ReadPlan
-from tasks.pipeline.prefetch.open_iterators import close_at_exit
-from tasks.pipeline.readers import Batches, ReadingError
-from tasks.pipeline.streams import Stream
-from tasks.registry import Mixture, Task
-from tasks.registry.rows import Columns
-from tasks.registry.tasks import is_mixture
+from limba.tasks.pipeline.positions import ReadPlan
+from limba.tasks.pipeline.prefetch.open_iterators import close_at_exit
+from limba.tasks.pipeline.readers import Batches, ReadingError
+from limba.tasks.pipeline.streams import Stream
+from limba.tasks.registry import Mixture, Task
+from limba.tasks.registry.rows import Columns
+from limba.tasks.registry.tasks import is_mixture
 
 # Arrays in a slot begin at multiples of this.
 _ALIGNMENT = 64

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from limba.data import contract
-from tasks.pipeline.seqio import tf_iterators
+from limba.tasks.pipeline.seqio import tf_iterators
 
 logger = logging.getLogger(__name__)
 

@@ -21,12 +21,12 @@ import tensorflow as tf
 from limba.data import contract
 from limba.files import json_text, storage, untrusted_json
 from limba.files.untrusted_files import cut, is_inside
-from tasks.pipeline import fingerprints, readers
-from tasks.pipeline.epoch_counts import EpochCounter
-from tasks.pipeline.positions import ReadPlan
-from tasks.pipeline.prefetch.open_iterators import close_at_exit
-from tasks.pipeline.seqio import empty_tasks, tf_iterators
-from tasks.pipeline.seqio.seqio_streams import ForeignStream, num_shards
+from limba.tasks.pipeline import fingerprints, readers
+from limba.tasks.pipeline.epoch_counts import EpochCounter
+from limba.tasks.pipeline.positions import ReadPlan
+from limba.tasks.pipeline.prefetch.open_iterators import close_at_exit
+from limba.tasks.pipeline.seqio import empty_tasks, tf_iterators
+from limba.tasks.pipeline.seqio.seqio_streams import ForeignStream, num_shards
 
 logger = logging.getLogger(__name__)
 

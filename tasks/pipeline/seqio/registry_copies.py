@@ -9,10 +9,10 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from tasks.registry import Feature, Mixture, MixtureRegistry, Task, TaskRegistry
-from tasks.registry.tasks import is_mixture
-from tasks.sources.sharded import ShardedSource
-from tasks.vocabularies import Vocabulary
+from limba.tasks.registry import Feature, Mixture, MixtureRegistry, Task, TaskRegistry
+from limba.tasks.registry.tasks import is_mixture
+from limba.tasks.sources.sharded import ShardedSource
+from limba.tasks.vocabularies import Vocabulary
 
 # Its names are those of a source of SeqIO's.
 seqio.DataSource.register(ShardedSource)

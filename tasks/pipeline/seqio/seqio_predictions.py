@@ -9,10 +9,10 @@ import seqio
 import tensorflow as tf
 
 from limba.data import contract
-from tasks.pipeline.seqio import registry_copies, tf_iterators
-from tasks.pipeline.seqio.seqio_streams import converter_class
-from tasks.registry.providers import find_provider, tasks_with_split
-from tasks.supervised import row_preprocessor
+from limba.tasks.pipeline.seqio import registry_copies, tf_iterators
+from limba.tasks.pipeline.seqio.seqio_streams import converter_class
+from limba.tasks.registry.providers import find_provider, tasks_with_split
+from limba.tasks.supervised import row_preprocessor
 
 
 def chunks(

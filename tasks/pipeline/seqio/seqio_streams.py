@@ -10,15 +10,15 @@ import seqio
 import tensorflow as tf
 
 from limba.data import contract
-from tasks.pipeline import converters
-from tasks.pipeline.positions import POSITION_SIZE, ReadPlan
-from tasks.pipeline.seqio import empty_tasks, registry_copies, tf_iterators
-from tasks.pipeline.streams import Stream, derive_seed, group_size, rebatch
-from tasks.registry import Task
-from tasks.registry.rows import Columns
-from tasks.registry.tasks import get_subtasks
-from tasks.sources.sharded import ShardedSource
-from tasks.supervised import row_preprocessor
+from limba.tasks.pipeline import converters
+from limba.tasks.pipeline.positions import POSITION_SIZE, ReadPlan
+from limba.tasks.pipeline.seqio import empty_tasks, registry_copies, tf_iterators
+from limba.tasks.pipeline.streams import Stream, derive_seed, group_size, rebatch
+from limba.tasks.registry import Task
+from limba.tasks.registry.rows import Columns
+from limba.tasks.registry.tasks import get_subtasks
+from limba.tasks.sources.sharded import ShardedSource
+from limba.tasks.supervised import row_preprocessor
 
 logger = logging.getLogger(__name__)
 

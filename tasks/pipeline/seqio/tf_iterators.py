@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tasks.pipeline.readers import ReadingError
+from limba.tasks.pipeline.readers import ReadingError
 
 
 def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:

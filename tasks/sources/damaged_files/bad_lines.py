@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 from limba.files import json_text, untrusted_json
-from tasks.sources.damaged_files import shards
+from limba.tasks.sources.damaged_files import shards
 
 _KINDS = {list: "a list", dict: "an object", str: "a text", bool: "true or false", type(None): "null"}
 

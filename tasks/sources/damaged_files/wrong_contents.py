@@ -4,7 +4,7 @@ import codecs
 import lzma
 import zlib
 
-from tasks.sources.damaged_files import shards
+from limba.tasks.sources.damaged_files import shards
 
 # What files of a format begin with.
 _BEGINNINGS = {

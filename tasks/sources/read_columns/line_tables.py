@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from limba.files import json_text, untrusted_json
-from tasks.sources.read_columns import bounded_lines, json_columns
+from limba.tasks.sources.read_columns import bounded_lines, json_columns
 
 # Bytes that are parsed at a time. The first block of a file decides on the types of its columns.
 BLOCK = 10 << 20

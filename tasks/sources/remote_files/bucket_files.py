@@ -11,7 +11,7 @@ from typing import Any
 import fsspec
 
 from limba.files import awaited, redaction
-from tasks.sources.remote_files import http_retries, seekable
+from limba.tasks.sources.remote_files import http_retries, seekable
 
 # Reading again does not help.
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError)

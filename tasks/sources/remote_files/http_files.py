@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from limba.files import awaited, redaction, untrusted_files
-from tasks.sources.remote_files import http_retries, seekable
-from tasks.sources.remote_files.http_retries import BrokenFileError as BrokenFileError
+from limba.tasks.sources.remote_files import http_retries, seekable
+from limba.tasks.sources.remote_files.http_retries import BrokenFileError as BrokenFileError
 
 if TYPE_CHECKING:
     import requests

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tasks.supervised.row_formats import Example
+from limba.tasks.supervised.row_formats import Example
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from limba.files import json_text, untrusted_json
-from tasks.sources import arrow_tables
-from tasks.sources.arrow_tables import FormatError
-from tasks.sources.sharded import ShardedSource, Splits
+from limba.tasks.sources import arrow_tables
+from limba.tasks.sources.arrow_tables import FormatError
+from limba.tasks.sources.sharded import ShardedSource, Splits
 
 logger = logging.getLogger(__name__)
 

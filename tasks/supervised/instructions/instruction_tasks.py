@@ -16,14 +16,14 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from tasks.metrics import reference_metrics
-from tasks.registry import Mixture, MixtureRegistry, Task, TaskRegistry, mixtures, registering
-from tasks.supervised.dataset import SupervisedDataset
-from tasks.supervised.instructions.few_shots import FewShots
-from tasks.supervised.instructions.instruction_files import InstructionSource
-from tasks.supervised.row_formats import Row
-from tasks.supervised.supervised_tasks import register_supervised_task
-from tasks.vocabularies import Vocabulary
+from limba.tasks.metrics import reference_metrics
+from limba.tasks.registry import Mixture, MixtureRegistry, Task, TaskRegistry, mixtures, registering
+from limba.tasks.supervised.dataset import SupervisedDataset
+from limba.tasks.supervised.instructions.few_shots import FewShots
+from limba.tasks.supervised.instructions.instruction_files import InstructionSource
+from limba.tasks.supervised.row_formats import Row
+from limba.tasks.supervised.supervised_tasks import register_supervised_task
+from limba.tasks.vocabularies import Vocabulary
 
 _NOT_IN_NAMES = re.compile(r"[^\w.]")  # of tasks
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from convert.model_files.model import EncoderModel
 from limba.addons.engines.ct2 import ct2_library
 from limba.addons.engines.ct2.ct2_weights import Weights
+from limba.convert.model_files.model import EncoderModel
 
 FAMILIES = ("bert", "roberta", "xlm_roberta", "camembert")
 # The tokens by id.

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from convert.compare import float64, numpy_encoders
-from convert.compare.comparison_rows import Comparison
-from convert.families import networks
-from convert.families.config_files import encoder_config
-from convert.model_files.model import EncoderModel
-from convert.tensors.table import exchanged
 from limba.addons.engines import engine_export
 from limba.addons.engines.ct2 import ct2_library, ct2_weights
 from limba.addons.engines.encoder_check import check_rows, compare_vectors, limba_states
+from limba.convert.compare import float64, numpy_encoders
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.families import networks
+from limba.convert.families.config_files import encoder_config
+from limba.convert.model_files.model import EncoderModel
+from limba.convert.tensors.table import exchanged
 
 
 def compare(model: EncoderModel, folder: Path, tokens: Sequence[str], quantization: str) -> list[Comparison]:

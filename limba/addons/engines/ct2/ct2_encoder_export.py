@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from convert.compare.comparison import TEXT
-from convert.compare.comparison_rows import Comparison
-from convert.families.encoder_family import EncoderFamily
-from convert.model_files import any_format
-from convert.model_files.hf import tokenizer_folder
-from convert.model_files.model import EncoderModel
-from convert.tensors.table import exchanged
 from limba.addons.engines import engine_export
 from limba.addons.engines.ct2 import ct2_encoder, ct2_encoder_check, ct2_export, ct2_tokens
 from limba.addons.engines.ct2.ct2_export import Ct2Export
+from limba.convert.compare.comparison import TEXT
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.model_files import any_format
+from limba.convert.model_files.hf import tokenizer_folder
+from limba.convert.model_files.model import EncoderModel
+from limba.convert.tensors.table import exchanged
 from limba.network.encoders.config import EncoderConfig
 
 

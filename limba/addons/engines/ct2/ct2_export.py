@@ -6,12 +6,12 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from convert.compare import comparison_rows
-from convert.compare.comparison import TEXT
-from convert.compare.comparison_rows import Comparison
-from convert.model_files.model import AFamily, ANetwork
 from limba.addons.engines.ct2 import ct2_weights
 from limba.addons.engines.engine_export import TOKENIZER, PythonExport
+from limba.convert.compare import comparison_rows
+from limba.convert.compare.comparison import TEXT
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.model_files.model import AFamily, ANetwork
 
 
 class Ct2Export(PythonExport[AFamily, ANetwork]):

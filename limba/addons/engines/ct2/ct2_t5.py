@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from convert.families import heads
-from convert.families.config_files import t5_config
-from convert.model_files.model import T5Model
 from limba.addons.engines.ct2 import ct2_library
 from limba.addons.engines.ct2.ct2_weights import Weights
+from limba.convert.families import heads
+from limba.convert.families.config_files import t5_config
+from limba.convert.model_files.model import T5Model
 from limba.network.layers import LayerNorm
 from limba.network.t5 import MAX_DISTANCE, T5Config
 

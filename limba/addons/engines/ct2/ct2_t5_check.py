@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from convert.compare.comparison_rows import Comparison
-from convert.families.config_files import t5_config
-from convert.model_files.model import Folder, T5Model
 from limba.addons.engines import engine_export, t5_check
 from limba.addons.engines.ct2 import ct2_library, ct2_weights
 from limba.addons.engines.t5_check import GREEDY_TOKENS, PAD, T5Engine
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.families.config_files import t5_config
+from limba.convert.model_files.model import Folder, T5Model
 
 
 def compare(model: T5Model, folder: Path, tokens: Sequence[str], quantization: str) -> list[Comparison]:

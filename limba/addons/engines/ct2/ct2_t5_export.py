@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from convert.compare import t5_outputs
-from convert.compare.comparison import TEXT
-from convert.compare.comparison_rows import Comparison
-from convert.families.t5_family import T5Family
-from convert.model_files import any_format
-from convert.model_files.hf import hf_tokenizer
-from convert.model_files.model import T5Model
 from limba.addons.engines import engine_export
 from limba.addons.engines.ct2 import ct2_export, ct2_t5, ct2_t5_check, ct2_tokens
 from limba.addons.engines.ct2.ct2_export import Ct2Export
 from limba.addons.engines.engine_export import END, END_ID, is_fast
+from limba.convert.compare import t5_outputs
+from limba.convert.compare.comparison import TEXT
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.families.t5_family import T5Family
+from limba.convert.model_files import any_format
+from limba.convert.model_files.hf import hf_tokenizer
+from limba.convert.model_files.model import T5Model
 from limba.network.t5 import T5Config
 
 _UNKNOWN = 2

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from convert.model_files.hf.hf_tokenizer import SPECIAL_TOKENS, Tokenizer
+from limba.convert.model_files.hf.hf_tokenizer import SPECIAL_TOKENS, Tokenizer
 from limba.files.untrusted_files import shown_list
 
 _MOST_BYTES = 256
@@ -29,7 +29,7 @@ def of_t5(tokenizer: Tokenizer, num_rows: int) -> list[str]:
 
 def of_json(file: Path, num_rows: int) -> list[str]:
     """Those of an encoder's tokenizer.json; rows of the embedding that have no token are `<unused_0>` …"""
-    from tasks.vocabularies import TokenizerVocabulary
+    from limba.tasks.vocabularies import TokenizerVocabulary
 
     tokenizer = TokenizerVocabulary(str(file)).tokenizer
     found = [tokenizer.id_to_token(id_) for id_ in range(num_rows)]
@@ -57,7 +57,7 @@ def _pieces(tokenizer: Tokenizer) -> list[str]:
 
         pieces = [piece.piece for piece in sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model).pieces]
     else:
-        from tasks.vocabularies import T5TokenizerVocabulary
+        from limba.tasks.vocabularies import T5TokenizerVocabulary
 
         opened = T5TokenizerVocabulary(str(tokenizer.model_file)).tokenizer
         pieces = [opened.id_to_token(id_) for id_ in range(tokenizer.num_pieces)]

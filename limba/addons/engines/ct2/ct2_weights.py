@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 import ml_dtypes
 import numpy as np
 
-from convert.model_files.model import Model
-from convert.tensors import tensor_parts
 from limba.addons.engines import engine_export
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
+from limba.convert.model_files.model import Model
+from limba.convert.tensors import tensor_parts
 
 INT8 = "int8"
 _DTYPES: Mapping[str, np.dtype] = {

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from convert.compare.comparison_rows import Comparison
-from convert.families.t5_family import T5Family
-from convert.model_files import any_format
-from convert.model_files.hf import hf_tokenizer
-from convert.model_files.model import T5Model
 from limba.addons.engines.engine_export import EngineExport
 from limba.addons.engines.llama_cpp import t5_file, t5_reader
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.families.t5_family import T5Family
+from limba.convert.model_files import any_format
+from limba.convert.model_files.hf import hf_tokenizer
+from limba.convert.model_files.model import T5Model
 from limba.network.t5 import T5Config
 
 QUANTIZATIONS = tuple(t5_file.QUANTIZATIONS)

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from convert.families import heads
-from convert.families.config_files import t5_config
-from convert.model_files.hf.hf_tokenizer import Tokenizer
-from convert.model_files.model import T5Model
 from limba.addons.engines.engine_export import stored
 from limba.addons.engines.llama_cpp import library
+from limba.convert.families import heads
+from limba.convert.families.config_files import t5_config
+from limba.convert.model_files.hf.hf_tokenizer import Tokenizer
+from limba.convert.model_files.model import T5Model
 from limba.network.layers import LayerNorm
 from limba.network.t5 import NUM_BUCKETS
 

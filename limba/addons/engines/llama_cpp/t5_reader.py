@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from convert.compare import float64, numpy_t5, t5_outputs
-from convert.compare.comparison_rows import Comparison
-from convert.families.config_files import t5_config
-from convert.model_files.model import Folder, T5Model
 from limba.addons.engines import t5_check
 from limba.addons.engines.llama_cpp import library, t5_file
 from limba.addons.engines.llama_cpp.t5_file import Pieces
 from limba.checkpoint_files import saved_tensors
+from limba.convert.compare import float64, numpy_t5, t5_outputs
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.families.config_files import t5_config
+from limba.convert.model_files.model import Folder, T5Model
 from limba.network.t5 import MAX_DISTANCE
 
 _ARCHITECTURE = "t5"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from convert.compare import encoder_outputs, float64, numpy_encoders
-from convert.compare.comparison_rows import Comparison
-from convert.model_files.model import EncoderModel
 from limba.addons.engines import encoder_check
 from limba.addons.engines.onnx import onnx_library
 from limba.addons.engines.onnx.onnx_graphs import LOGITS, MODEL, PAIR_LOGITS, STATES
+from limba.convert.compare import encoder_outputs, float64, numpy_encoders
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.model_files.model import EncoderModel
 
 _ENGINE = "ONNX Runtime"
 

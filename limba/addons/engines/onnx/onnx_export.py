@@ -10,17 +10,17 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from convert.compare import auto_tokenizer, comparison_rows, encoder_outputs, t5_outputs, transformers_library
-from convert.compare.comparison import TEXT
-from convert.compare.comparison_rows import Comparison
-from convert.families import heads
-from convert.families.config_files import t5_config
-from convert.model_files.hf import tokenizer_folder
-from convert.model_files.model import AFamily, ANetwork, EncoderModel, Folder, Model, T5Model
 from limba.addons.engines import engine_export, t5_check
 from limba.addons.engines.engine_export import END, TOKENIZER, PythonExport, is_fast
 from limba.addons.engines.onnx import onnx_encoder_check, onnx_graphs, onnx_library, onnx_t5_check
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.compare import auto_tokenizer, comparison_rows, encoder_outputs, t5_outputs, transformers_library
+from limba.convert.compare.comparison import TEXT
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.families import heads
+from limba.convert.families.config_files import t5_config
+from limba.convert.model_files.hf import tokenizer_folder
+from limba.convert.model_files.model import AFamily, ANetwork, EncoderModel, Folder, Model, T5Model
 from limba.files import json_text
 
 QUANTIZATIONS = ("float32", "int8")

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from convert.compare import transformers_library
 from limba.addons.engines.onnx import onnx_functions, onnx_library
 from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.compare import transformers_library
 
 ENCODER, DECODER, DECODER_WITH_PAST = "encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx"
 OF_T5 = (ENCODER, DECODER, DECODER_WITH_PAST)

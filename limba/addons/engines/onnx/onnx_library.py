@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from convert.compare import transformers_library
+from limba.convert.compare import transformers_library
 
 EXTRA = "pip install 'limba[onnx]'"
 # torch 2.9 is the first that exports so by default; the others are of its time. The check proves what newer ones write.

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from convert.compare import float64, numpy_t5
-from convert.compare.comparison_rows import Comparison
-from convert.compare.float64 import Measure
-from convert.compare.outputs import Batch
-from convert.model_files.model import T5Model
 from limba.addons.engines import t5_check
 from limba.addons.engines.onnx import onnx_graphs, onnx_library
 from limba.addons.engines.onnx.onnx_graphs import LOGITS, STATES
 from limba.addons.engines.t5_check import EOS, GREEDY_TOKENS, PAD, T5Engine
+from limba.convert.compare import float64, numpy_t5
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.compare.float64 import Measure
+from limba.convert.compare.outputs import Batch
+from limba.convert.model_files.model import T5Model
 
 
 class Engine(T5Engine):

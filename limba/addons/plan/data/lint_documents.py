@@ -7,9 +7,9 @@ from typing import Any
 
 from limba.data.lint_findings import Finding
 from limba.files.untrusted_files import shown
-from tasks.pretraining import denoising
-from tasks.registry import Task
-from tasks.sources.sharded import ShardedSource
+from limba.tasks.pretraining import denoising
+from limba.tasks.registry import Task
+from limba.tasks.sources.sharded import ShardedSource
 
 # Documents that are looked at: the first ones, up to a number of characters.
 _NUM_DOCUMENTS, _NUM_CHARACTERS = 2000, 16_000_000

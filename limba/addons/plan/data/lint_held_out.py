@@ -6,7 +6,7 @@ from typing import Any
 
 from limba.data.lint_findings import Finding
 from limba.files.untrusted_files import some
-from tasks.sources.sharded import ShardedSource
+from limba.tasks.sources.sharded import ShardedSource
 
 # Documents that are looked at: the first ones of the evaluation, and of the training up to a number of characters.
 _NUM_HELD_OUT, _NUM_TRAINED, _NUM_CHARACTERS = 1000, 50_000, 50_000_000

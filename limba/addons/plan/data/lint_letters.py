@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from limba.data.lint_findings import Finding
-from tasks.registry import Task
-from tasks.registry.steps import Step
-from tasks.sources.sharded import ShardedSource
-from tasks.vocabularies import (
+from limba.tasks.registry import Task
+from limba.tasks.registry.steps import Step
+from limba.tasks.sources.sharded import ShardedSource
+from limba.tasks.vocabularies import (
     SentencePieceVocabulary,
     T5TokenizerVocabulary,
     TokenizerVocabulary,

@@ -8,18 +8,18 @@ from typing import Any, Literal
 from limba.addons.plan.data import lint_documents, lint_held_out, lint_letters
 from limba.data import contract
 from limba.data.lint_findings import Finding, refused, unreadable
-from tasks import objectives
-from tasks.pipeline import feature_lengths, predictions, streams, task_batches
-from tasks.pipeline.positions import ReadPlan
-from tasks.pretraining import denoising
-from tasks.registry import Task, rows
-from tasks.registry.providers import find_provider, tasks_with_split
-from tasks.registry.steps import Step
-from tasks.registry.tasks import is_mixture
-from tasks.sources.corpora import HuggingFaceSource
-from tasks.sources.sharded import ShardedSource
-from tasks.supervised import row_preprocessor
-from tasks.vocabularies import ByteVocabulary, sentencepiece_models, without_tensorflow
+from limba.tasks import objectives
+from limba.tasks.pipeline import feature_lengths, predictions, streams, task_batches
+from limba.tasks.pipeline.positions import ReadPlan
+from limba.tasks.pretraining import denoising
+from limba.tasks.registry import Task, rows
+from limba.tasks.registry.providers import find_provider, tasks_with_split
+from limba.tasks.registry.steps import Step
+from limba.tasks.registry.tasks import is_mixture
+from limba.tasks.sources.corpora import HuggingFaceSource
+from limba.tasks.sources.sharded import ShardedSource
+from limba.tasks.supervised import row_preprocessor
+from limba.tasks.vocabularies import ByteVocabulary, sentencepiece_models, without_tensorflow
 
 # Findings after which there are no examples to look at: of every task, and of those that check their sentinels.
 _UNUSABLE = ("source", "no_cache", "vocabulary")

@@ -9,7 +9,13 @@ import tensorflow as tf
 
 from limba.data import contract
 from limba.data.lint_findings import Finding, refused, unreadable
-from tasks.pipeline.seqio.seqio_streams import check_cached, may_be_endless, num_shards, reads_cache, reads_documents
+from limba.tasks.pipeline.seqio.seqio_streams import (
+    check_cached,
+    may_be_endless,
+    num_shards,
+    reads_cache,
+    reads_documents,
+)
 
 # How much of a split is read to see whether it ends: documents, and seconds.
 _MAX_DOCUMENTS, _MAX_SECONDS = 20_000, 15.0

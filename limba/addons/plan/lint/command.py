@@ -147,7 +147,7 @@ def start(arguments: Mapping[str, Any], found: Sequence[Finding]) -> Iterator[Fi
 
 
 def _check_model_vocabularies(model: Any, network: Any) -> Iterator[Finding]:
-    from tasks.vocabularies import sentencepiece_models  # TensorFlow comes in here.
+    from limba.tasks.vocabularies import sentencepiece_models  # TensorFlow comes in here.
 
     for vocabulary in (model.input_vocabulary, model.output_vocabulary):
         try:

@@ -273,7 +273,7 @@ def check_unused_rows(config: Any, vocab_size: int) -> Iterator[Finding]:
 
 def check_class(config: Any) -> Iterator[Finding]:
     """Whether a class of Hugging Face holds the network, so that what is trained can be converted."""
-    from convert.families import table
+    from limba.convert.families import table
 
     if isinstance(config, T5Config | EncoderConfig) and (reason := table.no_class(config)):
         yield Finding(
