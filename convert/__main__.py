@@ -19,13 +19,13 @@ from limba.files import named_flags, os_errors, rust_panics
 
 # The module of a command has `add_arguments(parser)` and `run(args)`. It is imported when its command is given.
 _COMMANDS = {
-    "to-hf": ("convert.to_hf", "write a Hugging Face folder from a checkpoint of Limba or T5X"),
-    "from-hf": ("convert.from_hf", "write a checkpoint and a gin file from a Hugging Face T5 or encoder"),
-    "to-t5x": ("convert.to_t5x", "write a checkpoint that T5X resumes from"),
-    "from-t5x": ("convert.from_t5x", "write a Limba checkpoint from one of T5X"),
-    "all": ("convert.all_checkpoints", "write a Hugging Face folder of every checkpoint of a run"),
-    "check": ("convert.check", "compare two models: parameters, logits, loss and greedy output"),
-    "push": ("convert.push", "upload a converted folder to the Hugging Face hub"),
+    "to-hf": ("limba.convert.to_hf", "write a Hugging Face folder from a checkpoint of Limba or T5X"),
+    "from-hf": ("limba.convert.from_hf", "write a checkpoint and a gin file from a Hugging Face T5 or encoder"),
+    "to-t5x": ("limba.convert.to_t5x", "write a checkpoint that T5X resumes from"),
+    "from-t5x": ("limba.convert.from_t5x", "write a Limba checkpoint from one of T5X"),
+    "all": ("limba.convert.all_checkpoints", "write a Hugging Face folder of every checkpoint of a run"),
+    "check": ("limba.convert.check", "compare two models: parameters, logits, loss and greedy output"),
+    "push": ("limba.convert.push", "upload a converted folder to the Hugging Face hub"),
     **{name: row for addon in table.ADDONS.values() for name, row in addon.conversions.items()},
 }
 

@@ -27,10 +27,16 @@ COMMANDS = {
     "eval": ("limba.eval", "loss and metrics of one, several or all checkpoints of a run, as a table"),
     "infer": ("limba.infer", "let a checkpoint fill blanks or answer"),
     "precompile": ("limba.precompile", "compile the training step without data, and show what it takes"),
-    "convert": ("convert.__main__", "between Limba, T5X and Hugging Face, both ways"),
-    "vocab build": ("tasks.vocabularies.build_command", "train SentencePiece, WordPiece or byte-level BPE on a corpus"),
-    "cache": ("tasks.pipeline.cached.write_cache", "tokenize a task once, into files that are read without TensorFlow"),
-    "preview": ("tasks.preview", "show examples of a task as text"),
+    "convert": ("limba.convert.__main__", "between Limba, T5X and Hugging Face, both ways"),
+    "vocab build": (
+        "limba.tasks.vocabularies.build_command",
+        "train SentencePiece, WordPiece or byte-level BPE on a corpus",
+    ),
+    "cache": (
+        "limba.tasks.pipeline.cached.write_cache",
+        "tokenize a task once, into files that are read without TensorFlow",
+    ),
+    "preview": ("limba.tasks.preview", "show examples of a task as text"),
     "env": ("limba.environment", "versions, devices and settings without secrets, for a bug report"),
     **{name: row for addon in table.ADDONS.values() for name, row in addon.commands.items()},
 }

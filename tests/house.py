@@ -93,16 +93,21 @@ def is_addon(module: str) -> bool:
     return module.startswith(f"{ADDONS_FOLDER}.") and module != f"{ADDONS_FOLDER}.table"
 
 
+def _short(module: str) -> str:
+    """`tasks.objectives` of `limba.tasks.objectives`, by which Limba's own modules import it."""
+    return module.removeprefix("limba.") if module.startswith(("limba.tasks", "limba.convert")) else module
+
+
 def imports(module: str, file: Path, known: dict[str, Path]) -> Iterator[Import]:
     """What a module imports: other modules of the house by their full names, everything else by its package."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     at_the_top = {id(node) for node in tree.body}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            names = [_short(alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            inside = [f"{node.module}.{alias.name}" for alias in node.names]
-            names = [name if name in known else node.module for name in inside]
+            inside = [_short(f"{node.module}.{alias.name}") for alias in node.names]
+            names = [name if name in known else _short(node.module) for name in inside]
         else:
             continue
         for name in dict.fromkeys(names):

@@ -69,7 +69,7 @@ export LIMBA_SERVE_OLDEST=$SERVE_OLDEST
 echo "== ruff, mypy"
 ruff check .
 ruff format --check .
-mypy limba tasks convert
+mypy limba # with tasks and convert, through its links
 if command -v shellcheck >/dev/null; then
   shellcheck -x launch/*.sh launch/slurm.sbatch tests/run.sh tests/launch/bin/*
 fi

@@ -58,6 +58,7 @@ _REASONS: dict[tuple[str, str], str] = {
     ("limba/addons/peft/bounded_time.py", "signal.setitimer"): _MAIN,
     ("limba/addons/peft/bounded_time.py", "signal.signal"): _MAIN,
     ("limba/files/python_path.py", "os.environ"): _START,
+    ("limba/files/repository.py", "sys.meta_path"): "one more finder, for good",
     ("limba/files/python_path.py", "sys.meta_path"): _START,
     ("limba/files/python_path.py", "sys.path"): _START,
     ("limba/files/redaction.py", "sys.stderr"): "around a whole program",

@@ -48,7 +48,7 @@ def read(folder: Path, texts: Sequence[Sequence[str]] = ()) -> Found:
     """
     environment = python_path.with_path(_ALONE)
     asked = json_text.dumps([[*text] for text in texts])
-    command = [sys.executable, "-m", "convert.compare.auto_tokenizer", str(folder), asked]
+    command = [sys.executable, "-m", "limba.convert.compare.auto_tokenizer", str(folder), asked]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise ValueError((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1].rstrip("."))

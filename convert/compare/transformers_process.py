@@ -71,7 +71,7 @@ def _run(
         Path(directory, "config.json").write_text(json_text.dumps(dict(config)), "utf-8")
         np.savez(Path(directory, _BATCH), **batch)  # type: ignore[arg-type]
         environment = python_path.with_path({"JAX_PLATFORMS": "cpu"})
-        command = [sys.executable, "-m", "convert.compare.transformers_process", directory]
+        command = [sys.executable, "-m", "limba.convert.compare.transformers_process", directory]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:
             said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]

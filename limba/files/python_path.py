@@ -9,11 +9,14 @@ This is the first module that a command imports: before the path is right it imp
 which pathlib is not.
 """
 
-# ruff: noqa: PTH100, PTH109, PTH117, PTH118, PTH119, PTH120, PTH206
+# ruff: noqa: PTH100, PTH109, PTH114, PTH117, PTH118, PTH119, PTH120, PTH206
 import os
 import sys
 
-_REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+# The folder `limba`, and the one with gin/ and launch/: in a clone, which links `limba/tasks` to `tasks`, the clone.
+PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+IN_CLONE = os.path.islink(os.path.join(PACKAGE, "tasks"))
+REPOSITORY = os.path.dirname(PACKAGE) if IN_CLONE else os.path.join(PACKAGE, "share")
 
 
 def _take_out(folder: str) -> None:
@@ -21,7 +24,7 @@ def _take_out(folder: str) -> None:
 
     A clone of Limba stays where it is: it is Limba.
     """
-    if folder == _REPOSITORY:
+    if folder == REPOSITORY:
         return
     given = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(entry)]
     others = [entry for entry in sys.path if os.path.realpath(entry or ".") != folder]
@@ -45,9 +48,11 @@ import sysconfig  # noqa: E402
 import types  # noqa: E402
 from collections.abc import Iterable, Mapping, Sequence  # noqa: E402
 
-_OURS = tuple(os.path.join(_REPOSITORY, name) + os.sep for name in ("limba", "tasks", "convert"))
+_OURS = tuple(
+    folder + os.sep for folder in (PACKAGE, *(os.path.realpath(os.path.join(PACKAGE, x)) for x in ("tasks", "convert")))
+)
 # In a clone, beside the modules of whoever works there.
-_PROGRAMS = tuple(os.path.join(_REPOSITORY, name) + os.sep for name in ("benchmarks", "launch", "tests"))
+_PROGRAMS = tuple(os.path.join(REPOSITORY, name) + os.sep for name in ("benchmarks", "launch", "tests"))
 _OF_PYTHON = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
 _OF_PACKAGES = {"site-packages", "dist-packages"}
 # Python does not put the working directory first on the path of a process that has this variable.

@@ -1,39 +1,118 @@
-"""Makes `import tasks` and `import convert` find this repository's packages.
+"""Where Limba's files are, and what `import tasks` and `import convert` find.
 
-Many T5X projects have a `tasks.py` of their own in a folder on the Python path, and `import tasks` takes the first one.
+The packages are `limba.tasks` and `limba.convert`. In a clone their folders lie beside `limba`, which has links to
+them, and `tasks` and `convert` are other names of the same modules, whatever else has these names. Installed from a
+wheel, `tasks` and `convert` are such names only where nobody else's module is called so: many T5X projects have a
+`tasks.py`.
 """
 
+import importlib
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import logging
 import sys
+import types
+from collections.abc import Sequence
 from pathlib import Path
 
 from limba.files import python_path
 
 logger = logging.getLogger(__name__)
 
-# The folder of gin/, so that `gin/runs/pretrain.gin` is found from any working directory.
-REPOSITORY = Path(__file__).resolve().parents[2]
+# The folder `limba`.
+PACKAGE = Path(python_path.PACKAGE)
+IN_CLONE = python_path.IN_CLONE
+# The folder of gin/ and launch/, so that `gin/runs/pretrain.gin` is found from any working directory.
+REPOSITORY = Path(python_path.REPOSITORY)
+
+_NAMES = ("tasks", "convert")
 
 
-_OURS = ("tasks", "convert")
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """Finds the modules of `limba.tasks` under the name `tasks`: the same objects, and not a second copy."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        top = fullname.partition(".")[0]
+        if top not in _NAMES:
+            return None
+        if fullname == top:
+            if not IN_CLONE and _spec_of_others(top) is not None:
+                return None
+        elif sys.modules.get(top) is not sys.modules.get(f"limba.{top}"):
+            return None  # It is in somebody else's package of this name.
+        real = importlib.util.find_spec(f"limba.{fullname}")
+        return None if real is None else importlib.machinery.ModuleSpec(fullname, self, origin=real.origin)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        module = importlib.import_module(f"limba.{spec.name}")
+        # The import system gives what it is handed the spec of this name; `exec_module` gives the own one back.
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Runs nothing: the module has run under its own name."""
+        if module.__spec__ is not None and module.__spec__.loader is self:
+            module.__spec__ = module.__spec__.loader_state
+
+    def get_code(self, fullname: str) -> types.CodeType | None:
+        """For `python -m convert`, which runs a module's code as `__main__`."""
+        spec = importlib.util.find_spec(f"limba.{fullname}")
+        assert spec is not None and isinstance(spec.loader, importlib.abc.InspectLoader)
+        return spec.loader.get_code(spec.name)
+
+    def get_source(self, fullname: str) -> str | None:
+        spec = importlib.util.find_spec(f"limba.{fullname}")
+        assert spec is not None and isinstance(spec.loader, importlib.abc.InspectLoader)
+        return spec.loader.get_source(spec.name)
 
 
 def claim() -> None:
-    """Imports this repository's packages from its folder, unless they are already imported."""
-    for name in _OURS:
-        file = REPOSITORY / name / "__init__.py"
-        spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
-        assert spec is not None and spec.loader is not None
-        module = sys.modules.setdefault(name, importlib.util.module_from_spec(spec))
-        if module.__spec__ is spec:
-            spec.loader.exec_module(module)
+    """Makes `tasks` and `convert` names of Limba's packages. Does nothing the second time."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0 if IN_CLONE else len(sys.meta_path), _Finder())
+
+
+def take_name(name: str) -> None:
+    """In a clone, for the package whose folder Python has found as `tasks` or `convert`: it is `limba.tasks`."""
+    claim()
+    sys.modules[name] = importlib.import_module(f"limba.{name}")
+
+
+def is_of_limba(name: str) -> bool:
+    """Whether a module's name, such as `tasks.objectives`, is one of Limba's where it would be imported now."""
+    top = name.partition(".")[0]
+    if top not in _NAMES or IN_CLONE:
+        return top in (*_NAMES, "limba")
+    return _spec_of_others(top) is None
+
+
+def meant(name: str) -> str:
+    """`limba.tasks.objectives` of `tasks.objectives` where somebody else's `tasks` has no such part; else the name."""
+    if is_of_limba(name) or name in _NAMES or name.partition(".")[0] not in _NAMES:
+        return name
+    theirs = _spec_of_others(name.partition(".")[0])
+    folders = list(theirs.submodule_search_locations or ()) if theirs is not None else []
+    is_theirs = importlib.machinery.PathFinder.find_spec(".".join(name.split(".")[:2]), folders) is not None
+    is_ours = importlib.util.find_spec(f"limba.{name}") is not None
+    return f"limba.{name}" if is_ours and not is_theirs else name
+
+
+def _spec_of_others(top: str) -> importlib.machinery.ModuleSpec | None:
+    """Where somebody else's module of this name is, in the working directory too; nothing is imported."""
+    if (module := sys.modules.get(top)) is not None:
+        return None if module is sys.modules.get(f"limba.{top}") else module.__spec__
+    return importlib.machinery.PathFinder.find_spec(top, python_path.folders())
 
 
 def hidden_modules() -> list[Path]:
-    """Modules of the user that cannot be imported because Limba's packages have their names."""
+    """Modules of the user that cannot be imported because Limba's packages have their names, in a clone."""
+    if not IN_CLONE:
+        return []
     folders = map(Path, python_path.folders())
-    files = [folder / file for folder in folders for name in _OURS for file in (f"{name}.py", f"{name}/__init__.py")]
+    files = [folder / file for folder in folders for name in _NAMES for file in (f"{name}.py", f"{name}/__init__.py")]
     return [file for file in files if file.is_file() and REPOSITORY not in (file.parent, file.parent.parent)]
 
 

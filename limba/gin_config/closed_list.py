@@ -24,7 +24,7 @@ import numpy as np
 from gin import config as gin_config
 
 from limba.addons import table
-from limba.files import python_path
+from limba.files import python_path, repository
 from limba.files.repository import REPOSITORY
 from limba.gin_config import run_folders
 from limba.gin_config.messages import GinError
@@ -38,18 +38,28 @@ _WHOLE = (
     *("limba.data", "limba.inference.metric_loggers", "limba.models", "limba.network", "limba.optimizers"),
     *("limba.checkpoint_files.assignment_maps", "limba.partitioning", "limba.training.actions"),
     *("limba.training.baselines", "limba.training.spikes.spike_rule", "limba.training.trainer"),
-    *("limba.training.weight_metrics", "tasks.metrics", "tasks.objectives"),
-    *("tasks.pipeline.converters", "tasks.pretraining", "tasks.registry", "tasks.supervised", "tasks.t5"),
-    *("tasks.vocabularies", "seqio", "t5.data", "t5.evaluation", "t5x"),
+    *("limba.training.weight_metrics", "limba.tasks.metrics", "limba.tasks.objectives"),
+    *(
+        "limba.tasks.pipeline.converters",
+        "limba.tasks.pretraining",
+        "limba.tasks.registry",
+        "limba.tasks.supervised",
+        "limba.tasks.t5",
+    ),
+    *("limba.tasks.vocabularies", "seqio", "t5.data", "t5.evaluation", "t5x"),
     *("optax", "flax.linen", "flax.core", "flax.traverse_util"),
     *("jax.nn", "jax.lax", "jax._src.ad_checkpoint", "jax._src.lax", "jax._src.nn", "jax._src.random"),
     *(module for addon in table.ADDONS.values() for module in addon.gin_modules),
 )
 # Below them: what writes files, imports by name, gives the text of a file of any name, or is a command.
 _NOT_OF_WHOLE = (
-    *("tasks.vocabularies.beside_tokenizer", "tasks.vocabularies.known_text", "tasks.vocabularies.tokenizer_texts"),
-    *("tasks.metrics.metric_packages", "tasks.vocabularies.build_command"),
-    *("tasks.vocabularies.tokenizer_training", "tasks.vocabularies.training_text", "seqio.beam_utils"),
+    *(
+        "limba.tasks.vocabularies.beside_tokenizer",
+        "limba.tasks.vocabularies.known_text",
+        "limba.tasks.vocabularies.tokenizer_texts",
+    ),
+    *("limba.tasks.metrics.metric_packages", "limba.tasks.vocabularies.build_command"),
+    *("limba.tasks.vocabularies.tokenizer_training", "limba.tasks.vocabularies.training_text", "seqio.beam_utils"),
     *("seqio.scripts", "seqio.test_utils", "t5x.scripts"),
     *(module for addon in table.ADDONS.values() for module in addon.gin_hidden),
 )
@@ -86,9 +96,9 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "limba.training.from_counts.start_from_counts": ("StartFromCounts",),
     "limba.training.statistics": ("TrainStatistics",),
     "limba.workers.watchdog": ("WatchdogConfig",),
-    "tasks.pretraining.blank_sentences": ("with_blank",),
-    "tasks.pipeline.predictions": ("write_inferences_to_file",),
-    "tasks.sources.corpora": ("HubSource", "HuggingFaceSource"),
+    "limba.tasks.pretraining.blank_sentences": ("with_blank",),
+    "limba.tasks.pipeline.predictions": ("write_inferences_to_file",),
+    "limba.tasks.sources.corpora": ("HubSource", "HuggingFaceSource"),
     # `jnp.load` and its like read files.
     "jax.numpy": (
         *("abs", "clip", "dtype", "exp", "expm1", "log", "log1p", "max", "maximum", "mean", "min", "minimum", "ones"),
@@ -110,7 +120,7 @@ _ACTING: Mapping[str, str] = {
     ),
     "limba.gin_config.gin_files.summarize_gin_config": "summarize_config_fn",
     "limba.inference.shard_files.merge_chunks_to_file": "merge_fn",
-    "tasks.pipeline.predictions.write_inferences_to_file": "write_fn",
+    "limba.tasks.pipeline.predictions.write_inferences_to_file": "write_fn",
 }
 # Classes whose objects begin to write where their arguments say: a command makes them, and no file does.
 _WRITERS, _TAKES_WRITERS = ("limba.reports",), "metric_writers"
@@ -123,7 +133,7 @@ _IMPORTED = (
 )
 _PACKAGES = {name.partition(".")[0] for name in (*_IMPORTED, "convert")} - {"__main__"}
 # Below them: programs, which Python starts.
-_PROGRAMS = ("limba.__main__", "seqio.beam_utils", "seqio.scripts", "seqio.test_utils", "t5x.scripts")
+_PROGRAMS = ("limba.__main__", "limba.convert", "seqio.beam_utils", "seqio.scripts", "seqio.test_utils", "t5x.scripts")
 _OF_GIN = (gin_config.macro, gin_config._retrieve_constant, gin_config.singleton)
 _DOCS = 'docs/gin.md, "What a gin file may name"'
 
@@ -217,6 +227,8 @@ _original_get = gin_config.ParseContext.get_configurable
 def _process_import(context: Any, statement: Any) -> None:
     # With a manager, gin writes a configuration whose modules are imported.
     if context.import_manager is None and not statement.module.startswith("__gin__."):
+        if statement.is_from:
+            statement = statement._replace(module=repository.meant(statement.module))
         if _is_trusted():
             python_path.ask(statement.module)
         else:
@@ -294,11 +306,11 @@ def _refused_module(name: str) -> str:
     top = name.partition(".")[0]
     if _is_below(name, _PROGRAMS):
         return "it is a program"
-    if _is_in(name, _IMPORTED):
+    if _is_listed(name):
         return ""
     if top in _given.modules:
         return ""
-    if top in _PACKAGES:
+    if top in _PACKAGES and (top not in ("tasks", "convert") or repository.is_of_limba(top)):
         return f"of {top} it is no part that gin files use"
     spec = python_path.spec_below(name)
     if spec is None:
@@ -321,7 +333,12 @@ def _refused_module(name: str) -> str:
 
 def _is_users(name: str) -> bool:
     """Whether an allowed module is of the user's own, and not of the list."""
-    return not _is_in(name, _IMPORTED) and not _refused_module(name)
+    return not _is_listed(name) and not _refused_module(name)
+
+
+def _is_listed(name: str) -> bool:
+    """Whether it is one of `_IMPORTED`, and no `tasks` of the user's own."""
+    return _is_in(name, _IMPORTED) and (name.partition(".")[0] != "tasks" or repository.is_of_limba(name))
 
 
 def _is_in(name: str, modules: Iterable[str]) -> bool:
@@ -349,7 +366,7 @@ def _refused(value: Any, name: str = "") -> str:
         return "" if {called, name} & {*_NAMES[module]} else f"it is {module}.{called}"
     if _is_below(module, _WHOLE) and not _is_below(module, _NOT_OF_WHOLE):
         return "" if is_named else f"it is {module}.{called}"
-    if module.partition(".")[0] in _PACKAGES:
+    if module.partition(".")[0] in _PACKAGES and not _is_users(module):
         return f"it is {module}.{called}"
     if module not in sys.modules:
         return f"it is {called} of no module that is imported"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import gin
 
 from limba.files import python_path
-from limba.files.repository import REPOSITORY
+from limba.files.repository import PACKAGE
 from limba.gin_config import t5x_names
 
 _T5X_MODULES = ("t5x.checkpoints", "t5x.examples.t5.network", "t5x.gin_utils", "t5x.optimizers", "t5x.partitioning")
@@ -34,10 +34,10 @@ def import_line(name: str) -> str:
     if module := MODULES.get(name):
         package, _, file = module.rpartition(".")
         return f"from {package} import {file}" + ("" if file == name else f" as {name}")
-    files = sorted((REPOSITORY / "limba").rglob(f"{name}.py"), key=lambda file: len(file.parts))
+    files = sorted(PACKAGE.rglob(f"{name}.py"), key=lambda file: len(file.parts))
     if not files:
         return ""
-    package = ".".join(files[0].parent.relative_to(REPOSITORY).parts)
+    package = ".".join(files[0].parent.relative_to(PACKAGE.parent).parts)
     return f"from {package} import {name}"
 
 

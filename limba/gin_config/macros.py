@@ -18,7 +18,7 @@ from typing import Any
 import gin
 from gin import config as gin_config
 
-from limba.files.repository import REPOSITORY
+from limba.files.repository import PACKAGE, REPOSITORY
 from limba.gin_config import importing, t5x_files, t5x_names
 from limba.gin_config.messages import GinError
 from limba.gin_config.recipe import Recipe
@@ -97,7 +97,7 @@ def _read_by_modules() -> set[str]:
     """The names that modules of the user's mention, which may ask `gin.query_parameter("%NAME")`."""
     imported = [getattr(sys.modules.get(module), "__file__", None) for module in importing.of_gin_files()]
     files = [Path(file) for file in imported if file and file.endswith(".py")]
-    return {name for file in files if REPOSITORY not in file.parents for name in _names_in(file)}
+    return {name for file in files if not {REPOSITORY, PACKAGE} & {*file.parents} for name in _names_in(file)}
 
 
 def _read_elsewhere(files: Iterable[str]) -> dict[str, str]:

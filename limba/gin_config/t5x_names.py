@@ -33,7 +33,12 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "t5x.decoding": ("limba.models.decoding", "limba.models.beam_search", "limba.network.decoding_state"),
     "t5x.eval": ("limba.eval", "limba.inference.evaluation"),
     "t5x.gin_utils": ("limba.gin_config.gin_files",),
-    "t5x.infer": ("limba.infer", "limba.inference.shard_files", "tasks.pipeline.predictions", "tasks.t5.tfexample"),
+    "t5x.infer": (
+        "limba.infer",
+        "limba.inference.shard_files",
+        "limba.tasks.pipeline.predictions",
+        "limba.tasks.t5.tfexample",
+    ),
     "t5x.losses": ("limba.models.losses",),
     "t5x.metrics": ("limba.models.metrics",),
     "t5x.models": (
@@ -67,16 +72,16 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "t5x.contrib.gpu.t5.layers": ("limba.network.layers", "limba.network.attention"),
     "t5x.contrib.gpu.t5.network": ("limba.network.t5",),
     "t5": (),
-    "t5.data": ("tasks.t5.t5_data", "tasks.t5.glue_utils", "seqio"),
-    "t5.data.glue_utils": ("tasks.t5.glue_utils",),
+    "t5.data": ("limba.tasks.t5.t5_data", "limba.tasks.t5.glue_utils", "seqio"),
+    "t5.data.glue_utils": ("limba.tasks.t5.glue_utils",),
     "t5.data.mixtures": (),
     "t5.data.tasks": (),
-    "t5.data.postprocessors": ("tasks.supervised.postprocessors", "tasks.t5.t5_postprocessors"),
-    "t5.data.preprocessors": ("tasks.t5.t5_preprocessors", "tasks.t5.t5_data_sets", "seqio.preprocessors"),
-    "t5.data.utils": ("tasks.t5.t5_data", "seqio"),
+    "t5.data.postprocessors": ("limba.tasks.supervised.postprocessors", "limba.tasks.t5.t5_postprocessors"),
+    "t5.data.preprocessors": ("limba.tasks.t5.t5_preprocessors", "limba.tasks.t5.t5_data_sets", "seqio.preprocessors"),
+    "t5.data.utils": ("limba.tasks.t5.t5_data", "seqio"),
     "t5.evaluation": (),
-    "t5.evaluation.metrics": ("tasks.metrics.text_metrics", "tasks.metrics.ranking_metrics"),
-    "t5.evaluation.qa_utils": ("tasks.t5.qa_utils",),
+    "t5.evaluation.metrics": ("limba.tasks.metrics.text_metrics", "limba.tasks.metrics.ranking_metrics"),
+    "t5.evaluation.qa_utils": ("limba.tasks.t5.qa_utils",),
 }
 
 # Names of T5X that differ in Limba: module and name.
@@ -116,9 +121,9 @@ SCRIPTS: Mapping[str, str] = {
     "evaluate": "limba.eval",
     "infer": "limba.infer",
     "precompile": "limba.precompile",
-    "write_inferences_to_file": "tasks.pipeline.predictions",
+    "write_inferences_to_file": "limba.tasks.pipeline.predictions",
     "merge_chunks_to_file": "limba.inference.shard_files",
-    "create_task_from_tfexample_file": "tasks.t5.tfexample",
+    "create_task_from_tfexample_file": "limba.tasks.t5.tfexample",
 }
 
 

@@ -193,7 +193,7 @@ def _num_tasks(config: contract.DatasetConfig) -> int:
     """How many tasks a mixture has; 1 for a task, and, with a warning, for a name that nobody has registered yet."""
     reason = f"No module of the configuration registers {config.name!r}."
     # Otherwise nothing can be registered, and libraries of data stay out.
-    if config.module is not None or {"tasks.registry", "seqio"} & sys.modules.keys():
+    if config.module is not None or {"limba.tasks.registry", "seqio"} & sys.modules.keys():
         try:
             return tasks_door.num_tasks(config)
         except ValueError as error:

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from limba.files.repository import REPOSITORY
+from limba.files.repository import IN_CLONE, PACKAGE, REPOSITORY
 from limba.files.version import VERSION
 
 # Packages whose versions can change the numbers of a run, or the messages between its workers.
@@ -78,7 +78,8 @@ def folders_of(modules: Iterable[str]) -> dict[str, str]:
     Limba's modules, installed packages and Python's own are left out.
     """
     installed = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
-    apart = [REPOSITORY / name for name in ("limba", "tasks", "convert")] + installed
+    apart = [*(PACKAGE / name for name in ("", "tasks", "convert")), *installed]
+    apart = [folder.resolve() for folder in apart]
     folders = {}
     for name in sorted({name.partition(".")[0] for name in modules}):
         file = getattr(sys.modules.get(name), "__file__", None)
@@ -92,7 +93,7 @@ def folders_of(modules: Iterable[str]) -> dict[str, str]:
 def sources() -> str:
     """The CRC-32 of Limba's source files: it also shows changes that are not committed."""
     checksum = 0
-    for folder in ("limba", "tasks"):
-        for path in sorted((REPOSITORY / folder).rglob("*.py")):
+    for folder in (PACKAGE, (PACKAGE / "tasks").resolve()) if IN_CLONE else (PACKAGE,):
+        for path in sorted(folder.rglob("*.py")):
             checksum = zlib.crc32(path.read_bytes(), checksum)
     return f"{checksum:08x}"

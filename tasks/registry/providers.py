@@ -73,7 +73,7 @@ def _hint_of_tasks() -> str:
     """What `import tasks` found, where a module of the user's may be meant."""
     hidden = repository.hidden_modules()
     found = ""
-    if "tasks" in importing.of_gin_files():
+    if repository.IN_CLONE and "tasks" in importing.of_gin_files():
         found = f" `import tasks` found Limba's own package, {repository.REPOSITORY / 'tasks'}."
         if not hidden:
             found += " A tasks.py of yours needs another name, such as my_tasks.py."

@@ -47,7 +47,7 @@ def of_run(info: Mapping[str, Any], gin: str, run: str = "") -> Example:
     request = {name: info.get(name) for name in ("task", "feature_lengths", "modules")} | {"gin": gin, "run": run}
     # Messages may have names in any alphabet, whatever the locale is.
     environment = python_path.with_path({"JAX_PLATFORMS": "cpu", "PYTHONUTF8": "1"})
-    command = [sys.executable, "-m", "convert.exports.cards.run_example"]
+    command = [sys.executable, "-m", "limba.convert.exports.cards.run_example"]
     try:
         done = subprocess.run(
             command,

@@ -78,13 +78,7 @@ def evaluate_pairs(
     directory = evaluation.make_folder(output_dir)
     longest = getattr(getattr(model.module, "config", None), "longest_row", None)
     named = {"good": None, "bad": None, "phenomenon": None} | dict(columns or {})
-    vocabulary: Any = model.input_vocabulary
-    form = getattr(pair_formats, kind)()
-    columns_of = [pair_columns.find(file, named["good"], named["bad"], named["phenomenon"]) for file in files]
-    tasks = [
-        pairs_tasks.make_pairs_task(name, {"pairs": file}, vocabulary, form, mode, found, longest)
-        for name, file, found in zip(pair_columns.names_of_files(files), files, columns_of, strict=True)
-    ]
+    tasks = _tasks_of(files, named, kind, model.input_vocabulary, mode, longest)
     file_of = {task.name: file for task, file in zip(tasks, files, strict=True)}
     config = DatasetConfig(Mixture(SPLIT, tasks, default_rate=1.0), None, SPLIT, batch_size, shuffle=False, seed=0)
     with native_logs.filtered():
@@ -122,6 +116,22 @@ def evaluate_pairs(
         shown = rows if len(files) <= _MOST_TABLES else [row for row in rows if row["task"] == pair_results.ALL_FILES]
         print(f"\n{pair_results.table(shown)}\n(all of it in {directory / pair_results.NAME})")
     return results
+
+
+def _tasks_of(
+    files: Sequence[str], columns: Mapping[str, str | None], kind: str, vocabulary: Any, mode: str, longest: int | None
+) -> list[Any]:
+    """A task of each file, with the split "pairs"; their columns are found.
+
+    Raises:
+      FileNotFoundError, ValueError: if a file is not there, cannot be read, is empty or lacks a column.
+    """
+    found = [pair_columns.find(file, columns["good"], columns["bad"], columns["phenomenon"]) for file in files]
+    form = getattr(pair_formats, kind)()
+    return [
+        pairs_tasks.make_pairs_task(name, {SPLIT: file}, vocabulary, form, mode, names, longest)
+        for name, file, names in zip(pair_columns.names_of_files(files), files, found, strict=True)
+    ]
 
 
 def _rows(results: Results, ngrams: Results, file_of: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -337,7 +337,9 @@ def describe_objective(objective: objectives.Objective) -> dict[str, Any]:
       ValueError: if `load_objective` would not give the same objective.
     """
     kind = type(objective)
-    module = "tasks.objectives" if kind.__module__.startswith("tasks.objectives.") else kind.__module__
+    ours = kind.__module__.startswith("limba.tasks.")
+    module = kind.__module__.removeprefix("limba.") if ours else kind.__module__
+    module = "tasks.objectives" if module.startswith("tasks.objectives.") else module
     try:
         description = json.loads(
             json_text.dumps({"class": f"{module}.{kind.__qualname__}", "arguments": vars(objective)})
@@ -361,7 +363,7 @@ def load_objective(description: Mapping[str, Any]) -> Any:
     """
     module, _, name = description["class"].rpartition(".")
     if module.startswith("tasks.") and name in objectives.__all__:
-        module = "tasks.objectives"  # Older caches name the module in which it was.
+        module = "limba.tasks.objectives"  # Older caches name the module in which it was.
     try:
         kind = getattr(importing.load(module), name)
     except (ImportError, AttributeError, ValueError) as error:

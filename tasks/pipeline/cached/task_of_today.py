@@ -12,7 +12,7 @@ def differences(manifest: Mapping[str, Any], config: contract.DatasetConfig) -> 
     """What the task makes today and the cache does not hold; nothing of a task that is not registered, or SeqIO's."""
     name, module = config.mixture_or_task_name, config.module
     # The reader of a cache needs no task, and what tasks import is then not imported.
-    if isinstance(name, str) and not module and "tasks.registry.tasks" not in sys.modules:
+    if isinstance(name, str) and not module and "limba.tasks.registry.tasks" not in sys.modules:
         return []
     from limba.tasks.pipeline import fingerprints
     from limba.tasks.registry import providers, tasks

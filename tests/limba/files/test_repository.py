@@ -15,7 +15,7 @@ def test_a_tasks_py_of_the_users_does_not_hide_ours(tmp_path):
     run = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
-    assert run.stdout.strip() == str(ROOT / "tasks" / "objectives" / "__init__.py")
+    assert Path(run.stdout.strip()).resolve() == ROOT / "tasks/objectives/__init__.py"
 
 
 def test_what_is_hidden_is_named(tmp_path, monkeypatch, caplog):

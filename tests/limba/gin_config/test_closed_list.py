@@ -76,7 +76,7 @@ ATTACKS = {
     ),
     "the text of a file": (
         f"from tasks.vocabularies import known_text\n{TARGET} = @known_text.texts_of_files()",
-        "it is tasks.vocabularies.known_text.texts_of_files",
+        "it is limba.tasks.vocabularies.known_text.texts_of_files",
     ),
     "a log": (f"from limba.reports import writers\n{TARGET} = @writers.JsonLinesWriter()", "it writes files"),
     "a log that another function makes": (

@@ -1,0 +1,12 @@
+"""The packages: a wheel has `limba` alone. An editable install of a clone also has `tasks` and `convert` by their names."""
+
+import sys
+
+from setuptools import find_packages, setup
+
+# Through the links `limba/tasks`, `limba/convert` and `limba/share`, which become folders in a wheel.
+PACKAGES = find_packages(include=["limba", "limba.*"])
+if "editable_wheel" in sys.argv:
+    PACKAGES += find_packages(include=["tasks", "tasks.*", "convert", "convert.*"])
+
+setup(packages=PACKAGES)
