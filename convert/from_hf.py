@@ -14,7 +14,7 @@ import argparse
 import dataclasses
 import shlex
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +28,17 @@ from limba.convert.families.heads import Head
 from limba.convert.families.networks import Network
 from limba.convert.families.table import find_t5
 from limba.convert.model_files import any_format, encoder_files, encoder_vocabularies, t5_vocabularies
-from limba.convert.model_files.hf import (
-    hf_folder,
-    hf_tokenizer,
-    hub_models,
-    sentence_modules,
-    stray_weights,
-    tokenizer_settings,
-)
+from limba.convert.model_files.hf import hf_folder, hf_tokenizer, hub_models, stray_weights, tokenizer_settings
+from limba.convert.model_files.hf.hf_tokenizer import read_json
 from limba.convert.model_files.model import NO_HINTS, Model, ModelHints
 from limba.convert.t5x import limba_run, model_gin
 from limba.convert.tensors import weight_files
 from limba.files import storage, untrusted_json
 from limba.files.local_paths import local_path
+from limba.files.untrusted_files import shown
 
+# What `limba embed` calls the poolings of sentence-transformers.
+_POOLINGS = {"cls_token": "first", "mean_tokens": "mean", "max_tokens": "max"}
 # Checkpoints keep the step as an int32.
 MOST_STEPS = 2**31
 
@@ -245,9 +242,35 @@ def _first_module(path: Path) -> Path | None:
     others = f", without {', '.join(names[1:])}" if names[1:] else ""
     network = names[0] or "its network"
     print(f"{path} is a folder of sentence-transformers: {network} is converted{others}.", file=sys.stderr)
-    for note in sentence_modules.notes(path, names[0], names[1:]):
+    for note in _notes_on_vectors(path, names[0], names[1:]):
         print(f"note: {note}", file=sys.stderr)
     return path / names[0]
+
+
+def _notes_on_vectors(folder: Path, network: str, others: list[str]) -> Iterator[str]:
+    """Sentences about how `limba embed` gives the folder's vectors: with what flags, or that it does not."""
+    flags, missing = [], []
+    for other in others:
+        content = read_json(folder / other / "config.json")
+        poolings = [key.removeprefix("pooling_mode_") for key, x in content.items() if "pooling_mode_" in key and x]
+        if other.endswith("_Normalize"):
+            flags.append("--normalize")
+        elif len(poolings) == 1 and poolings[0] in _POOLINGS:
+            flags.append(f"--pooling {_POOLINGS[poolings[0]]}")
+        else:
+            missing.append(other)
+    settings = read_json(folder / network / "sentence_bert_config.json")
+    if (length := settings.get("max_seq_length")) is not None:
+        flags.append(f"--gin.embedding.Embedder.max_inputs_length={length}")
+    if missing:
+        yield f"`limba embed` does not have {', '.join(missing)}, so its vectors are others than the folder's."
+    elif flags:
+        yield f"The folder's vectors are those of `limba embed` with {' '.join(flags)}."
+    if settings.get("do_lower_case"):
+        yield "The folder reads texts in small letters (do_lower_case of sentence_bert_config.json): write them so."
+    prompts = read_json(folder / "config_sentence_transformers.json")
+    if prompt := (prompts.get("prompts") or {}).get(prompts.get("default_prompt_name")):
+        yield f"The folder puts {shown(prompt)} before each text (config_sentence_transformers.json): write it there."
 
 
 def _write_t5_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool) -> Path:

@@ -18,7 +18,7 @@ from convert import from_hf, to_t5x
 from convert.families import heads
 from convert.families.config_files import t5_config
 from convert.families.table import t5_families
-from convert.model_files import any_format, gin_facts, t5_files
+from convert.model_files import any_format, t5_files
 from convert.model_files.hf import folder_tokenizer, hf_folder, hf_tokenizer
 from convert.model_files.model import ModelHints
 from convert.tensors import flax_files, safetensors_files, torch_files, weight_files
@@ -213,7 +213,7 @@ def _read_gin(folder):
     text = main.read_bytes().replace(str(folder.parent / "valid").encode(), str(folder).encode())
     main.write_bytes(text)
     gin.clear_config(clear_constants=False)
-    gin_facts.read((folder / "sizes.gin").read_bytes().decode("latin-1"), str(folder / "sizes.gin"))
+    t5_files.read_gin((folder / "sizes.gin").read_bytes().decode("latin-1"), str(folder / "sizes.gin"))
     gin_files.parse_gin_flags([str(main)], [])
 
 

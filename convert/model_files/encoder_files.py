@@ -14,8 +14,9 @@ from limba.convert.families import heads, networks
 from limba.convert.families.config_files import encoder_config
 from limba.convert.families.config_files.encoder_config import ConfigFile
 from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.families.heads import Head
 from limba.convert.families.table import find_encoder
-from limba.convert.model_files import encoder_vocabularies, lora_merge, new_heads
+from limba.convert.model_files import encoder_vocabularies, lora_merge
 from limba.convert.model_files.hf import hf_folder, tokenizer_settings
 from limba.convert.model_files.hf.tokenizer_folder import FILE
 from limba.convert.model_files.model import NO_HINTS, EncoderModel, Folder, ModelHints
@@ -145,7 +146,7 @@ def _open(
         weights = weight_files.open_tensors(path, format_, family.buffers)
     else:
         weights = weight_files.open_file(path, family.buffers)
-    if keeps_pooler and head == heads.OF_MASKED_LM and new_heads.has_pooler(weights, family):
+    if keeps_pooler and head == heads.OF_MASKED_LM and _has_pooler(weights, family):
         head = heads.OF_PAIRS
     wanted = family.table(config, head, pad_id)
     is_tied = read.content.get("tie_word_embeddings") is not False
@@ -160,7 +161,7 @@ def _open(
     if keeps_pooler and head == heads.OF_PAIRS:
         is_headless = any(t.name not in given and t.constant is None for t in of_head)
     if is_headless:
-        given = new_heads.new_head(config, family, pad_id, head) | given
+        given = _new_head(config, family, pad_id, head) | given
     stored = {
         t.name: given.pop(t.name, from_array(t.constant)) for t in wanted if t.name in given or t.constant is not None
     }
@@ -232,3 +233,25 @@ def _named(
     ignored = re.compile(family.ignored)
     useless = [name for name in named if ignored.search(name) and name not in wanted]
     return {name: t for name, t in named.items() if name not in useless}, tuple(useless)
+
+
+def _has_pooler(weights: Collection[str], family: EncoderFamily) -> bool:
+    """Whether tensors, by Hugging Face's names, have the pooler that a class of the family has."""
+    rows = family.heads[heads.PAIRS].rows if heads.PAIRS in family.heads else ()
+    names = [f"{row.theirs}.weight" for row in rows if row.limba == "classifier_head/dense"]
+    return any(name in weights or name.removeprefix(f"{family.prefix}.") in weights for name in names)
+
+
+def _new_head(config: EncoderConfig, family: EncoderFamily, pad_id: int, head: Head) -> dict[str, SavedTensor]:
+    """The tensors of a head as a new network has them, without the pooler, which is there."""
+    rng = np.random.default_rng(0)
+    ours = {}
+    for name, shape in networks.shapes(config, head).items():
+        if name.endswith("/kernel"):
+            new = rng.normal(0, config.initializer_range, shape)
+        else:
+            new = np.ones(shape) if name.endswith("/scale") else np.zeros(shape)
+        if name.startswith(("mlm_head/", "pair_head/")):
+            ours[name] = from_array(new.astype(np.float32))
+    rows = family.table(config, head, pad_id)
+    return {t.name: t.stored(ours) for t in rows if t.parts and all(part.limba in ours for part in t.parts)}

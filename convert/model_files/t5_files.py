@@ -1,6 +1,8 @@
 """T5s on disk: a checkpoint of Limba or T5X, a Hugging Face folder, or a file of a PyTorch training script."""
 
 import dataclasses
+import functools
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,21 +10,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from limba.checkpoint_files import layer_layouts, run_folder, saved_average, saved_tensors
-from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.convert.families import heads
+from limba.checkpoint_files.run_folder import BYTES, SENTENCEPIECE
+from limba.checkpoint_files.saved_tensors import Index, SavedTensor
+from limba.convert.families import heads, networks
 from limba.convert.families.config_files import other_models, t5_config
 from limba.convert.families.heads import Head
 from limba.convert.families.t5_family import TRANSFORMER, T5Family
 from limba.convert.families.table import find_t5
-from limba.convert.model_files import gin_facts, lora_merge, network_of_tensors, new_decoder, t5_vocabularies
+from limba.convert.model_files import lora_merge, t5_vocabularies
 from limba.convert.model_files.hf import hf_folder, tokenizer_settings
 from limba.convert.model_files.model import NO_HINTS, Folder, ModelHints, T5Model
 from limba.convert.tensors import table, tensor_parts, weight_files
-from limba.convert.tensors.table import Tensor
+from limba.convert.tensors.table import Shape, Tensor
 from limba.files import storage, untrusted_files
 from limba.files.output_folder import read_report
 from limba.files.storage import AnyPath
 from limba.files.untrusted_files import shown
+from limba.gin_config.recipe import Recipe, given
 from limba.network.t5 import T5Config
 
 _PARAMETERS = "target/"
@@ -61,8 +65,8 @@ def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> T5Model:
         gin_file = run_folder.find_gin(path)
         where = str(gin_file or path)
         gin = "" if gin_file is None else untrusted_files.decode(storage.read_bytes(gin_file), where)
-        fields, of_vocabulary = gin_facts.read(gin, where)
-        config, assumed = network_of_tensors.read(path, tensors, fields, hints.mlp_activations)
+        fields, of_vocabulary = read_gin(gin, where)
+        config, assumed = _network_of_tensors(path, tensors, fields, hints.mlp_activations)
     _check_hints(config, hints, where)
     vocabulary = t5_vocabularies.of_checkpoint(path, of_vocabulary, hints)
     found = find_t5(config, vocabulary, hints.family or family)
@@ -119,6 +123,81 @@ def _config_of_run(path: AnyPath, fields: Mapping[str, Any]) -> T5Config:
             "network can be converted."
         ) from error
     return dataclasses.replace(config, scan_layers=False, joined_attention_kernels=True, remat_policy="none")
+
+
+def read_gin(text: str, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The parameters of T5Config, and the vocabulary as `run.json` describes it, as far as a config.gin binds them.
+
+    The modules that it names are not imported: T5X's may be the user's, which a conversion neither has nor needs.
+
+    Raises:
+      ValueError: if it is not gin.
+    """
+    recipe = Recipe.parse(text, where)
+    chosen = str(recipe.macros.get("VOCABULARY", "")).removesuffix("()").rpartition(".")[2]
+    kind = chosen if chosen in (SENTENCEPIECE, BYTES) else SENTENCEPIECE
+    vocabulary = given(**recipe.parameters(kind))
+    return given(**recipe.parameters("T5Config")), {"class": kind, **vocabulary} if vocabulary or chosen else {}
+
+
+def _network_of_tensors(
+    path: AnyPath, tensors: Mapping[str, SavedTensor], bound: Mapping[str, Any], mlp_activations: Sequence[str] | None
+) -> tuple[T5Config, dict[str, str]]:
+    """The network that the shapes tell; the rest is bound by gin, the user's, or the usual, which is assumed.
+
+    Args:
+      path, tensors: of the checkpoint, and its parameters by Limba's names.
+      bound: fields of T5Config in its gin file.
+      mlp_activations: what the user says of them.
+
+    Returns:
+      The network, and what is assumed, with its value.
+
+    Raises:
+      ValueError: if it is no T5 with encoder and decoder, or gin says another network.
+    """
+    shapes = {name: t.shape for name, t in tensors.items()}
+    biases = [shape for name, shape in shapes.items() if name.endswith("relpos_bias/rel_embedding")]
+    per_layer = "encoder/relpos_bias/rel_embedding" not in shapes
+    tied = "decoder/logits_dense/kernel" not in shapes
+    gated = "encoder/layers_0/mlp/wi_0/kernel" in shapes
+    try:
+        query, wo = shapes["encoder/layers_0/attention/query/kernel"], shapes["encoder/layers_0/mlp/wo/kernel"]
+    except KeyError as error:
+        raise ValueError(f"{path} is not of a T5 with encoder and decoder: it has no tensor {error}.") from error
+    vocab_size, emb_dim = shapes["token_embedder/embedding"]
+    num_heads = biases[0][0]
+    found: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "emb_dim": emb_dim,
+        "num_heads": num_heads,
+        "head_dim": query[1] // num_heads,
+        "mlp_dim": wo[0],
+        "num_encoder_layers": _num_layers(shapes, "encoder"),
+        "num_decoder_layers": _num_layers(shapes, "decoder"),
+        "logits_via_embedding": tied,
+    }
+    for field, value in found.items():
+        if bound.get(field, value) != value:
+            raise ValueError(
+                f"{run_folder.find_gin(path)} has T5Config.{field} = {bound[field]!r}, and the tensors of "
+                f"{path.name} are of a network with {value!r}."
+            )
+    usual = ("gelu", "linear") if gated else ("relu",)
+    said = bound.get("mlp_activations") or mlp_activations
+    activations = tuple(said or usual)
+    if len(activations) != 1 + gated:
+        raise ValueError(f"mlp_activations {list(activations)}: {path} has {1 + gated} a layer.")
+    rate = bound.get("dropout_rate", 0.0)
+    assumed = {} if said else {"mlp_activations": " ".join(activations)}
+    if "dropout_rate" not in bound:
+        assumed["dropout_rate"] = str(rate)
+    config = T5Config(**found, mlp_activations=activations, dropout_rate=rate, relative_bias_per_layer=per_layer)
+    return config, assumed
+
+
+def _num_layers(shapes: Mapping[str, tuple[int, ...]], stack: str) -> int:
+    return len({name.split("/")[1] for name in shapes if name.startswith(f"{stack}/layers_")})
 
 
 def _check_hints(config: T5Config, hints: ModelHints, where: str) -> None:
@@ -253,8 +332,30 @@ def _in_format(name: str, is_flax: bool) -> str:
 def _of_new_decoder(
     rows: Sequence[Tensor], config: T5Config, named: Mapping[str, SavedTensor]
 ) -> dict[str, SavedTensor]:
-    new = new_decoder.tensors(config, np.dtype(next(iter(named.values())).dtype))
+    new = new_decoder(config, np.dtype(next(iter(named.values())).dtype))
     return {row.name: row.stored(new) for row in rows if row.parts[0].limba in new}
+
+
+def new_decoder(config: T5Config, dtype: np.dtype) -> dict[str, SavedTensor]:
+    """A decoder for the encoder of a T5 alone: the tensors of a new network, drawn when they are read.
+
+    By Limba's names, with the variances of `limba.network.t5`; each tensor's name is its seed.
+    """
+    found = {}
+    for name, shape in networks.shapes(config, heads.OF_T5).items():
+        if name.startswith("decoder/"):
+            found[name] = SavedTensor(shape, dtype, functools.partial(_new_tensor, name, shape, config.head_dim, dtype))
+    return found
+
+
+def _new_tensor(name: str, shape: Shape, head_dim: int, dtype: np.dtype, index: Index) -> np.ndarray:
+    if name.endswith("/scale"):
+        return np.ones(shape, dtype)[index]
+    variance = 2 / sum(shape) if name.endswith("/rel_embedding") else 1 / shape[0]
+    if "/query/" in name:
+        variance /= head_dim
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    return (rng.standard_normal(shape, np.float32) * np.float32(variance**0.5)).astype(dtype)[index]
 
 
 def _without_copies(

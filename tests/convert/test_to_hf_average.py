@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from convert import __main__
-from convert.exports.cards.average_note import sentences
+from convert.exports.cards.model_card import sentences
 from convert.model_files import any_format
 from convert.to_t5x import to_t5x
 from limba.checkpoint_files import assignment_maps, run_folder, saved_tensors

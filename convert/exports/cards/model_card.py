@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from limba.checkpoint_files import run_folder
-from limba.convert.exports.cards import average_note, card_metadata, loss_picture
+from limba.convert.exports.cards import card_metadata, loss_picture
 from limba.convert.exports.cards.card_metadata import NO_METADATA, Metadata
 from limba.convert.exports.cards.markdown import code, plain, table
 from limba.files import redaction, storage
@@ -118,7 +118,7 @@ def write(folder: Path, facts: Facts) -> None:
         _front_matter(facts, metrics),
         f"# {plain(facts.name)}",
         f"{facts.description.title} of {facts.num_parameters:,} parameters, {trained} with Limba.",
-        *average_note.sentences(facts.average, facts.run, facts.gin),
+        *average_sentences(facts.average, facts.run, facts.gin),
         facts.description.use,
     ]
     if results := list(results_of(metrics, facts.description.accuracy)):
@@ -302,3 +302,22 @@ def _check(facts: Facts) -> str:
         largest = max(row["value"] for row in logits)
         found.append(f"logits differ by at most {largest:.1e} in {' and '.join(map(plain, libraries))}")
     return f"Read back and compared with the checkpoint: {'; '.join(found)} ([{REPORT}]({REPORT}))."
+
+
+def average_sentences(average: bool, run: Mapping[str, Any], gin: str) -> list[str]:
+    """A paragraph, or none.
+
+    Args:
+      average: the model is the moving average that the run kept.
+      run: `run.json`, where `limba average` writes which checkpoints it took.
+      gin: the run's config.gin.
+    """
+    if average:
+        decay = Recipe.parse(gin).parameters("AveragedOptimizer").get("decay")
+        of = f" (decay {decay})" if isinstance(decay, float) else ""
+        return [f"Its parameters are an exponential moving average{of} of those that were trained."]
+    steps = run.get("mean_of", {}).get("steps") if isinstance(run.get("mean_of"), dict) else None
+    if isinstance(steps, list) and all(isinstance(step, int) for step in steps):
+        shown = ", ".join(f"{step:,}" for step in steps)
+        return [f"Its parameters are the mean of {len(steps)} checkpoints of the training, those of the steps {shown}."]
+    return []

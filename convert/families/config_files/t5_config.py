@@ -151,7 +151,7 @@ def read(file: Path, ignored: Collection[str] = ()) -> dict[str, Any]:
     content, family = _read(file)
     other_models.refuse_head(file, content)
     if other_models.is_encoder_alone(content) or other_models.is_token_classifier(content):
-        # It gets a decoder (`convert.tensors.new_decoder`), or needs none.
+        # It gets a decoder (`new_decoder` of `convert.model_files.t5_files`), or needs none.
         content["is_encoder_decoder"] = True
     keys.check(file, content, family.own_keys(), ignored)
     for key in ("tie_word_embeddings", "scale_decoder_outputs"):

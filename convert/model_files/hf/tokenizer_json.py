@@ -6,6 +6,9 @@ what follows a sentinel. The rules here were found by comparing ids.
 """
 
 import base64
+import collections
+import functools
+import itertools
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +16,6 @@ from typing import Any
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
-from limba.convert.model_files.hf import composed_marks
 from limba.files.untrusted_files import cut
 
 
@@ -78,7 +80,7 @@ def _normalizers(model: sentencepiece_pb2.ModelProto) -> Iterator[dict[str, Any]
     if spec.precompiled_charsmap:
         table = base64.b64encode(spec.precompiled_charsmap).decode()
         precompiled = {"type": "Precompiled", "precompiled_charsmap": table}
-        yield from composed_marks.steps(precompiled) if _composes(model) else [precompiled]
+        yield from _composing(precompiled) if _composes(model) else [precompiled]
     if spec.remove_extra_whitespaces:
         yield _SPACES_AT_END
         yield _REPEATED_SPACES
@@ -206,7 +208,7 @@ def _set_normalizer(spec: sentencepiece_pb2.NormalizerSpec, content: Mapping[str
                 raise ValueError(f"{where}: precompiled_charsmap is not base64 ({error}). {_REMEDY}") from error
         elif step["type"] == "Replace" and step["pattern"] == _REPEATED_SPACES["pattern"]:
             collapses = True
-        elif step != _SPACES_AT_END and step["type"] != "Strip" and not composed_marks.is_one(step):
+        elif step != _SPACES_AT_END and step["type"] != "Strip" and not _is_composing(step):
             raise OtherThanSentencePiece(
                 f"{where} normalizes with {cut(str(step.get('type')))}, which SentencePiece cannot. {_REMEDY}"
             )
@@ -236,3 +238,49 @@ def _flat(step: Mapping[str, Any] | None, inner: str) -> Sequence[Mapping[str, A
     if step["type"] == "Sequence":
         return [leaf for part in step[inner] for leaf in _flat(part, inner)]
     return [step]
+
+
+# SentencePiece finds letters with marks in a table of sequences: a letter apart from all its marks, in Unicode's order.
+# The tokenizers library looks the same table up by graphemes. It finds no sequence of more than 5 bytes, such as a
+# Japanese letter and its mark, and leaves out what stands behind the first part that it finds. Unicode's form NFC
+# composes what the library does not find. By itself it does too much: it changes the order of marks, as of a shadda
+# and a vowel in Arabic, and composes ê and an accent, as many Vietnamese texts have them.
+_COMPOSE = {"type": "NFC"}
+# No text has this code point: Unicode keeps it for programs.
+_NOWHERE_IN_TEXTS = "\ufdd0"
+
+
+def _composing(precompiled: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The normalizers in place of the library's `Precompiled`, for a table that has all composed letters."""
+    return [
+        {"type": "Replace", "pattern": {"Regex": _marks_apart()}, "content": _NOWHERE_IN_TEXTS},
+        _COMPOSE,
+        dict(precompiled),
+        _COMPOSE,  # of half-width kana, which the table makes letters with a mark
+        {"type": "Replace", "pattern": {"String": _NOWHERE_IN_TEXTS}, "content": ""},
+    ]
+
+
+def _is_composing(step: Mapping[str, Any]) -> bool:
+    """Whether a normalizer is one of `_composing` beside the table."""
+    return step in _composing({})
+
+
+@functools.cache
+def _marks_apart() -> str:
+    """Where a mark stands behind something with which no sequence of SentencePiece's table has it."""
+    is_mark = lambda character: unicodedata.category(character).startswith("M")  # noqa: E731
+    composed, bases, following = set(), set(), collections.defaultdict(set)
+    for letter in map(chr, range(0xC0, 0x3100)):  # Korean letters, which are behind, have no marks.
+        apart = unicodedata.normalize("NFD", letter)
+        if apart == letter or unicodedata.normalize("NFC", apart) != letter:
+            continue
+        for mark, other in itertools.pairwise(apart if is_mark(apart[0]) else apart[1:]):
+            following[mark].add(other)
+        if not is_mark(letter):
+            composed.add(letter)
+            bases.add(apart[0])
+    others = {base for base in bases if not unicodedata.category(base).startswith("L")}
+    behind = rf"(?<=[\p{{M}}{''.join(sorted(composed))}])|(?<=[^\p{{L}}\p{{M}}{''.join(sorted(others))}])"
+    known = "|".join(f"(?<={mark})[{''.join(sorted(following[mark]))}]" for mark in sorted(following))
+    return rf"(?:{behind})(?=\p{{M}})(?!{known})"

@@ -6,7 +6,7 @@ import numpy as np
 from flax import traverse_util
 
 from convert.families import heads, networks
-from convert.model_files import new_decoder
+from convert.model_files import t5_files
 from limba.network.t5 import T5Config, Transformer
 
 
@@ -24,7 +24,7 @@ def test_it_is_that_of_a_new_network():
     ones = jnp.ones((1, 4), jnp.int32)
     init = jax.jit(lambda key: Transformer(config).init(key, ones, ones, ones, enable_dropout=False))
     expected = traverse_util.flatten_dict(init(jax.random.key(0))["params"], sep="/")
-    found = new_decoder.tensors(config, np.dtype(np.float32))
+    found = t5_files.new_decoder(config, np.dtype(np.float32))
     assert found.keys() == {x for x in networks.shapes(config, heads.OF_T5) if x.startswith("decoder/")}
     for name, tensor in found.items():
         value = np.asarray(tensor)

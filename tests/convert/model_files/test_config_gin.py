@@ -2,7 +2,7 @@
 
 import pytest
 
-from convert.model_files import gin_facts
+from convert.model_files import t5_files
 
 # As T5X writes it: imports that do not exist here, macros, references, scopes.
 CONFIG = """
@@ -26,7 +26,7 @@ trainer.Trainer.learning_rate_fn = @utils.create_learning_rate_scheduler()
 
 
 def test_network_and_vocabulary():
-    network, vocabulary = gin_facts.read(CONFIG, "config.gin")
+    network, vocabulary = t5_files.read_gin(CONFIG, "config.gin")
     assert network == {"emb_dim": 768, "mlp_activations": ("gelu", "linear")}
     assert vocabulary == {
         "class": "SentencePieceVocabulary",
@@ -37,16 +37,16 @@ def test_network_and_vocabulary():
 
 def test_bytes():
     text = "VOCABULARY = @seqio.ByteVocabulary()\nseqio.ByteVocabulary.extra_ids = 125\n"
-    assert gin_facts.read(text, "")[1] == {"class": "ByteVocabulary", "extra_ids": 125}
+    assert t5_files.read_gin(text, "")[1] == {"class": "ByteVocabulary", "extra_ids": 125}
 
 
 def test_nothing_known():
-    assert gin_facts.read("x.y = 1\n", "") == ({}, {})
+    assert t5_files.read_gin("x.y = 1\n", "") == ({}, {})
 
 
 def test_what_is_not_gin_is_named():
     with pytest.raises(ValueError, match=r"run/config.gin cannot be read as gin"):
-        gin_facts.read("x.y = = 3\n", "run/config.gin")
+        t5_files.read_gin("x.y = = 3\n", "run/config.gin")
 
 
 @pytest.mark.parametrize(
@@ -54,5 +54,5 @@ def test_what_is_not_gin_is_named():
 )
 def test_a_strangers_gin_file_is_named(text):
     with pytest.raises(ValueError, match=r"run/config.gin cannot be read as gin") as error:
-        gin_facts.read(text, "run/config.gin")
+        t5_files.read_gin(text, "run/config.gin")
     assert len(str(error.value)) < 400
