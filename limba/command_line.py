@@ -12,17 +12,19 @@ import difflib
 import gc
 import logging
 import os
+import re
 import sys
+import tempfile
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from limba import closed_pipes
 from limba.devices import compiling, library_patches, out_of_memory
-from limba.files import named_flags, os_errors, redaction, rust_panics, storage, temporary_files, terminal
+from limba.files import named_flags, os_errors, redaction, rust_panics, storage, terminal
 from limba.gin_config import closed_list, import_errors, macros, messages, run_folders
 from limba.gin_config.gin_files import GinError, get_gin_config_str
 from limba.inference import tasks_door
-from limba.workers import distributed, handshake, heartbeats, interrupts, launchers
+from limba.workers import distributed, handshake, heartbeats, launchers, preemption
 
 
 class _Parser(named_flags.Parser):
@@ -223,7 +225,7 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
     # Python searches all that a process has imported for garbage once more at its end: a quarter of a short command.
     atexit.register(gc.freeze)
     sys.excepthook = _show_error
-    interrupts.catch()
+    preemption.catch_interrupts()
     ends_silently = closed_pipes.ending_silently()
     with terminal.obeying_colours_alone(), redaction.redacted_stderr(), heartbeats.membership(), ends_silently:
         _set_up_logging()
@@ -239,7 +241,7 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
                 raise
             message = without_gin_trailer(error)
             message = import_errors.missing_extra(error) or os_errors.describe(error, message) or message
-            message = temporary_files.named_alone(message)
+            message = without_temporary_folders(message)
             if out_of_memory.is_cause(error):
                 given = sys.argv[1:] if argv is None else argv
                 message = out_of_memory.describe(error, main.__module__, given)
@@ -301,3 +303,12 @@ def without_gin_trailer(error: Exception) -> str:
     for marker in ("\n  Gin had values bound for", "\n  In call to configurable", "\n\nIn call to configurable"):
         message = message.partition(marker)[0]
     return message.strip() or type(error).__name__
+
+
+# As the folders of `tempfile` are called that are made here: a prefix and eight characters.
+_TEMPORARY_FOLDER = re.compile(rf"{re.escape(tempfile.gettempdir())}/limba-[a-z]+-\w{{8}}/")
+
+
+def without_temporary_folders(message: str) -> str:
+    """A message with `config.json` in place of the path of a file in a temporary folder of Limba's."""
+    return _TEMPORARY_FOLDER.sub("", message)

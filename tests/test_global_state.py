@@ -84,7 +84,6 @@ _REASONS: dict[tuple[str, str], str] = {
     ("limba/addons/serve/web_server.py", "signal.signal"): _MAIN,
     ("limba/workers/distributed.py", "jax.config.update"): _START,
     ("limba/workers/heartbeats.py", "signal.signal"): _MAIN,
-    ("limba/workers/interrupts.py", "signal.signal"): _MAIN,
     ("limba/workers/preemption.py", "signal.signal"): _MAIN,
     ("limba/addons/examples/python_docs.py", "warnings.catch_warnings"): "in a program without threads",
     ("tasks/pipeline/prefetch/reader_processes.py", "signal.signal"): "in a process of its own, as it starts",
@@ -105,11 +104,11 @@ _TWICE = {
     ("limba/files/terminal.py", "sys.stdout"),
     ("limba/addons/serve/web_server.py", "signal.signal"),
     ("limba/workers/heartbeats.py", "signal.signal"),
-    ("limba/workers/preemption.py", "signal.signal"),
 }
 _OFTEN = {
     ("limba/addons/plan/command.py", "os.environ"): 7,
     ("limba/devices/compilation_cache.py", "jax.config.update"): 3,
+    ("limba/workers/preemption.py", "signal.signal"): 3,
 }
 
 

@@ -4,8 +4,6 @@ import errno
 import re
 import resource
 
-from limba.files import hub_access
-
 # What a command found, and what to do.
 _WORDS = {
     errno.ENOENT: "does not exist.",
@@ -46,6 +44,28 @@ def describe(error: BaseException, text: str | None = None) -> str | None:
         file = _FILE.search(found[2])
         name = file[1] if file else "A checkpoint"
         return f"{name} is damaged or not whole ({found[2]}). Take another checkpoint, or a copy of this one."
-    if remedy := hub_access.remedy(error, text):
+    if remedy := _hub_remedy(error, text):
         return f"{text.strip().removesuffix('.')}. {remedy}"
     return None
+
+
+# Of `datasets` and huggingface_hub; TensorFlow keeps nothing but the texts of errors in a generator of the user's.
+_HUB_REFUSALS = re.compile(
+    r"DatasetNotFoundError|GatedRepoError|RepositoryNotFoundError|Access to .{1,200} is restricted|gated dataset"
+)
+
+
+def _hub_remedy(error: BaseException, message: str) -> str:
+    """A sentence to add to the message of an error: about the token. "" if the hub refused nothing, or it is said."""
+    texts = [message]
+    cause: BaseException | None = error
+    while cause is not None:
+        texts.append(f"{type(cause).__name__}: {cause}")
+        cause = cause.__cause__ or cause.__context__
+    if "HF_TOKEN" in message or not any(map(_HUB_REFUSALS.search, texts)):
+        return ""
+    import huggingface_hub
+
+    if huggingface_hub.get_token():
+        return "The token may not read it: check the name and whose token it is, and ask for access on its page."
+    return "There is no token, which a private or gated one needs: set HF_TOKEN, or run `hf auth login`."

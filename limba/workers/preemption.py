@@ -1,10 +1,12 @@
-"""Requests to stop a run: SIGTERM from a cluster, or Ctrl-C from a user."""
+"""Requests to stop a run: SIGTERM from a cluster, or Ctrl-C from a user, in every command."""
 
+import _weakrefset
 import contextlib
 import logging
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Protocol
@@ -133,3 +135,27 @@ class StopBeforeSteps(StopRequest):
             self._handled = True
             logger.warning("Stopped on request outside the steps; the same command resumes the run.")
             raise SystemExit(PREEMPTED_EXIT_CODE)
+
+
+# Python drops exceptions in callbacks of its garbage collector and of weak references, and prints them.
+_CALLBACKS = {"_xla_gc_callback", "__del__"}
+_FILES_OF_CALLBACKS = {weakref.__file__, _weakrefset.__file__}
+_SECONDS = 0.1
+
+
+def catch_interrupts() -> None:
+    """Raises KeyboardInterrupt at Ctrl-C as Python does, but where Python would drop it a moment later."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _raise_interrupt)
+
+
+def _raise_interrupt(number: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code.co_name in _CALLBACKS or frame.f_code.co_filename in _FILES_OF_CALLBACKS:
+            main = threading.main_thread().ident
+            assert main is not None
+            threading.Timer(_SECONDS, signal.pthread_kill, (main, number)).start()
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt

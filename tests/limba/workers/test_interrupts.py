@@ -7,13 +7,13 @@ import weakref
 
 import pytest
 
-from limba.workers import interrupts
+from limba.workers import preemption
 
 
 @pytest.fixture
 def caught():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    interrupts.catch()
+    preemption.catch_interrupts()
     yield
     signal.signal(signal.SIGINT, before)
 
@@ -57,7 +57,7 @@ def test_a_handler_of_another_stays():
 
     before = signal.signal(signal.SIGINT, handler)
     try:
-        interrupts.catch()
+        preemption.catch_interrupts()
         assert signal.getsignal(signal.SIGINT) is handler
     finally:
         signal.signal(signal.SIGINT, before)

@@ -6,17 +6,17 @@ import tempfile
 
 import pytest
 
+from limba import command_line
 from limba.addons.run import command
 from limba.command_line import run_command
-from limba.files import temporary_files
 
 
 def test_only_folders_of_limba_are_left_out():
     tmp = tempfile.gettempdir()
     with tempfile.TemporaryDirectory(prefix="limba-gin-") as folder:
-        assert temporary_files.named_alone(f"{folder}/run.gin:3: no") == "run.gin:3: no"
+        assert command_line.without_temporary_folders(f"{folder}/run.gin:3: no") == "run.gin:3: no"
     for kept in (f"{tmp}/limba-runs/a.gin", f"{tmp}/tmpab12cd34/a.gin", f"{tmp}/my/limba-gin-abcd1234/a.gin"):
-        assert temporary_files.named_alone(kept) == kept
+        assert command_line.without_temporary_folders(kept) == kept
 
 
 def test_a_network_by_default_that_cannot_be(tmp_path, capsys, monkeypatch):
