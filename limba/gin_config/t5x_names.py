@@ -51,7 +51,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "t5x.state_utils": ("limba.checkpoint_files.assignment_maps",),
     "t5x.train": ("limba.train",),
     "t5x.train_state": ("limba.checkpoints.train_state",),
-    "t5x.trainer": ("limba.training.trainer", "limba.training.actions", "limba.training.weight_metrics"),
+    "t5x.trainer": ("limba.training.trainer", "limba.training.actions"),
     "t5x.utils": (
         *("limba.data.contract", "limba.inference.tasks_door", "limba.checkpoints.checkpointing"),
         *("limba.optimizers.schedules", "limba.checkpoints.train_state"),

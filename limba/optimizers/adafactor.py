@@ -4,10 +4,12 @@ The statistics of a matrix are kept as two vectors, so the optimizer needs almos
 are factored follows its shape (rank 2 and below) or its logical axes (scanned layers, rank 3 and above).
 """
 
+import collections
 import dataclasses
 import enum
+import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import flax.struct
@@ -17,8 +19,7 @@ import numpy as np
 from flax import traverse_util
 
 from limba.devices import target
-from limba.optimizers import argument_checks, like_parameters
-from limba.optimizers.factor_dims import FactorDim, dims_of, factor_name_to_factordim
+from limba.optimizers import argument_checks
 
 Array = jax.Array
 PyTree = Any
@@ -50,6 +51,34 @@ class HParamMap:
                 return value
         expressions = [expression.pattern for expression, _ in self._rules]
         raise KeyError(f"No rule of the HParamMap {expressions} is for {path}; end it with ('.*', …).")
+
+
+class FactorDim(enum.Enum):
+    """What factoring does to a dim: reduced into `v_row`/`v_col`, kept apart (BATCH), or unfactored (NONE)."""
+
+    BATCH = "batch"
+    ROW = "row"
+    COLUMN = "column"
+    NONE = "none"
+
+
+def factor_name_to_factordim(name: str | FactorDim) -> FactorDim:
+    """`'row'`, `'col'`, `'column'`, `'batch'`, `'none'`, `'unfactorized'` in any case, as gin files write them.
+
+    Raises:
+      ValueError: for another name.
+    """
+    if isinstance(name, FactorDim):
+        return name
+    canonical = {"col": "column", "unfactorized": "none"}.get(name.lower(), name.lower())
+    try:
+        return FactorDim(canonical)
+    except ValueError:
+        raise ValueError(f"{name!r} is not a way to factor a dim; choose 'row', 'column', 'batch' or 'none'.") from None
+
+
+def _dims_of(rule: tuple[FactorDim, ...], kind: FactorDim) -> tuple[int, ...]:
+    return tuple(i for i, factor_dim in enumerate(rule) if factor_dim is kind)
 
 
 def standard_logical_factor_rules() -> Mapping[str, FactorDim]:
@@ -209,7 +238,7 @@ class Adafactor:
 
     def init(self, params: PyTree) -> PyTree:
         """A tree as `params`, with a `ParamState` for each parameter."""
-        new_alike = like_parameters.traced_once(self._new_state)
+        new_alike = _traced_once(self._new_state)
         return _map_named(lambda name, p: new_alike((self._factoring(name, p.shape), p.shape)), params)
 
     def update(
@@ -234,7 +263,7 @@ class Adafactor:
         step = jnp.asarray(step, jnp.float32)
         beta2 = self._beta2(step)
         scales = self._scales(params, grads, state, beta2)
-        update_alike = like_parameters.traced_once(self._update_param)
+        update_alike = _traced_once(self._update_param)
 
         def update_one(name, param, *others):
             key = self._factoring(name, param.shape), self._is_scaled(name)
@@ -263,7 +292,7 @@ class Adafactor:
         if not self.factored:
             return _Factoring((), (), every_dim)
         rule = self._factor_rule(name, shape)
-        batch_dims = dims_of(rule, FactorDim.BATCH)
+        batch_dims = _dims_of(rule, FactorDim.BATCH)
         if len(shape) <= 2 and not batch_dims:
             return self._factoring_by_size(shape, every_dim)
         if len(rule) != len(shape):
@@ -272,10 +301,10 @@ class Adafactor:
                 "param_with_axes, or set Adafactor.factored = False."
             )
         layer_dims = tuple(i for i in every_dim if i not in batch_dims)
-        rows, columns = dims_of(rule, FactorDim.ROW), dims_of(rule, FactorDim.COLUMN)
+        rows, columns = _dims_of(rule, FactorDim.ROW), _dims_of(rule, FactorDim.COLUMN)
         if not (rows and columns):
             return _Factoring((), (), layer_dims)
-        if unfactored := dims_of(rule, FactorDim.NONE):
+        if unfactored := _dims_of(rule, FactorDim.NONE):
             raise ValueError(
                 f"Adafactor's rules make {name} of shape {tuple(shape)} both factored and, in its dims {unfactored}, "
                 "unfactored; say ROW, COLUMN or BATCH for every dim."
@@ -327,7 +356,7 @@ class Adafactor:
         kernels of its own, which take longer to start than to run.
         """
         if target.platform() != "gpu":
-            of_alike = like_parameters.traced_once(self._scales_of)
+            of_alike = _traced_once(self._scales_of)
             scales_of = lambda name, p, *others: of_alike(self._factoring(name, p.shape), p, *others, beta2)  # noqa: E731
             return _map_named(scales_of, params, grads, state)
         keys, arguments = {}, {}
@@ -348,7 +377,7 @@ class Adafactor:
             return self._scales_of_gradient(dims, grad, state, of_param, beta2)
 
         names = _map_named(collect, params, grads, state)
-        found = like_parameters.map_alike(scales, keys, arguments)
+        found = _map_alike(scales, keys, arguments)
         return jax.tree.map(found.__getitem__, names)
 
     def _scales_of(self, dims: _Factoring, param: Array, grad: Array, state: ParamState, beta2: Array) -> _Scales:
@@ -448,3 +477,38 @@ def _map_named(function, tree: PyTree, *rest: PyTree) -> PyTree:
         return function("/".join(str(getattr(key, "key", key)) for key in path), leaf, *others)
 
     return jax.tree_util.tree_map_with_path(named, tree, *rest)
+
+
+# A T5 has two hundred parameters of eight shapes, and tracing takes a millisecond for each of them: parameters that are
+# alike are traced once, or computed as one array.
+def _traced_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function(key, *arguments)`, traced once for a key and the shapes of its arguments, which are trees of arrays.
+
+    Its operations become those of the program around it, as if it had been traced there each time.
+    """
+    return jax.jit(function, static_argnums=0, inline=True)
+
+
+def _map_alike(
+    function: Callable[..., Any], keys: Mapping[str, Hashable], arguments: Mapping[str, tuple[Any, ...]]
+) -> dict[str, Any]:
+    """`function(key, *arguments)` of each name; those of one key in one call, over a new first axis.
+
+    On a device that starts each program by itself these are fewer and larger programs.
+
+    Args:
+      arguments: trees of arrays, which have the same shapes where keys are equal.
+    """
+    alike: dict[Hashable, list[str]] = collections.defaultdict(list)
+    for name, key in keys.items():
+        alike[key].append(name)
+    results: dict[str, Any] = {}
+    for key, names in alike.items():
+        if len(names) == 1:
+            results[names[0]] = function(key, *arguments[names[0]])
+            continue
+        stacked = jax.tree.map(lambda *x: jnp.stack(x), *(arguments[name] for name in names))
+        of_all = jax.vmap(lambda *parts, key=key: function(key, *parts))(*stacked)
+        for number, name in enumerate(names):
+            results[name] = jax.tree.map(operator.itemgetter(number), of_all)
+    return results

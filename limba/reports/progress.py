@@ -1,5 +1,6 @@
 """What a training shows of its steps, on standard error: a bar in a terminal, a plain line every N steps in a log."""
 
+import collections
 import contextlib
 import logging
 import os
@@ -10,7 +11,6 @@ from typing import Protocol
 
 from tqdm import tqdm
 
-from limba.reports.time_left import PausesDue, TimeLeft
 from limba.workers import launchers
 
 logger = logging.getLogger(__name__)
@@ -19,6 +19,10 @@ logger = logging.getLogger(__name__)
 Figures = Mapping[str, float]
 # Unless --log_every says otherwise, lines are about this many seconds apart.
 _LINE_SECONDS = 15.0
+# Steps of a shared machine, and of rows of different lengths, are not alike: a quarter of a minute says little.
+_WINDOW_SECONDS = 300.0
+# By the name of a kind of pause, such as "evaluation": how many are due after a step.
+PausesDue = Mapping[str, Callable[[int], int]]
 
 
 class Progress(Protocol):
@@ -63,6 +67,55 @@ def show(
     if log_every is None and sys.stderr.isatty() and not launchers.is_beside_another(os.environ):
         return ProgressBar(total_steps, first_step, tokens_per_step, time_left)
     return StepLines(total_steps, first_step, tokens_per_step, log_every, time_left)
+
+
+class TimeLeft:
+    """Estimates the seconds to the last step.
+
+    A step takes what it took on average in the last five minutes of steps. A pause takes what those of its kind took in
+    this start of the run; before the first of its kind it counts as nothing.
+
+    Args:
+      total_steps: the last step.
+      due: the kinds of pauses that come again.
+    """
+
+    def __init__(self, total_steps: int, due: PausesDue):
+        self._total, self._due = total_steps, due
+        self._seen: collections.deque[tuple[float, int]] = collections.deque()  # seconds without pauses, step
+        self._paused = 0.0
+        self._pauses: dict[str, list[float]] = {}
+
+    def step_done(self, step: int) -> None:
+        """Notes that a step is done; the first one, which compiled, starts the clock."""
+        now = time.monotonic() - self._paused
+        if not self._seen or now - self._seen[-1][0] >= 1.0:  # often enough for minutes
+            self._seen.append((now, step))
+        while len(self._seen) > 2 and self._seen[1][0] <= now - _WINDOW_SECONDS:
+            self._seen.popleft()
+
+    @contextlib.contextmanager
+    def pause(self, kind: str | None) -> Iterator[None]:
+        """A context whose time is no step's. None is a kind that does not come again."""
+        entered = time.monotonic()
+        yield
+        seconds = time.monotonic() - entered
+        self._paused += seconds
+        if kind is not None:
+            self._pauses.setdefault(kind, []).append(seconds)
+
+    def seconds(self, step: int) -> float | None:
+        """From the end of `step` to that of the last one, pauses included; None while only one step is done."""
+        if not self._seen or step <= self._seen[0][1]:
+            return None
+        since, first = self._seen[0]
+        steps = (time.monotonic() - self._paused - since) / (step - first) * (self._total - step)
+        return steps + sum(sum(x) / len(x) * self._due[kind](step) for kind, x in self._pauses.items())
+
+    def shown(self, step: int) -> str:
+        """As 05:36 or 1:05:36; ? if it is not known."""
+        seconds = self.seconds(step)
+        return "?" if seconds is None else tqdm.format_interval(seconds)
 
 
 class _Bar(tqdm):

@@ -17,7 +17,7 @@ TRAIN, TEACHER_FORCED, PREDICTED = "train", "training_eval/", "inference_eval/"
 # Loss of a target token, as training and evaluations call it: the first that a line has.
 LOSSES = ("nats_per_target_token", "mean_squared_error", "loss", "cross_ent_loss")
 TOKENS_PER_SECOND = "timing/tokens_per_second"
-# `weight_metrics.WeightMetricsComputer` has these of each parameter.
+# `trainer.WeightMetricsComputer` has these of each parameter.
 OF_PARAMETERS = ("weight_update_rms", "weight_rms")
 # What is read at a time from the end of a file.
 _BLOCK = 1 << 20

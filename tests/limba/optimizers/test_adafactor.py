@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from limba.devices import target
-from limba.optimizers import adafactor, like_parameters
+from limba.optimizers import adafactor
 
 RULES = adafactor.standard_logical_factor_rules()
 
@@ -253,6 +253,6 @@ def test_like_parameters_are_traced_once_into_the_same_program(monkeypatch):
         return jax.jit(step).lower(params, optimizer.init(params), 0.1).as_text(), len(traced)
 
     text, traced = program()
-    monkeypatch.setattr(like_parameters, "traced_once", lambda function: function)
+    monkeypatch.setattr(adafactor, "_traced_once", lambda function: function)
     singly = program()
     assert (traced, singly) == (3, (text, 8))

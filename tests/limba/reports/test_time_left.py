@@ -4,19 +4,19 @@ import types
 
 import pytest
 
-from limba.reports import time_left
+from limba.reports import progress
 
 
 @pytest.fixture
 def clock(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(time_left, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 
 def test_it_is_that_of_the_last_minutes(clock):
     """On a shared machine a step takes 0.5, 1.5 and 3 seconds in turns, a quarter of a minute each."""
-    left, step, found = time_left.TimeLeft(100_000, {}), 0, []
+    left, step, found = progress.TimeLeft(100_000, {}), 0, []
     while clock[0] < 4600.0:
         clock[0] += (0.5, 1.5, 3.0)[int(clock[0] // 15) % 3]
         step += 1
@@ -34,7 +34,7 @@ def test_it_is_that_of_the_last_minutes(clock):
 
 def test_evaluations_and_checkpoints_are_counted_once_there_was_one(clock):
     due = {"evaluation": lambda step: (100 - step) // 20, "checkpoint": lambda step: (100 - step) // 50}
-    left = time_left.TimeLeft(100, due)
+    left = progress.TimeLeft(100, due)
     assert left.seconds(0) is None and left.shown(0) == "?"
     for step in range(1, 51):
         clock[0] += 2.0

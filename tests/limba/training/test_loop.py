@@ -21,11 +21,11 @@ from limba.inference.kept_batches import KeptBatch
 from limba.models import metrics
 from limba.optimizers import adafactor
 from limba.optimizers.schedules import create_learning_rate_scheduler
-from limba.reports import goodput, progress, time_left, writers
+from limba.reports import goodput, progress, writers
 from limba.train import train
 from limba.training import actions, loop, periodic_evaluation, trainer
 from limba.training.run import Periods
-from limba.training.weight_metrics import WeightMetricsComputer
+from limba.training.trainer import WeightMetricsComputer
 from limba.workers import watchdog
 from tests.limba import event_files, small
 
@@ -455,9 +455,8 @@ def test_the_folder_of_an_exported_model_is_no_model_dir(tmp_path):
 def test_the_bar_s_time_left_does_not_count_the_step_that_compiled(monkeypatch):
     now = [1000.0]
     figures = lambda: {"loss": 1.0}  # noqa: E731
-    for module in (progress, time_left):
-        monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
-    left = time_left.TimeLeft(111, {"evaluation": lambda step: 2})
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    left = progress.TimeLeft(111, {"evaluation": lambda step: 2})
     with progress.ProgressBar(total_steps=111, first_step=10, tokens_per_step=10, time_left=left) as bar:
         bar._bar._time = lambda: now[0]
         bar._bar.start_t = bar._bar.last_print_t = now[0]
@@ -475,8 +474,7 @@ def test_the_bar_s_time_left_does_not_count_the_step_that_compiled(monkeypatch):
 
 def test_a_log_has_plain_lines_of_steps(monkeypatch, caplog):
     now = [1000.0]
-    for module in (progress, time_left):
-        monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
 
     def lines(log_every, total, seconds, ends_at=None):
         caplog.clear()

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from limba.checkpoints.train_state import TrainState
-from limba.training.weight_metrics import WeightMetricsComputer
+from limba.training.trainer import WeightMetricsComputer
 
 # T5X's WeightMetricsComputer on the trees below.
 T5X = {
