@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from limba.files import os_errors
-from limba.tasks.sources import arrow_tables, blank_lines, chunks, class_names
+from limba.tasks.sources import arrow_tables, chunks, class_names
 from limba.tasks.sources import splits as splits_lib
 from limba.tasks.sources.damaged_files import bad_lines, missing_columns
 from limba.tasks.sources.remote_files import http_files
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 # Of each reader, to see whether its part has a text.
 _ROWS_OF_A_LOOK = 16
+# To see whether documents have blank lines between them: most texts have one among the first hundred lines.
+_LINES_OF_A_LOOK = 20_000
 # Bytes of files that may be read when a split is opened, to count their documents.
 _SMALL_CORPUS = 1 << 20
 # Shards that are read in turn. Files and connections are limited.
@@ -415,7 +417,7 @@ class ShardedSource(abc.ABC):
     def _has_blank_lines(self, split: str) -> bool:
         tables, rows = self._open(split)
         if split not in self._blank_lines or self._blank_lines[split][0] is not tables:
-            self._blank_lines[split] = tables, blank_lines.are_in(tables, rows)
+            self._blank_lines[split] = tables, _has_blank_line(tables, rows)
         return self._blank_lines[split][1]
 
     def _share_rows(self, split: str, num_readers: int) -> list[list[chunks.Piece]]:
@@ -494,3 +496,28 @@ def _documents(shard: arrow_tables.Shard, table: pa.Table, columns: Sequence[str
 def _shorten(files: Sequence[str]) -> str:
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
     return f"{files[0]!r}{more}" if files else "none"
+
+
+def _has_blank_line(tables: arrow_tables.Tables, rows: Sequence[splits_lib.ShardRows]) -> bool:
+    """Whether one of the first lines of a split is blank; of files that are far away, of the first lines of the first.
+
+    Raises:
+      BrokenFileError: if they cannot be read.
+    """
+    if tables.builder != "text":
+        return False
+    looked_at = 0
+    for row in rows:
+        try:
+            found = tables.open(row.shard, 1024, row.start)[1]
+            for table in itertools.islice(found, 1) if tables.shards[row.shard].is_remote else found:
+                if not all(text and text.strip() for text in table.column("text").to_pylist()):
+                    return True
+                looked_at += table.num_rows
+                if looked_at >= _LINES_OF_A_LOOK:
+                    return False
+        except chunks.UNREADABLE as error:
+            raise chunks.broken(tables.shards[row.shard], row.start, error, ["text"]) from error
+        if tables.shards[row.shard].is_remote:
+            return False
+    return False

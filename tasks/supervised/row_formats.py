@@ -9,12 +9,11 @@ import functools
 import json
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from limba.tasks.supervised import column_templates
 from limba.tasks.supervised.cell_texts import as_text, pad_punctuation, plain_text
 from limba.tasks.supervised.postprocessors import string_to_float
 
@@ -129,7 +128,7 @@ class Template:
     @functools.cached_property
     def _templates(self) -> list[str]:
         """Of the texts of a row."""
-        return column_templates.split(self.inputs, SEPARATOR) if isinstance(self.inputs, str) else list(self.inputs)
+        return _split_template(self.inputs, SEPARATOR) if isinstance(self.inputs, str) else list(self.inputs)
 
     @property
     def whole(self) -> str:
@@ -139,7 +138,7 @@ class Template:
     @property
     def _fields(self) -> tuple[str, ...]:
         try:
-            fields = [name for _, name in column_templates.parts(self.whole) if name is not None]
+            fields = [name for _, name in _template_parts(self.whole) if name is not None]
         except ValueError as error:
             raise ValueError(
                 f"The inputs {self.inputs!r} are not a template: {error}. Double braces that are meant, and rename a "
@@ -220,8 +219,34 @@ class Template:
 
 
 def _rendered(template: str, row: Row) -> str:
-    parts = column_templates.parts(template)
+    parts = _template_parts(template)
     return "".join(literal + ("" if name is None else as_text(row[name])) for literal, name in parts)
+
+
+# Text with the names of columns in braces, whatever is in these names; a brace that is meant is doubled.
+_TEMPLATE_PARTS = re.compile(r"([^{}]+|\{\{|\}\})|\{([^{}]*)\}|(.)", re.DOTALL)
+
+
+def _template_parts(template: str) -> Iterator[tuple[str, str | None]]:
+    """Pairs of a literal text and None, or of "" and the name of a column. Raises ValueError for a lone brace."""
+    for literal, name, lone in _TEMPLATE_PARTS.findall(template):
+        if lone:
+            raise ValueError(f"a single {lone!r}")
+        yield (literal[:1], None) if literal in ("{{", "}}") else (literal, None if literal else name)
+
+
+def _split_template(template: str, separator: str) -> list[str]:
+    """The templates between separators, without the blanks beside these; the name of a column may have the separator.
+
+    Raises ValueError for a lone brace.
+    """
+    found = [""]
+    for literal, name in _template_parts(template):
+        first, *others = literal.replace("{", "{{").replace("}", "}}").split(separator)
+        found[-1] += first if name is None else f"{{{name}}}"
+        for other in others:
+            found = [*found[:-1], found[-1].rstrip(), other.lstrip()]
+    return found
 
 
 # ------------------------------------------------------- one number --------------------------------------------------

@@ -13,9 +13,11 @@ objective in the manifest) are corrupted when they are read, differently in ever
 `inputs` and `targets`.
 """
 
+import contextlib
 import json
 import logging
 import secrets
+import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,7 +32,6 @@ from limba.files.untrusted_files import cut, shown
 from limba.gin_config import importing, run_folders
 from limba.tasks import objectives
 from limba.tasks.objectives.hashing import mix
-from limba.tasks.pipeline.cached import task_of_today
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class Cache:
             )
         again = f"Remove it and make it again: {command}"
         check_files(manifest["files"], f"The cache {self.folder} is stale", again)
-        if changes := task_of_today.differences(manifest, config):
+        if changes := _differences_of_task(manifest, config):
             raise ValueError(
                 f"The cache {self.folder} is stale: the task {config.name!r} makes other data now "
                 f"({'; '.join(changes)}). {again}"
@@ -379,3 +380,27 @@ def load_objective(description: Mapping[str, Any]) -> Any:
     except TypeError as error:
         objective = description["class"]
         raise ValueError(f"The objective {objective!r} has changed since the cache was made: {error}.") from error
+
+
+def _differences_of_task(manifest: Mapping[str, Any], config: contract.DatasetConfig) -> list[str]:
+    """What the task makes today and the cache does not hold; nothing of a task that is not registered, or SeqIO's."""
+    name, module = config.mixture_or_task_name, config.module
+    # The reader of a cache needs no task, and what tasks import is then not imported.
+    if isinstance(name, str) and not module and "limba.tasks.registry.tasks" not in sys.modules:
+        return []
+    from limba.tasks.pipeline import fingerprints
+    from limba.tasks.registry import providers, tasks
+    from limba.tasks.sources.sharded import ShardedSource
+
+    before = manifest["fingerprint"].get("tasks", {}).get(config.name)
+    if before is None or (isinstance(name, str) and not module and name not in tasks.all_names()):
+        return []
+    task = providers.find_provider(name, module)
+    if not isinstance(task, tasks.Task):
+        return []
+    now: dict[str, Any] = {"preprocessors": [fingerprints.describe(step) for step in task.preprocessors]}
+    with contextlib.suppress(FileNotFoundError):
+        now["vocabulary"] = fingerprints.of_vocabulary(task.output_features["targets"].vocabulary)
+        if isinstance(task.source, ShardedSource) and not task.source.needs_network:
+            now["source"] = task.source.fingerprint(config.split)
+    return list(fingerprints.differences({key: before.get(key) for key in now}, now))

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from limba.tasks.metrics import reference_metrics
+from limba.tasks.metrics import text_metrics
 from limba.tasks.registry import Mixture, MixtureRegistry, Task, TaskRegistry, mixtures, registering
 from limba.tasks.supervised.dataset import SupervisedDataset
 from limba.tasks.supervised.instructions.few_shots import FewShots
@@ -105,7 +105,7 @@ def register_instruction_task(
     shuffle_buffer_size: int = 4096,
     hint: str = "",
 ) -> Task:
-    """Registers all tasks of a folder as one task, which is measured by ROUGE-L (`reference_metrics`).
+    """Registers all tasks of a folder as one task, which is measured by ROUGE-L (`rouge_of_references`).
 
     A task of the folder comes as often as it has instances, `max_instances` of them at most. Nothing is read.
     Registering a name again with the same arguments is harmless.
@@ -121,9 +121,7 @@ def register_instruction_task(
     source = InstructionSource(
         os.fspath(folder), tasks=tasks, max_instances=max_instances, max_eval_instances=max_eval_instances, hint=hint
     )
-    dataset = SupervisedDataset(
-        Instructions(num_positive, num_negative), metric_fns=[reference_metrics.rouge_of_references]
-    )
+    dataset = SupervisedDataset(Instructions(num_positive, num_negative), metric_fns=[text_metrics.rouge_of_references])
     return register_supervised_task(
         name, dataset, vocabulary=vocabulary, data_files=source, shuffle_buffer_size=shuffle_buffer_size
     )

@@ -155,7 +155,7 @@ def test_changed_runs_and_caches_are_refused(cache, tmp_path):
 def test_a_manifest_of_somebody_else(cache, change, message, monkeypatch):
     """It names nothing outside its folder, and no module in it, wherever the command was started."""
     monkeypatch.syspath_prepend(str(cache))
-    monkeypatch.setattr(cached_data.task_of_today, "differences", lambda *args: [])
+    monkeypatch.setattr(cached_data, "_differences_of_task", lambda *args: [])
     (cache / "of_a_cache.py").write_text("raise AssertionError('it was run')\n")
     file = cache / "train/manifest.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))

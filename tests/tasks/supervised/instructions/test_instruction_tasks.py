@@ -5,7 +5,7 @@ import json
 import pytest
 
 from limba.data import contract
-from tasks.metrics import reference_metrics
+from tasks.metrics import text_metrics
 from tasks.pipeline import predictions
 from tasks.registry import TaskRegistry
 from tasks.supervised.instructions import instruction_tasks
@@ -82,10 +82,10 @@ def test_references_are_all_right_and_one_of_them_is_learned(folder):
 
 
 def test_rouge_is_that_of_the_best_reference():
-    found = reference_metrics.rouge_of_references([["a red dog", "running"], "it"], ["The dogs run fast", "that"])
+    found = text_metrics.rouge_of_references([["a red dog", "running"], "it"], ["The dogs run fast", "that"])
     # "running" is stemmed: one of four words and all of one, F 0.4; "a red dog" has one of three and four, F 2/7.
     assert found == pytest.approx({"rougeL": 50 * 0.4, "rougeL_one_reference": 50 * 2 / 7})
-    found = reference_metrics.rouge_of_references([["красный дом", "изба"]], ["синий дом"])
+    found = text_metrics.rouge_of_references([["красный дом", "изба"]], ["синий дом"])
     assert found == pytest.approx({"rougeL": 50, "rougeL_one_reference": 50})
 
 
