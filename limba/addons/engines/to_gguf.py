@@ -7,14 +7,70 @@ It needs `pip install 'limba[gguf]'`, and neither torch nor transformers.
 
 import argparse
 import functools
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
 
 from limba.addons.engines import engine_folder
-from limba.addons.engines.engine_export import AnyExport
-from limba.addons.engines.llama_cpp import export as of_t5
-from limba.addons.engines.llama_cpp import library
-from limba.addons.engines.llama_cpp.export import T5Export
-from limba.convert.model_files.model import Model
+from limba.addons.engines.engine_export import AnyExport, EngineExport
+from limba.addons.engines.llama_cpp import library, t5_file, t5_reader
+from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.families.t5_family import T5Family
+from limba.convert.model_files import any_format
+from limba.convert.model_files.hf import hf_tokenizer
+from limba.convert.model_files.model import Model, T5Model
+from limba.network.t5 import T5Config
+
+QUANTIZATIONS = tuple(t5_file.QUANTIZATIONS)
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "q8_0": 34 / 32}
+_USUAL_LENGTH = 512
+
+
+class GgufExport(EngineExport[T5Family, T5Config]):
+    """See `EngineExport`.
+
+    Raises:
+      FileNotFoundError: if nothing tells the vocabulary.
+      ValueError: if llama.cpp does not have the model, or its vocabulary.
+    """
+
+    engine: ClassVar[str] = "llama.cpp"
+    check_by: ClassVar[str] = "The file, read back by gguf"
+    link: ClassVar[str] = "https://github.com/ggml-org/llama.cpp"
+    package: ClassVar[str] = "gguf"
+    notes = (
+        "Sentinels such as `<extra_id_0>` may stand in a prompt, and are shown in an answer.",
+        "The end of an input is added by llama.cpp (`add_eos_token`).",
+    )
+
+    def __init__(self, model: T5Model, quantization: str):
+        super().__init__(model, quantization)
+        t5_file.check(model)
+        tokenizer = hf_tokenizer.from_vocabulary(any_format.known_vocabulary(model))
+        self._pieces = t5_file.pieces_of(tokenizer, model.config.vocab_size)
+        self.vocabulary_file = tokenizer.model_file
+        self.warnings = (*model.warnings, *tokenizer.warnings)
+        self._length = model.info.get("feature_lengths", {}).get("inputs") or _USUAL_LENGTH
+
+    @property
+    def num_bytes(self) -> int:
+        rows = self.model.config.vocab_size * self.model.config.emb_dim * self.model.config.logits_via_embedding
+        return int((self.model.num_parameters + rows) * _BYTES[self.quantization])
+
+    def write(self, folder: Path) -> None:
+        t5_file.write(self.model, self._pieces, self.quantization, folder / t5_file.NAME, self._length)
+
+    def is_same(self, written: Path, found: Path) -> bool:
+        return t5_reader.is_same(written, found)
+
+    def compare(self, folder: Path) -> list[Comparison]:
+        return t5_reader.compare(self.model, self._pieces, self.quantization, folder / t5_file.NAME, self._length)
+
+    def use(self, folder: Path) -> Sequence[str]:
+        return (
+            f'    llama-completion -m {t5_file.NAME} -no-cnv --temp 0 -n 64 -p "The <extra_id_0> of the house."',
+            "`llama-completion` is a program of llama.cpp; its server and its Python packages do not run T5s.",
+        )
 
 
 def _export(model: Model, quantization: str) -> AnyExport:
@@ -23,11 +79,11 @@ def _export(model: Model, quantization: str) -> AnyExport:
             f"{model.path} is {model.family.title}: only T5s become GGUF files here. `limba convert to-hf` writes a "
             "folder from which llama.cpp's own converter makes one of a BERT."
         )
-    export: Any = T5Export(model, quantization)
+    export: Any = GgufExport(model, quantization)
     return export
 
 
-ENGINE = engine_folder.Engine("gguf", of_t5.QUANTIZATIONS, library.version, _export)
+ENGINE = engine_folder.Engine("gguf", QUANTIZATIONS, library.version, _export)
 to_gguf = functools.partial(engine_folder.convert, ENGINE)
 run = functools.partial(engine_folder.run, ENGINE)
 

@@ -9,17 +9,20 @@ back.
 import argparse
 import dataclasses
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from limba.addons.vectors import sentence_card, sentence_folder
+from limba.addons.vectors import sentence_folder
 from limba.addons.vectors.sentence_folder import POOLINGS
 from limba.convert import from_hf
 from limba.convert.compare import auto_tokenizer, comparison_rows
+from limba.convert.exports.cards import markdown, model_card
+from limba.convert.families import heads
 from limba.convert.model_files import any_format
-from limba.convert.model_files.model import NO_HINTS, ModelHints
+from limba.convert.model_files.model import NO_HINTS, Model, ModelHints
 from limba.convert.to_hf import write_json
-from limba.files import disk
+from limba.files import disk, json_text
 from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous, sealed
 from limba.files.version import VERSION
 
@@ -110,7 +113,7 @@ def to_sentence_transformers(
     # ------------------------------------------------------ files ----------------------------------------------------
     with complete_or_absent(out, request) as folder:
         written.write(folder, dtype)
-        sentence_card.write(folder, out.name, opened, written.pooling, written.has_unit_length, written.max_length)
+        _write_card(folder, out.name, opened, written.pooling, written.has_unit_length, written.max_length)
         rows = [*auto_tokenizer.row(auto_tokenizer.check(folder)), *written.compare(folder)] if verify else []
         comparison_rows.require(rows, "What was written is not the model's encoder, nothing was kept")
         report = {
@@ -125,3 +128,50 @@ def to_sentence_transformers(
     print(f"{opened.path} is converted to {out} ({written.model_class}, {written.pooling} of the tokens, {dtype}).")
     print(comparison_rows.table(rows) if verify else "The folder was not checked (--no-check).")
     return report
+
+
+_TEXTS = ["A first text.", "A second one."]
+
+
+def _write_card(folder: Path, name: str, model: Model, pooling: str, has_unit_length: bool, max_length: int) -> None:
+    """Writes README.md; `name` is that of the folder to be, the rest is as of `SentenceFolder`."""
+    metadata = {
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": ["sentence-transformers", "feature-extraction", model.family.name, "limba"],
+    }
+    program = (
+        "from sentence_transformers import SentenceTransformer\n\n"
+        'model = SentenceTransformer(".")  # the folder of this file, or the name of its repository\n'
+        f"print(model.encode({_TEXTS!r}).shape)"
+    )
+    pooled = {"mean": "the mean of", "max": "the largest numbers of", "first": "the first of"}[pooling]
+    unit = ", divided by its length" if has_unit_length else ""
+    parts = [
+        "---\n" + "\n".join(f"{key}: {json_text.dumps(value)}" for key, value in metadata.items()) + "\n---",
+        f"# {markdown.plain(name)}",
+        markdown.python_block(program),
+        f"A text becomes {model.config.emb_dim} numbers: {pooled} the vectors of its tokens{unit}. They are those of "
+        f"the encoder of a {model.family.title}, step {model.step:,}, as `limba embed` gives them. Texts of more than "
+        f"{max_length:,} tokens are cut.",
+        *_training(model),
+        "A pooler that transformers reports as new is not used.",
+    ]
+    (folder / "README.md").write_text("\n\n".join(parts) + "\n", "utf-8")
+
+
+def _training(model: Model) -> Iterator[str]:
+    """Whether it was trained to compare texts, and how well it does."""
+    if model.head.kind != heads.VECTORS:
+        yield (
+            "Unless it was trained for that elsewhere, the encoder does not compare sentences well: train it on pairs "
+            "of sentences before you rely on distances."
+        )
+        return
+    yield (
+        "It was trained with Limba on pairs of texts that belong together, with the other pairs of a batch as "
+        "negatives: compare vectors by their cosine."
+    )
+    metrics = [line for line in model_card.run_record(model.path)[1] if line["step"] <= model.step]
+    if rows := list(model_card.results_of(metrics, "accuracy among the pairs of a batch")):
+        yield markdown.table(rows, ("data", "metric", "value", "step"))

@@ -7,7 +7,7 @@ import pytest
 import tokenizers
 
 from limba.addons.surgery import extend as extending
-from limba.addons.surgery import extended_tokenizer, joined_tokens
+from limba.addons.surgery import extended_tokenizer
 from limba.addons.surgery.tokens import Tokens
 from tests.addons.surgery import encoders
 from tests.addons.surgery.encoders import LATIN, WORDS
@@ -97,18 +97,18 @@ def test_merges_of_bpe_follow_the_old_ones(name):
         for word in tokens.tokenizer.pre_tokenizer.pre_tokenize_str(text):
             word = tuple(x.value for x in tokens.tokenizer.model.tokenize(word[0]))
             for pair in merges:
-                word = joined_tokens._with(word, pair, "".join(pair))
+                word = extended_tokenizer._with_joined(word, pair, "".join(pair))
             joined += word
         assert more.tokenizer.encode(text, add_special_tokens=False).tokens == joined
 
 
 def test_the_most_frequent_pair_is_joined_first():
     words = {("a", "b", "c"): 3, ("b", "c"): 2, ("a", "b"): 3, ("x", "x", "x"): 2, ("y", "z"): 1}
-    found = joined_tokens.joined(words, {"a", "b", "c", "x", "y", "z"}, lambda a, b: a + b, 9)
+    found = extended_tokenizer.joined_tokens(words, {"a", "b", "c", "x", "y", "z"}, lambda a, b: a + b, 9)
     # (x, x) is counted twice a word: 4. "bc" is left 2 times once "ab" is joined.
     assert found[0] == (("a", "b"), "ab") and found[1:3] == [(("x", "x"), "xx"), (("ab", "c"), "abc")]
     assert found[3:] == [(("b", "c"), "bc"), (("xx", "x"), "xxx")]
-    assert joined_tokens.joined(words, {"ab", "xx"}, lambda a, b: a + b, 1) == [(("b", "c"), "bc")]
+    assert extended_tokenizer.joined_tokens(words, {"ab", "xx"}, lambda a, b: a + b, 1) == [(("b", "c"), "bc")]
 
 
 def test_bad_requests_write_nothing(corpus, tmp_path):
