@@ -33,14 +33,15 @@ from limba.convert.model_files.hf.hf_tokenizer import read_json
 from limba.convert.model_files.model import NO_HINTS, Model, ModelHints
 from limba.convert.t5x import limba_run, model_gin
 from limba.convert.tensors import weight_files
-from limba.files import storage, untrusted_json
+from limba.files import number_ranges, storage, untrusted_json
 from limba.files.local_paths import local_path
+from limba.files.number_ranges import AT_LEAST_0
 from limba.files.untrusted_files import shown
 
 # What `limba embed` calls the poolings of sentence-transformers.
 _POOLINGS = {"cls_token": "first", "mean_tokens": "mean", "max_tokens": "max"}
-# Checkpoints keep the step as an int32.
-MOST_STEPS = 2**31
+# Checkpoints keep the step as an int32; None leaves it to the folder.
+STEP = AT_LEAST_0._replace(below=2**31, or_none=True)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,8 +95,7 @@ def from_hf(
       ValueError: if it is damaged, not a T5 that Limba has, or contradicts itself; or OUT is in use.
     """
     out = local_path(out)
-    if step is not None and not 0 <= step < MOST_STEPS:
-        raise ValueError(f"--step {step}: a step is a whole number from 0 to {MOST_STEPS - 1}.")
+    number_ranges.check("--step", step, STEP)
     path = find(str(model))
     is_weights = path.is_file() and path.suffix != ".json"
     if config is not None and not is_weights:

@@ -19,8 +19,8 @@ PACKAGES = ("limba", "tasks", "convert")
 
 # Of the core, lowest first.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("limba.files", "limba.data", "limba.addons", "tasks.metrics", "tasks.objectives"),
-    ("limba.devices", "limba.checkpoint_files", "tasks.sources"),
+    ("limba.files", "limba.addons", "tasks.metrics", "tasks.objectives"),
+    ("limba.data", "limba.devices", "limba.checkpoint_files", "tasks.sources"),
     (
         "limba.workers",
         "limba.gin_config",

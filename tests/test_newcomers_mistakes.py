@@ -84,7 +84,7 @@ def test_files_that_are_no_recipe(tmp_path):
         (lambda: contract.DatasetConfig("a", {}, "train", 2**62), r"BATCH_SIZE\) is 4611686018427387904; it is a"),
         (
             lambda: t5.T5Config(vocab_size=32, dropout_rate=None),
-            r"dropout_rate \(DROPOUT_RATE\) is None; it is a number from 0",
+            r"dropout_rate \(DROPOUT_RATE\) is None; it is a number of at least 0",
         ),
         (lambda: t5.T5Config(vocab_size=32, mlp_activations=("Dense",)), "has no activation 'Dense'; try 'gelu'"),
         (lambda: t5.T5Config(vocab_size=32, mlp_activations=("jit", "linear")), "has no activation 'jit'; try 'gelu'"),
@@ -99,7 +99,7 @@ def test_files_that_are_no_recipe(tmp_path):
         (lambda: contract.DatasetConfig("a", {}, "train", 8, num_readers="x"), "num_readers is 'x', which does not"),
         (
             lambda: tasks.Task("a", None, {}, shuffle_buffer_size=-1),
-            "shuffle_buffer_size of task 'a' is -1; it is a number",
+            "shuffle_buffer_size of task 'a' is -1; it is a whole number",
         ),
         (
             lambda: pretraining_tasks.register_pretraining_task(

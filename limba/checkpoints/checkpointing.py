@@ -44,7 +44,8 @@ from limba.checkpoints.restore import (
 )
 from limba.checkpoints.state_transformations import SaveStateTransformationFn
 from limba.checkpoints.train_state import TrainState
-from limba.files import disk, storage
+from limba.files import disk, number_ranges, storage
+from limba.files.number_ranges import AT_LEAST_1
 from limba.files.storage import AnyPath
 from limba.workers import distributed
 
@@ -465,11 +466,7 @@ class SaveCheckpointConfig:
 
     def __post_init__(self):
         for name in ("period", "keep", "keep_dataset_checkpoints"):
-            number = getattr(self, name)
-            if number is not None and (not isinstance(number, int) or number < 1):
-                raise ValueError(
-                    f"SaveCheckpointConfig.{name} is {number!r}; it must be a whole number of at least 1, or None."
-                )
+            number_ranges.check(f"SaveCheckpointConfig.{name}", getattr(self, name), AT_LEAST_1._replace(or_none=True))
         check_dtype("SaveCheckpointConfig.dtype", self.dtype)
 
     def is_due(self, step: int) -> bool:

@@ -21,11 +21,17 @@ Feature names of an encoder-decoder batch, all int32 `[batch, length]`:
 
 import dataclasses
 import math
-import numbers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+
+from limba.files import number_ranges
+from limba.files.number_ranges import AT_LEAST_0, AT_LEAST_1
+
+# XLA ends the process at rows that it cannot count.
+_SIZE = AT_LEAST_1._replace(below=2**31)
+
 
 # Of a task's feature of token types: "inputs_token_types". It has the length of "inputs".
 TOKEN_TYPES = "_token_types"
@@ -48,8 +54,8 @@ def is_far(vocabulary: Any) -> bool:
 
 def check_seed(name: str, seed: Any) -> None:
     """Raises ValueError for a seed that no generator takes."""
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0):
-        raise ValueError(f"{name} is {seed!r}; it is a whole number of at least 0, or None to draw one.")
+    if seed is not None:
+        number_ranges.check(name, seed, AT_LEAST_0, ", or None to draw one")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +75,7 @@ class Stage:
     batch_size: int | None = None
 
     def __post_init__(self):
-        if not isinstance(self.begins, int) or isinstance(self.begins, bool) or self.begins < 1:
-            raise ValueError(f"Stage.begins is {self.begins!r}; it is a number of batches, at least 1.")
+        number_ranges.check("Stage.begins", self.begins, AT_LEAST_1, ", in batches")
         if not self.changes:
             raise ValueError(
                 f"The Stage that begins after {self.begins} batches changes nothing: give it a mixture_or_task_name, "
@@ -134,14 +139,8 @@ class DatasetConfig:
                 "DatasetConfig.runtime_preprocessors belong to AirIO tasks, which Limba does not read; register the "
                 "task with tasks.registry, or with SeqIO."
             )
-        if self.num_workers is not None and (not isinstance(self.num_workers, int) or self.num_workers < 0):
-            raise ValueError(f"DatasetConfig.num_workers is {self.num_workers!r}; it is a number of processes, or 0.")
-        # XLA ends the process at rows that it cannot count.
-        if type(self.batch_size) is not int or not 1 <= self.batch_size < 2**31:
-            raise ValueError(
-                f"DatasetConfig.batch_size (BATCH_SIZE) is {self.batch_size!r}; it is a whole number of at least 1, "
-                "and below 2**31."
-            )
+        number_ranges.check("DatasetConfig.num_workers", self.num_workers, AT_LEAST_0._replace(or_none=True))
+        number_ranges.check("DatasetConfig.batch_size (BATCH_SIZE)", self.batch_size, _SIZE)
         check_seed("DatasetConfig.seed (DATASET_SEED)", self.seed)
         lengths = self.task_feature_lengths or {}
         if not isinstance(lengths, Mapping):
@@ -149,11 +148,10 @@ class DatasetConfig:
                 f"DatasetConfig.task_feature_lengths (TASK_FEATURE_LENGTHS) is {lengths!r}; give a length for each "
                 "feature, such as {'inputs': 512, 'targets': 114}."
             )
-        if any(isinstance(x, float | str) or (isinstance(x, int) and not 1 <= x < 2**31) for x in lengths.values()):
-            raise ValueError(
-                f"DatasetConfig.task_feature_lengths (TASK_FEATURE_LENGTHS) is {dict(lengths)}; lengths are whole "
-                "numbers of at least 1, and below 2**31."
-            )
+        for feature, length in lengths.items():
+            if length is not None:
+                name = f"DatasetConfig.task_feature_lengths[{feature!r}] (TASK_FEATURE_LENGTHS)"
+                number_ranges.check(name, length, _SIZE)
         if self.use_custom_packing_ops:
             raise ValueError("DatasetConfig.use_custom_packing_ops needs tensor2tensor's ops; set it to False.")
         readers = self.num_readers

@@ -16,7 +16,8 @@ from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
 from limba.data.contract import Batch
 from limba.data.token_rows import Row
-from limba.files import untrusted_files
+from limba.files import number_ranges, untrusted_files
+from limba.files.number_ranges import AT_LEAST_1
 from limba.inference import batch_inference, text_batches
 from limba.models import EncoderDecoderModel, EncoderOnlyModel
 from limba.partitioning.meshes import PjitPartitioner
@@ -78,8 +79,7 @@ class Answerer:
         """
         numbers = {"max_inputs_length": max_inputs_length, "max_decode_length": max_decode_length}
         for name, value in {**numbers, "batch_size": batch_size}.items():
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"Answerer.{name} is {value!r}; it is a whole number of at least 1.")
+            number_ranges.check(f"Answerer.{name}", value, AT_LEAST_1)
         if isinstance(model, EncoderOnlyModel) and decode_fn is not None:
             raise ValueError(
                 "This model is an encoder, which answers at once: beams and samples are for models that decode. Leave "

@@ -10,6 +10,8 @@ import functools
 import math
 from typing import Any
 
+from limba.files import number_ranges
+from limba.files.number_ranges import AT_LEAST_0, Range
 from limba.models import decoding
 
 
@@ -45,10 +47,8 @@ class Decoding:
                 greedy = ": --greedy takes the likeliest token" if name == "temperature" and value == 0 else ""
                 most = f" and at most {limit}" if limit else ""
                 raise ValueError(f"--{name} is {value}; it is above 0{most}{greedy}.")
-        if self.alpha is not None and not 0 <= self.alpha < math.inf:
-            raise ValueError(f"--alpha is {self.alpha}; it must be at least 0 (0: no penalty).")
-        if self.seed is not None and not 0 <= self.seed < 2**32:
-            raise ValueError(f"--seed is {self.seed}; it is a whole number from 0 to {2**32 - 1}.")
+        number_ranges.check("--alpha", self.alpha, Range(or_none=True), " (0: no penalty)")
+        number_ranges.check("--seed", self.seed, AT_LEAST_0._replace(below=2**32, or_none=True))
         if self.seed is not None and (search or self.greedy):
             raise ValueError(f"--seed is of samples, and {ways[0]} draws nothing: leave it out, or give --temperature.")
 

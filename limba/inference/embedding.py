@@ -13,7 +13,8 @@ from tqdm import tqdm
 from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
 from limba.data.token_rows import Row
-from limba.files import untrusted_files
+from limba.files import number_ranges, untrusted_files
+from limba.files.number_ranges import AT_LEAST_1
 from limba.inference import batch_inference, text_batches
 from limba.models import BaseTransformerModel, EncoderDecoderModel, EncoderOnlyModel, lora
 from limba.network.encoders import text_encoder
@@ -101,8 +102,7 @@ class Embedder:
         if pooling not in POOLINGS:
             raise ValueError(f"--pooling {pooling}: use one of {', '.join(POOLINGS)}.")
         for name, value in {"max_inputs_length": max_inputs_length, "batch_size": batch_size}.items():
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"Embedder.{name} is {value!r}; it is a whole number of at least 1.")
+            number_ranges.check(f"Embedder.{name}", value, AT_LEAST_1)
         self._model, self._pooling = _in_dtype(model, dtype), pooling
         self._longest = text_batches.longest_row(model, max_inputs_length)
         self._batch_size = -(-batch_size // partitioner.num_data_shards) * partitioner.num_data_shards

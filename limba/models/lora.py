@@ -19,6 +19,8 @@ import jax.numpy as jnp
 from flax import traverse_util
 from flax.linen import partitioning as nn_partitioning
 
+from limba.files import number_ranges
+from limba.files.number_ranges import ABOVE_0, AT_LEAST_1
 from limba.optimizers.freezing import compiled_all, require_match
 
 Array = jax.Array
@@ -56,10 +58,8 @@ class LoRA:
     kernels: Sequence[str] = KERNELS
 
     def __post_init__(self):
-        if not isinstance(self.rank, int) or isinstance(self.rank, bool) or self.rank < 1:
-            raise ValueError(f"LoRA.rank is {self.rank!r}; it is a whole number of at least 1.")
-        if not isinstance(self.alpha, int | float) or not 0 < self.alpha < math.inf:
-            raise ValueError(f"LoRA.alpha is {self.alpha!r}; it is a number above 0.")
+        number_ranges.check("LoRA.rank", self.rank, AT_LEAST_1)
+        number_ranges.check("LoRA.alpha", self.alpha, ABOVE_0)
         compiled_all("LoRA.kernels", self.kernels)
 
     def __getattr__(self, name: str) -> Any:

@@ -23,6 +23,8 @@ import numpy as np
 from limba.checkpoint_files import pretraining_parts
 from limba.data import text_pieces
 from limba.data.contract import Batch
+from limba.files import number_ranges
+from limba.files.number_ranges import AT_LEAST_0, Range
 from limba.models import losses
 from limba.models import metrics as metrics_lib
 from limba.models.base_model import BaseTransformerModel
@@ -72,20 +74,17 @@ class SpacTorModel(EncoderDecoderModel):
         if steps is None and total_steps is None:
             raise ValueError("SpacTorModel.steps and total_steps are None; give the steps of the first stage (steps).")
         for name, value in (("steps", steps), ("total_steps", total_steps)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                raise ValueError(f"SpacTorModel.{name} is {value!r}; it is a whole number of at least 0, or None.")
-        if not _is_number(masked_share) or not 0 < masked_share < 1:
-            raise ValueError(f"SpacTorModel.masked_share is {masked_share!r}; it lies between 0 and 1, such as 0.15.")
+            number_ranges.check(f"SpacTorModel.{name}", value, AT_LEAST_0._replace(or_none=True))
+        number_ranges.check("SpacTorModel.masked_share", masked_share, Range(below=1, is_above=True), ", such as 0.15")
         shares = {"generator_layers": generator_layers, "generator_width": generator_width}
         for name, share in shares.items():
-            if not _is_number(share) or not 0 < share <= 1:
+            if not number_ranges.is_number(share) or not 0 < share <= 1:
                 raise ValueError(
                     f"SpacTorModel.{name} is {share!r}; it is a share of the encoder's, above 0, at most 1."
                 )
         weights = {"generator_weight": generator_weight, "detection_weight": detection_weight}
         for name, weight in weights.items():
-            if not _is_number(weight) or not 0 <= weight < math.inf:
-                raise ValueError(f"SpacTorModel.{name} is {weight!r}; it is a number of at least 0.")
+            number_ranges.check(f"SpacTorModel.{name}", weight, Range())
         self.steps = (total_steps or 0) // 2 if steps is None else steps
         self.masked_share, self.generator_layers, self.generator_width = masked_share, *shares.values()
         self.generator_weight, self.detection_weight = weights.values()
@@ -258,10 +257,6 @@ def detection(logits: Array, is_replaced: Array, is_text: Array) -> Detection:
     loss = jnp.where(is_replaced, jax.nn.softplus(-logits), jax.nn.softplus(logits))
     is_right = (logits > 0) == is_replaced
     return Detection(*(jnp.sum(jnp.where(is_text, x, 0.0)) for x in (loss, is_right.astype(jnp.float32))))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_model(model: Any) -> None:

@@ -3,12 +3,13 @@
 `owner` is the name of the configuration as gin files write it, such as "T5Config".
 """
 
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
+from limba.files import number_ranges
+from limba.files.number_ranges import SHARE, Range
 from limba.files.untrusted_files import cut, shown
 from limba.network import layers, stacks
 
@@ -19,9 +20,8 @@ MOST = 2**31 - 1
 
 
 def whole_number(owner: str, field: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        macro = " (VOCAB_SIZE)" if field == "vocab_size" else ""
-        raise ValueError(f"{owner}.{field}{macro} is {shown(value)}; it is a whole number of at least {least}.")
+    macro = " (VOCAB_SIZE)" if field == "vocab_size" else ""
+    number_ranges.check(f"{owner}.{field}{macro}", value, Range(least, is_whole=True))
     if int(value) > MOST:
         raise ValueError(f"{owner}.{field} is {shown(int(value))}; a size of a network is at most {MOST:,}.")
 
@@ -62,6 +62,5 @@ def activations(owner: str, value: Any) -> None:
 
 
 def dropout_rate(owner: str, field: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < 1:  # type: ignore[operator]
-        macro = " (DROPOUT_RATE)" if field == "dropout_rate" else ""
-        raise ValueError(f"{owner}.{field}{macro} is {shown(value)}; it is a number from 0 to below 1.")
+    macro = " (DROPOUT_RATE)" if field == "dropout_rate" else ""
+    number_ranges.check(f"{owner}.{field}{macro}", value, SHARE)

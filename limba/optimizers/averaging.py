@@ -1,6 +1,5 @@
 """A running average of the parameters beside any optimizer: an exponential moving average (EMA)."""
 
-import math
 from typing import Any
 
 import flax.struct
@@ -9,6 +8,8 @@ import jax.numpy as jnp
 from flax import traverse_util
 from jax.sharding import PartitionSpec
 
+from limba.files import number_ranges
+from limba.files.number_ranges import Range
 from limba.optimizers.definitions import as_optimizer_def, refuse_inside
 
 Array = jax.Array
@@ -56,12 +57,8 @@ class AveragedOptimizer:
     is_outermost = True  # checkpoints have one place for an average
 
     def __init__(self, optimizer: Any, decay: float = 0.999):
-        is_number = isinstance(decay, int | float) and not isinstance(decay, bool) and math.isfinite(decay)
-        if not is_number or not 0 < decay < 1:
-            raise ValueError(
-                f"AveragedOptimizer.decay is {decay!r}; it is a number between 0 and 1, such as 0.999 for an average "
-                "over about the last 1,000 updates."
-            )
+        example = ", such as 0.999 for an average over about the last 1,000 updates"
+        number_ranges.check("AveragedOptimizer.decay", decay, Range(below=1, is_above=True), example)
         self.optimizer: Any = as_optimizer_def(optimizer)
         refuse_inside("AveragedOptimizer", [self.optimizer])
         self.decay = decay

@@ -5,12 +5,14 @@ ones warm up along a line from 0 and count their steps from `step_offset`, which
 where it counts (`TRAIN_STEPS_RELATIVE`).
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from limba.files import number_ranges
+from limba.files.number_ranges import ABOVE_0, Range
 
 Array = jax.Array
 LearningRateFn = Callable[[Array], Array]
@@ -62,11 +64,8 @@ def create_learning_rate_scheduler(
     if "cosine_decay" in names:
         numbers |= _length_of_cosine(steps_per_cycle, total_steps)
     for name, (value, least) in numbers.items():
-        if not _is_number(value) or value < least:
-            raise ValueError(
-                f"create_learning_rate_scheduler.{name} is {value!r}; with factors {factors!r} it is a number of at "
-                f"least {least}."
-            )
+        of = f", with factors {factors!r}"
+        number_ranges.check(f"create_learning_rate_scheduler.{name}", value, Range(least), of)
 
     def factor(name: str, step: Array) -> Array | float:
         match name:
@@ -126,11 +125,6 @@ def _factor_names(factors: str) -> list[str]:
                 f"create_learning_rate_scheduler.factors = {factors!r} names {name!r}; the factors are {_FACTORS}."
             )
     return names
-
-
-def _is_number(value: Any) -> bool:
-    """Whether a value is a number, and finite."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 # --------------------------------------------------- the usual shapes ------------------------------------------------
@@ -382,8 +376,7 @@ def with_decay(
     if decay_type not in _FALLS:
         raise ValueError(f"schedules.with_decay: decay_type is {decay_type!r}; use {', '.join(_FALLS)}.")
     for name, value, least in (("begin", begin, 0), ("decay_steps", decay_steps, 1)):
-        if not _is_number(value) or value < least:
-            raise ValueError(f"schedules.with_decay: {name} is {value!r}; it is a number of at least {least}.")
+        number_ranges.check(f"schedules.with_decay: {name}", value, Range(least))
 
     def learning_rate(step: Array) -> Array:
         rate = learning_rate_fn(jnp.minimum(step, begin))
@@ -403,15 +396,8 @@ _FALLS = {"linear": lambda p: 1.0 - p, "cosine": _cosine, "1-sqrt": lambda p: 1.
 def _check_numbers(name: str, **numbers: Any) -> None:
     """Raises ValueError unless the arguments of a schedule are numbers that it can have."""
     for argument, value in numbers.items():
-        if not _is_number(value):
-            raise ValueError(f"schedules.{name}: {argument} is {value!r}; it is a number.")
-    base, warmup_steps = numbers["base_learning_rate"], numbers["warmup_steps"]
-    if not base > 0 or warmup_steps < 0:
-        raise ValueError(
-            f"schedules.{name}: base_learning_rate {base} must be above 0 and warmup_steps {warmup_steps} not negative."
-        )
-    if (final := numbers.get("final_learning_rate", 0)) < 0:
-        raise ValueError(f"schedules.{name}: final_learning_rate is {final}; it is not negative.")
+        allowed = ABOVE_0 if argument == "base_learning_rate" else Range()
+        number_ranges.check(f"schedules.{name}: {argument}", value, allowed)
 
 
 def _check_room(name: str, total_steps: int, warmup_steps: int, decay_steps: int) -> None:

@@ -19,6 +19,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from limba.data.contract import Batch
 from limba.devices import target
+from limba.files import number_ranges
+from limba.files.number_ranges import AT_LEAST_1
 from limba.partitioning.host_groups import DataLayout, HostGroups
 
 logger = logging.getLogger(__name__)
@@ -65,14 +67,9 @@ def fsdp_logical_axis_rules() -> LogicalAxisRules:
 def _model_axis(
     num_partitions: int | None, model_parallel_submesh: Sequence[int] | None, devices: Sequence[jax.Device]
 ) -> int:
-    if num_partitions is not None and (not isinstance(num_partitions, int) or num_partitions < 1):
-        raise ValueError(
-            f"PjitPartitioner.num_partitions is {num_partitions!r}; it is a whole number of at least 1, or None."
-        )
-    if wrong := [x for x in model_parallel_submesh or () if not isinstance(x, int) or x < 1]:
-        raise ValueError(
-            f"PjitPartitioner.model_parallel_submesh has {wrong[0]!r}; it has whole numbers of at least 1, or is None."
-        )
+    number_ranges.check("PjitPartitioner.num_partitions", num_partitions, AT_LEAST_1._replace(or_none=True))
+    for size in model_parallel_submesh or ():
+        number_ranges.check("A number of PjitPartitioner.model_parallel_submesh", size, AT_LEAST_1)
     submesh_size = math.prod(model_parallel_submesh) if model_parallel_submesh else None
     if num_partitions and submesh_size and num_partitions not in (1, submesh_size):
         raise ValueError(
@@ -354,6 +351,5 @@ def batch_size_of_devices(per_device: int, partitioner: PjitPartitioner, num_mic
       ValueError: if a number is below 1.
     """
     for name, number in (("per_device (BATCH_SIZE_PER_DEVICE)", per_device), ("num_microbatches", num_microbatches)):
-        if not isinstance(number, int) or number < 1:
-            raise ValueError(f"batch_size_of_devices.{name} is {number!r}; it is a whole number of at least 1.")
+        number_ranges.check(f"batch_size_of_devices.{name}", number, AT_LEAST_1)
     return per_device * partitioner.num_data_shards * num_microbatches

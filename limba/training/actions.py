@@ -20,6 +20,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from limba.checkpoints.train_state import TrainState
+from limba.files import number_ranges
+from limba.files.number_ranges import Range
 from limba.reports import writers
 from limba.workers import distributed
 
@@ -95,8 +97,7 @@ class _ImprovementAction(_MonitoringAction):
             raise ValueError(f"{action}.metric is {metric!r}; give task and metric, such as ('my_task', 'accuracy').")
         if mode not in ("min", "max"):
             raise ValueError(f"{action}.mode is {mode!r}; use 'min' or 'max'.")
-        if not isinstance(patience, int) or patience < least:
-            raise ValueError(f"{action}.patience is {patience!r}; it is a whole number, at least {least} measurements.")
+        number_ranges.check(f"{action}.patience", patience, Range(least, is_whole=True), ", in measurements")
         if not (atol >= 0 and rtol >= 0):
             raise ValueError(f"{action}.atol and rtol are {atol} and {rtol}; they must not be negative.")
         super().__init__(*metric)

@@ -16,6 +16,8 @@ from jax.sharding import PartitionSpec
 from limba.checkpoints.train_state import TrainState, TrainStateInitializer
 from limba.data.contract import Batch
 from limba.devices import compiling
+from limba.files import number_ranges
+from limba.files.number_ranges import AT_LEAST_0
 from limba.models import EncoderDecoderModel
 from limba.models import metrics as metrics_lib
 from limba.optimizers import definitions
@@ -173,8 +175,7 @@ class Trainer(BaseTrainer):
         summary_dir: str | None = None,
         measures_gradient: bool = False,
     ):
-        if num_microbatches is not None and (not isinstance(num_microbatches, int) or num_microbatches < 0):
-            raise ValueError(f"Trainer.num_microbatches is {num_microbatches!r}; it is a whole number, or None.")
+        number_ranges.check("Trainer.num_microbatches", num_microbatches, AT_LEAST_0._replace(or_none=True))
         check_schedule("Trainer.learning_rate_fn", learning_rate_fn)
         super().__init__(model, partitioner, rng, train_state, train_state_axes, eval_names, summary_dir)
         definitions.warn_of_other_rates(model.optimizer_def, learning_rate_fn, self.param_shapes)

@@ -10,6 +10,8 @@ import numpy as np
 from tqdm import tqdm
 
 from limba.data.contract import DatasetConfig, GetEvalDatasetFn
+from limba.files import number_ranges
+from limba.files.number_ranges import ABOVE_0, AT_LEAST_1
 from limba.inference import tasks_door
 from limba.workers import distributed
 
@@ -61,16 +63,14 @@ def check_step_counts(
     optional["log_every"] = log_every
     numbers |= {name: value for name, value in optional.items() if value is not None}
     for name, value in numbers.items():
-        if not isinstance(value, int) or value < 1:
-            macro = f" ({_MACROS[name]})" if name in _MACROS else ""
-            write = f": write {int(value)}" if isinstance(value, float) and value.is_integer() and value >= 1 else ""
-            raise ValueError(f"train.{name}{macro} is {value!r}; it must be a whole number of at least 1{write}.")
+        macro = f" ({_MACROS[name]})" if name in _MACROS else ""
+        write = f": write {int(value)}" if isinstance(value, float) and value.is_integer() and value >= 1 else ""
+        number_ranges.check(f"train.{name}{macro}", value, AT_LEAST_1, write)
 
 
 def check_epochs(epochs: Any, relative_steps: int | None) -> None:
     """Raises ValueError unless `epochs` is a number above 0 and the only length that is given."""
-    if isinstance(epochs, bool) or not isinstance(epochs, int | float) or not 0 < epochs < math.inf:
-        raise ValueError(f"train.epochs (TRAIN_EPOCHS) is {epochs!r}; it is a number above 0, such as 3 or 0.5.")
+    number_ranges.check("train.epochs (TRAIN_EPOCHS)", epochs, ABOVE_0, ", such as 3 or 0.5")
     if relative_steps is not None:
         raise ValueError(
             f"train.epochs (TRAIN_EPOCHS) is {epochs} and train.relative_steps (TRAIN_STEPS_RELATIVE) is "

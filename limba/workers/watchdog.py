@@ -17,6 +17,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 
+from limba.files import number_ranges
+from limba.files.number_ranges import ABOVE_0
+
 logger = logging.getLogger(__name__)
 
 # sysexits.h EX_PROTOCOL: the other side does not answer. A supervisor restarts the run.
@@ -46,9 +49,7 @@ class WatchdogConfig:
 
     def __post_init__(self):
         for name in ("report_factor", "report_seconds", "end_seconds"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and value > 0):
-                raise ValueError(f"WatchdogConfig.{name} is {value!r}; it must be a number above 0.")
+            number_ranges.check(f"WatchdogConfig.{name}", getattr(self, name), ABOVE_0._replace(or_none=True))
 
     def report_after(self, usual: float) -> float:
         """Seconds after which a step is reported, if steps usually take `usual` seconds."""

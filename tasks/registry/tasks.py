@@ -16,9 +16,14 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from limba.files import number_ranges
+from limba.files.number_ranges import AT_LEAST_0
 from limba.tasks.registry.steps import Step
 from limba.tasks.sources.sharded import ShardedSource
 from limba.tasks.vocabularies import without_tensorflow
+
+_BUFFER_SIZE = AT_LEAST_0._replace(or_none=True)
+
 
 _NAME = re.compile(r"[\w.:#]+")  # SeqIO's rule
 # SeqIO's default.
@@ -73,12 +78,7 @@ class Task:
     ):
         if not _NAME.fullmatch(name):
             raise ValueError(f"The task name {name!r} has other characters than letters, digits, '_', '.' and ':'.")
-        if shuffle_buffer_size is not None and (
-            not isinstance(shuffle_buffer_size, int) or isinstance(shuffle_buffer_size, bool) or shuffle_buffer_size < 0
-        ):
-            raise ValueError(
-                f"shuffle_buffer_size of task {name!r} is {shuffle_buffer_size!r}; it is a number of examples, or None."
-            )
+        number_ranges.check(f"shuffle_buffer_size of task {name!r}", shuffle_buffer_size, _BUFFER_SIZE)
         for step in preprocessors:
             if not isinstance(step, Step):
                 raise ValueError(

@@ -91,7 +91,7 @@ def test_another_step_can_be_given(saved, tmp_path, capsys):
     assert step_of(tmp_path / "run/checkpoint_0") == 0 and "step 0, from --step" in capsys.readouterr().out
     for step in ("-1", str(2**31)):
         assert __main__.main(["from-hf", str(folder), str(tmp_path / "other"), "--step", step]) == 1
-        assert f"--step {step}: a step is a whole number from 0 to 2147483647" in capsys.readouterr().err
+        assert f"--step is {step}; it is a whole number of at least 0 and below 2**31" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

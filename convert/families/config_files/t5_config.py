@@ -16,7 +16,8 @@ from limba.convert.families.config_keys import keys, t5_keys
 from limba.convert.families.heads import Head
 from limba.convert.families.t5_family import T5Family
 from limba.convert.families.table import of_model_type, t5_families
-from limba.files import untrusted_json
+from limba.files import number_ranges, untrusted_json
+from limba.files.number_ranges import AT_LEAST_1, SHARE
 from limba.files.untrusted_files import shown
 from limba.gin_config import run_folders
 from limba.network import own_layers
@@ -297,8 +298,7 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
         if key not in content:
             raise ValueError(f"{file} has no {key!r}.")
     for key in (*sizes, *(["num_decoder_layers"] if content.get("num_decoder_layers") is not None else [])):
-        if not isinstance(content[key], int) or isinstance(content[key], bool) or content[key] < 1:
-            raise ValueError(f"{file}: {key} is {shown(content[key])}; it is a whole number of at least 1.")
+        number_ranges.check(f"{file}: {key}", content[key], AT_LEAST_1)
         if content[key] > MOST:
             raise ValueError(f"{file}: {key} is {shown(content[key])}; a size of a network is at most {MOST:,}.")
     for key in ("num_layers", "num_decoder_layers"):
@@ -318,8 +318,7 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
     if not isinstance(tied, bool):
         raise ValueError(f"{file}: tie_word_embeddings or scale_decoder_outputs is {shown(tied)}; it is true or false.")
     dropout_rate = content.get("dropout_rate", 0.1)
-    if not isinstance(dropout_rate, int | float) or isinstance(dropout_rate, bool) or not 0 <= dropout_rate < 1:
-        raise ValueError(f"{file}: dropout_rate is {shown(dropout_rate)}; it is a number from 0 to below 1.")
+    number_ranges.check(f"{file}: dropout_rate", dropout_rate, SHARE)
     return T5Config(
         vocab_size=content["vocab_size"],
         emb_dim=content["d_model"],

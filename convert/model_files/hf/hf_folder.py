@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from limba.convert.tensors import torch_files
-from limba.files import untrusted_files, untrusted_json
+from limba.files import number_ranges, untrusted_files, untrusted_json
+from limba.files.number_ranges import AT_LEAST_0
 from limba.files.output_folder import REPORT
 from limba.files.storage import AnyPath
-from limba.files.untrusted_files import shown
 
 TRAINER_STATE = "trainer_state.json"
 # What training scripts call the folders of their checkpoints: `checkpoint-500` and, in nanoT5, `checkpoint-pt-500`.
@@ -53,10 +53,7 @@ def training_step(path: Path, report: Mapping[str, Any]) -> tuple[int, str]:
         except ValueError as error:
             raise ValueError(f"{error} Repair it, or remove it for step 0.") from error
         step = state.get("global_step")
-        if type(step) is not int or not 0 <= step < 2**31:
-            raise ValueError(
-                f"{file}: global_step is {shown(step)}; it is a whole number of at least 0, and below 2**31."
-            )
+        number_ranges.check(f"{file}: global_step", step, AT_LEAST_0._replace(below=2**31))
         if state.get("best_global_step") != report.get("step", -1):
             return step, TRAINER_STATE
     if "step" in report:

@@ -26,7 +26,7 @@ from limba.convert.model_files import any_format, lora_merge
 from limba.convert.model_files.hf import hf_folder
 from limba.convert.model_files.model import Model, ModelHints
 from limba.convert.t5x import limba_run
-from limba.files import disk
+from limba.files import disk, number_ranges
 from limba.files.local_paths import local_path
 from limba.files.output_folder import choose_out, read_report
 
@@ -92,8 +92,7 @@ def from_peft(
     """
     # ---------------------------------------------------- the adapter ------------------------------------------------
     folder, out = local_path(adapter), local_path(out)
-    if step is not None and not 0 <= step < from_hf.MOST_STEPS:
-        raise ValueError(f"--step {step}: a step is a whole number from 0 to {from_hf.MOST_STEPS - 1}.")
+    number_ranges.check("--step", step, from_hf.STEP)
     if not (folder / peft_config.FILE).is_file():
         what = (
             f"has no {peft_config.FILE}: it is not an adapter that PEFT saved" if folder.exists() else "does not exist"

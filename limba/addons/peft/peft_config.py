@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from limba.files import untrusted_json
+from limba.files import number_ranges, untrusted_json
+from limba.files.number_ranges import SHARE
 from limba.files.untrusted_files import cut, shown, shown_list
 
 FILE = "adapter_config.json"
@@ -207,8 +208,7 @@ def _flag(file: Path, content: Mapping[str, Any], key: str) -> bool:
 
 def _share(file: Path, content: Mapping[str, Any], key: str) -> float:
     value = content.get(key) or 0
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
-        raise ValueError(f"{file}: {key} is {shown(value)}; it is a number from 0 to below 1.")
+    number_ranges.check(f"{file}: {key}", value, SHARE)
     return float(value)
 
 

@@ -24,7 +24,8 @@ from limba.addons.serve.request_fields import Limits
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing, run_configuration
 from limba.devices import native_logs
-from limba.files import storage
+from limba.files import number_ranges, storage
+from limba.files.number_ranges import AT_LEAST_1
 from limba.gin_config import gin_files
 
 logger = logging.getLogger(__name__)
@@ -141,8 +142,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 def _check(flags: argparse.Namespace) -> None:
     """Takes the token from the environment. Raises ValueError for values that cannot be."""
     for name in _COUNTS:
-        if getattr(flags, name) < 1:
-            raise ValueError(f"--{name} is {getattr(flags, name)}; it is a whole number of at least 1.")
+        number_ranges.check(f"--{name}", getattr(flags, name), AT_LEAST_1)
     if flags.max_queue < flags.max_batch:
         raise ValueError(f"--max_queue is {flags.max_queue}, less than --max_batch {flags.max_batch}; give more.")
     if not 0 <= flags.max_wait_ms <= 60_000:

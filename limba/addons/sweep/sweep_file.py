@@ -24,7 +24,8 @@ from limba.addons import table
 from limba.addons.sweep import own_command, sweep_parameters
 from limba.addons.sweep.own_command import is_place, key_of_run, without_places
 from limba.addons.sweep.sweep_parameters import Parameter
-from limba.files import json_text, redaction
+from limba.files import json_text, number_ranges, redaction
+from limba.files.number_ranges import Range
 from limba.files.untrusted_files import shown
 
 METHODS = ("grid", "random", "bayes")
@@ -258,8 +259,7 @@ def _words(content: Mapping[str, Any], name: str, file: Path) -> tuple[str, ...]
 
 
 def _whole(value: Any, name: str, file: Path, least: int = 1) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{file}: {name} is {shown(value)}; it must be a whole number of at least {least}.")
+    number_ranges.check(f"{file}: {name}", value, Range(least, is_whole=True))
     return value
 
 

@@ -7,7 +7,7 @@ import operator
 import re
 from typing import Any
 
-from limba.files import json_text
+from limba.files import json_text, number_ranges
 from limba.files.untrusted_files import shown
 
 # Distribution: the keys that it needs.
@@ -121,8 +121,9 @@ class Parameter:
         if self.values:
             return value in json.loads(json_text.dumps(self.values))
         low, high = self.bounds
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_number and (low <= value <= high or any(math.isclose(value, bound) for bound in (low, high)))
+        return number_ranges.is_number(value) and (
+            low <= value <= high or any(math.isclose(value, bound) for bound in (low, high))
+        )
 
     def rounded(self, value: float) -> float:
         """The nearest multiple of `q` between the bounds, if there is a `q`."""
@@ -193,7 +194,7 @@ def parse(name: Any, description: Any) -> Parameter:
         return Parameter(name, distribution, tuple(map(plain_value, description["values"])))
     for key, number in numbers.items():
         is_needed = key in _NEEDS[distribution]
-        if (number is not None or is_needed) and (isinstance(number, bool) or not isinstance(number, (int, float))):
+        if (number is not None or is_needed) and not number_ranges.is_number(number):
             raise ValueError(f"parameters.{name}.{key} is {shown(number)}; it is a number.")
         if isinstance(number, int) and abs(number) > 2**1000:  # float() ends at 2**1024
             raise ValueError(f"parameters.{name}.{key} is {shown(number)}; numbers end at about 1e300.")

@@ -7,6 +7,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from limba.devices import target
+from limba.files import number_ranges
+from limba.files.number_ranges import ABOVE_0
 from limba.network import config_checks, layers
 from limba.network.encoders import rotary
 from limba.network.encoders.block_layout import BigBirdSparsityConfig, BlockLayout
@@ -134,11 +136,8 @@ class EncoderConfig:
         for field in ("dropout_rate", "attention_dropout_rate"):
             config_checks.dropout_rate(owner, field, getattr(self, field))
         for field in ("norm_epsilon", "initializer_range", "rotary_base", "local_rotary_base"):
-            value = getattr(self, field)
-            if value is None and field == "local_rotary_base":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise ValueError(f"{owner}.{field} is {value!r}; it is a number above 0.")
+            allowed = ABOVE_0._replace(or_none=field == "local_rotary_base")
+            number_ranges.check(f"{owner}.{field}", getattr(self, field), allowed)
         self._check_fields_together()
 
     @classmethod

@@ -16,6 +16,8 @@ import jax
 from jax.experimental import multihost_utils
 
 from limba.data.contract import DatasetConfig
+from limba.files import number_ranges
+from limba.files.number_ranges import AT_LEAST_0, AT_LEAST_1, Range
 from limba.inference import tasks_door
 from limba.network import t5
 from limba.network.encoders.config import EncoderConfig
@@ -61,14 +63,10 @@ class StartFromCounts:
     seed: int = 0
 
     def __post_init__(self):
-        for name, least in (("most_tokens", 1), ("fit_steps", 0), ("seed", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"StartFromCounts.{name} is {value!r}; it is a whole number of at least {least}.")
-        if not 0 < self.discount < 1:
-            raise ValueError(f"StartFromCounts.discount is {self.discount!r}; it lies between 0 and 1, such as 0.75.")
-        if not self.output_scale >= 0:
-            raise ValueError(f"StartFromCounts.output_scale is {self.output_scale!r}; it is at least 0.")
+        for name, allowed in (("most_tokens", AT_LEAST_1), ("fit_steps", AT_LEAST_0), ("seed", AT_LEAST_0)):
+            number_ranges.check(f"StartFromCounts.{name}", getattr(self, name), allowed)
+        number_ranges.check("StartFromCounts.discount", self.discount, Range(below=1, is_above=True), ", such as 0.75")
+        number_ranges.check("StartFromCounts.output_scale", self.output_scale, Range())
 
     def check(self, model: Any, has_own_stream: bool = True) -> None:
         """Raises ValueError for a model or a stream that cannot begin so, before anything is read.

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from limba.files import number_ranges
+from limba.files.number_ranges import AT_LEAST_1
+
 PASS_OVER, REPEAT = "pass_over", "repeat"
 
 # The median of distances to the median, times this, is the standard deviation of a normal distribution.
@@ -53,9 +56,7 @@ class SpikeGuard:
 
     def __post_init__(self):
         for name in ("window", "least", "most", "within"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"SpikeGuard.{name} is {value!r}; it is a whole number of at least 1.")
+            number_ranges.check(f"SpikeGuard.{name}", getattr(self, name), AT_LEAST_1)
         for name in ("spread", "gradient_spread"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and value > 0):

@@ -16,7 +16,8 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from limba.files import json_text, untrusted_json
+from limba.files import json_text, number_ranges, untrusted_json
+from limba.files.number_ranges import AT_LEAST_1
 from limba.tasks.sources import arrow_tables
 from limba.tasks.sources.arrow_tables import FormatError
 from limba.tasks.sources.sharded import ShardedSource, Splits
@@ -111,8 +112,7 @@ class InstructionSource(ShardedSource):
     ):
         super().__init__((), COLUMNS, splits, 1024, "stop", hint)
         for name, most in (("max_instances", max_instances), ("max_eval_instances", max_eval_instances)):
-            if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
-                raise ValueError(f"{name} is {most!r}; it is a number of instances of a task, at least 1, or None.")
+            number_ranges.check(name, most, AT_LEAST_1._replace(or_none=True))
         self._folder = pathlib.Path(folder)
         self._tasks = tasks
         self._most = (max_instances, max_eval_instances)

@@ -16,6 +16,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from limba.files import number_ranges
+from limba.files.number_ranges import AT_LEAST_0
 from limba.tasks.metrics import text_metrics
 from limba.tasks.registry import Mixture, MixtureRegistry, Task, TaskRegistry, mixtures, registering
 from limba.tasks.supervised.dataset import SupervisedDataset
@@ -50,9 +52,7 @@ class Instructions:
 
     def __post_init__(self):
         for name in ("num_positive", "num_negative"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise ValueError(f"Instructions.{name} is {value!r}; it is a number of examples, 0 for none.")
+            number_ranges.check(f"Instructions.{name}", getattr(self, name), AT_LEAST_0)
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ def test_ways_to_decode():
         (("--seed=-1",), "--seed is -1; it is a whole number from 0"),
         (("--seed=1", "--beams=2"), "--seed is of samples, and --beams draws nothing"),
         (("--seed=1", "--greedy"), "--seed is of samples, and --greedy draws nothing"),
-        (("--alpha=-3",), "--alpha is -3.0; it must be at least 0"),
+        (("--alpha=-3",), "--alpha is -3.0; it is a number of at least 0"),
     ],
 )
 def test_what_cannot_be(flags, words):

@@ -148,8 +148,8 @@ def test_a_warm_up_is_that_of_the_factors():
     [
         (lambda: schedules.warmup_linear(1.0, 100, warmup_steps=100), "total_steps 100 leaves no room"),
         (lambda: schedules.warmup_stable_decay(1.0, 100, 90, 20), "warmup_steps 90 and a decay of 20"),
-        (lambda: schedules.warmup_cosine(0.0, 100), "base_learning_rate 0.0 must be above 0"),
-        (lambda: schedules.warmup_constant(1.0, -1), "warmup_steps -1 not negative"),
+        (lambda: schedules.warmup_cosine(0.0, 100), "base_learning_rate is 0.0; it is a number above 0"),
+        (lambda: schedules.warmup_constant(1.0, -1), "warmup_steps is -1; it is a number of at least 0"),
         (lambda: schedules.warmup_rsqrt(1.0, 0), "warmup_rsqrt.warmup_steps is 0"),
         (lambda: schedules.warmup_linear(1.0, 0), "total_steps 0 leaves no room"),
         (lambda: schedules.warmup_linear(1.0, None), "total_steps is None; it is a number"),

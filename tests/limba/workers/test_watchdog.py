@@ -21,7 +21,7 @@ def test_what_is_usual_decides():
 @pytest.mark.parametrize("field", ["report_factor", "report_seconds", "end_seconds"])
 @pytest.mark.parametrize("value", [0, -1.0, "60"])
 def test_numbers_are_checked(field, value):
-    with pytest.raises(ValueError, match=rf"WatchdogConfig.{field} is {value!r}; it must be a number above 0"):
+    with pytest.raises(ValueError, match=rf"WatchdogConfig.{field} is {value!r}; it is a number above 0"):
         WatchdogConfig(**{field: value})
 
 

@@ -190,7 +190,7 @@ def test_a_task_of_another_corpus_begins_at_its_beginning():
 @pytest.mark.parametrize(
     ("stages", "says"),
     [
-        ([{"begins": 0, "batch_size": 4}], "Stage.begins is 0; it is a number of batches, at least 1"),
+        ([{"begins": 0, "batch_size": 4}], "Stage.begins is 0; it is a whole number of at least 1, in batches"),
         ([{"begins": 5}], "The Stage that begins after 5 batches changes nothing"),
         ([{"begins": 5, "batch_size": 4}, {"begins": 5, "batch_size": 8}], r"stages begin after \[5, 5\] batches"),
         ([{"begins": 5, "batch_size": 0}], r"DatasetConfig.batch_size \(BATCH_SIZE\) is 0"),

@@ -276,7 +276,7 @@ def test_errors(task, lengths, caplog, tmp_path, monkeypatch):
     config = config_for(task, lengths)
     with pytest.raises(ValueError, match=r"task_feature_lengths of 'test_task' is None"):
         task_batches.get_train_batches(dataclasses.replace(config, task_feature_lengths=None))
-    with pytest.raises(ValueError, match=r"num_workers is -1; it is a number of processes"):
+    with pytest.raises(ValueError, match=r"num_workers is -1; it is a whole number of at least 0, or None"):
         dataclasses.replace(config, num_workers=-1)
     with pytest.raises(ValueError, match=r"no task or mixture 'test_tsk'.*'test_task'.*import"):
         task_batches.get_train_batches(dataclasses.replace(config, mixture_or_task_name="test_tsk"))

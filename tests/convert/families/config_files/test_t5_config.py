@@ -129,7 +129,7 @@ def test_keys_that_are_missing_mean_what_transformers_takes_them_for(tmp_path, k
             "decoder_start_token_id is -1; it is an id of the vocabulary, from 0 to 32127",
         ),
         ({"eos_token_id": [1, -1]}, "eos_token_id is a list of 2; Limba ends a text with </s>"),
-        ({"dropout_rate": float("nan")}, "dropout_rate is nan; it is a number from 0 to below 1"),
+        ({"dropout_rate": float("nan")}, "dropout_rate is nan; it is a number of at least 0 and below 1"),
     ],
 )
 def test_a_network_that_limba_does_not_have_is_named(tmp_path, keys, words):
