@@ -90,7 +90,10 @@ def _train(work: Path, seed: int, stage: str, gin_files: Sequence[str]) -> None:
     files = [f"--gin_file={Path(file).resolve() if Path(file).exists() else file}" for file in gin_files]
     _run(
         work,
-        *("limba", "train", f"--gin_file={RECIPES[stage]}", *files),
+        "limba",
+        "train",
+        f"--gin_file={RECIPES[stage]}",
+        *files,
         *(f"--gin.{name}='{value}'" for name, value in bindings.items()),
         *(f"--gin.{name}={seed}" for name in ("RANDOM_SEED", "DATASET_SEED")),
     )

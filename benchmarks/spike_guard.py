@@ -68,10 +68,12 @@ def _stepper(size: str, rows: int, guarded: bool, averaged: bool) -> Callable[[]
     if averaged:
         optimizer = averaging.AveragedOptimizer(optimizer)
     model = models.EncoderDecoderModel(
-        *(network, vocabulary, vocabulary, optimizer), loss_normalizing_factor="NUM_REAL_TARGET_TOKENS"
+        network, vocabulary, vocabulary, optimizer, loss_normalizing_factor="NUM_REAL_TARGET_TOKENS"
     )
     made = trainer.Trainer(
-        *(model, meshes.PjitPartitioner(1), schedules.create_learning_rate_scheduler("constant", 1e-3)),
+        model,
+        meshes.PjitPartitioner(1),
+        schedules.create_learning_rate_scheduler("constant", 1e-3),
         measures_gradient=guarded,
     )
     state = made.new_state(jax.random.key(0))

@@ -170,7 +170,8 @@ def _limit(task: str, batches: Any, split: str, eval_steps: int | None, steps_if
     else:
         logger.warning(
             "%s %d batches of it are evaluated, the run's train.eval_steps; --eval_steps N takes others.",
-            *(problem, steps_if_endless),
+            problem,
+            steps_if_endless,
         )
     return steps_if_endless
 

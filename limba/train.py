@@ -195,7 +195,9 @@ def train(
     # ---------------------------------------------------- data --------------------------------------------------------
     with native_logs.filtered():
         start_checks.check_vocabularies(
-            *(scope, verify_matching_vocabs_fn, model),
+            scope=scope,
+            verify_fn=verify_matching_vocabs_fn,
+            model=model,
             train_dataset_cfg=train_dataset_cfg,
             train_eval_dataset_cfg=train_eval_dataset_cfg,
             infer_eval_dataset_cfg=infer_eval_dataset_cfg,
@@ -218,7 +220,9 @@ def train(
     place = beginning.check(scope)
     find_length = functools.partial(
         training_length.find_length,
-        *(total_steps, relative_steps, epochs),
+        total_steps=total_steps,
+        relative_steps=relative_steps,
+        epochs=epochs,
         record=record,
         batch_size=train_dataset_cfg.batch_size,
         count=functools.partial(
@@ -278,10 +282,22 @@ def train(
         # -------------------------------------------------- loop -----------------------------------------------------
         opened_writers = _open_writers(opened, directory, first_step, resumed, metric_writers)
         evaluation = TrainingEvaluation(
-            *(trainer, eval_batches, eval_steps, evaluator, *averages, measured, opened_writers),
-            RunBaselines(
-                *(baselines, model, directory.local, train_dataset_cfg, train_eval_dataset_cfg, eval_steps),
-                (get_dataset_fn, train_eval_get_dataset_fn),
+            trainer=trainer,
+            batches=eval_batches,
+            max_batches=eval_steps,
+            inference_evaluator=evaluator,
+            training_eval_averages=averages[0],
+            infer_eval_averages=averages[1],
+            measured_tasks=measured,
+            metric_writers=opened_writers,
+            baselines=RunBaselines(
+                settings=baselines,
+                model=model,
+                model_dir=directory.local,
+                train_config=train_dataset_cfg,
+                eval_config=train_eval_dataset_cfg,
+                eval_steps=eval_steps,
+                opens=(get_dataset_fn, train_eval_get_dataset_fn),
             ),
         )
         opened.enter_context(rescue.closing(evaluation))
@@ -299,7 +315,10 @@ def train(
             lock=lock,
             writers=opened_writers,
             run_files=run_description.run_files(
-                *(model, train_dataset_cfg, seeds, save),
+                model=model,
+                dataset_config=train_dataset_cfg,
+                seeds=seeds,
+                save=save,
                 **dataclasses.asdict(length),
                 has_blanks=has_blanks,
                 machines=run_report.record(trainer),
@@ -356,7 +375,10 @@ def _warn_of_full_disk(
         logger.warning(
             "The disk will be full before the end: %s, need %s, and %s has %s free. SaveCheckpointConfig.keep, a "
             "longer period or dtype = 'bfloat16' need less.",
-            *(need, disk_space.gigabytes(need.needed), directory.home, disk_space.gigabytes(need.free or 0)),
+            need,
+            disk_space.gigabytes(need.needed),
+            directory.home,
+            disk_space.gigabytes(need.free or 0),
         )
 
 

@@ -69,7 +69,13 @@ class T5Export(Export[T5Family, T5Config]):
             example = example or card_example.Example("text", text)
             example = dataclasses.replace(example, kind="text", inputs=text, targets="")
         return t5_card.describe(
-            *(model.family, model.config, self.tokenizer.vocabulary, formats, dtype, example, model.assumed),
+            family=model.family,
+            network=model.config,
+            vocabulary=self.tokenizer.vocabulary,
+            formats=formats,
+            dtype=dtype,
+            example=example,
+            assumed=model.assumed,
             texts=card_example.Texts(self._written(), self._tokenizer_class in hf_tokenizer.T5_CLASSES),
         )
 

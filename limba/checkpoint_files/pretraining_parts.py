@@ -28,6 +28,7 @@ def without(tensors: Mapping[str, Tensor], path: str | AnyPath) -> dict[str, Ten
         logger.warning(
             "%s: the generator and the head of replaced-token detection (%d tensors) are left out; they are no part of "
             "the T5.",
-            *(path, parameters),
+            path,
+            parameters,
         )
     return kept

@@ -419,7 +419,9 @@ class SaveBestCheckpointer(Checkpointer):
             logger.warning(
                 "SaveBestCheckpointer: %s is not yet a metric of %s, so no checkpoint is the best; the nearest metrics "
                 "there: %s.",
-                *(self._metric, self.model_dir, nearest),
+                self._metric,
+                self.model_dir,
+                nearest,
             )
         if self._keep_without:
             candidates = [step for step in candidates if step in values]

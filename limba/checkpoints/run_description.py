@@ -65,7 +65,9 @@ def keep_seeds(model_dir: AnyPath, seeds: Mapping[str, int]) -> None:
     if storage.is_file(model_dir / START):
         logger.info(
             "An earlier start in %s ended before its first checkpoint: the run begins again, with the seeds %s (%s).",
-            *(model_dir, dict(seeds), START),
+            model_dir,
+            dict(seeds),
+            START,
         )
     storage.write_bytes(model_dir / START, json_text.dumps({"seeds": dict(seeds)}).encode())
 

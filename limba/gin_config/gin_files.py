@@ -290,7 +290,12 @@ def _warn_of_scopes(binding: str) -> None:
         if scope and "/" not in name and same and is_hidden:
             logger.warning(
                 "--gin.%s has no effect on %s/%s, which is bound to %r; give --gin.%s/%s=… for that.",
-                *(name, scope, name, values[parameter], scope, name),
+                name,
+                scope,
+                name,
+                values[parameter],
+                scope,
+                name,
             )
 
 

@@ -279,7 +279,8 @@ def _open_evaluator(
             logger.warning(
                 "The split %r of %s is not known to end, and all of it is read now. If it never ends, interrupt this "
                 "and give --gin.task_metrics.Evaluator.num_examples=N.",
-                *(config.split, ", ".join(endless)),
+                config.split,
+                ", ".join(endless),
             )
         settings = {"logger_cls": ours.logger_cls, "num_examples": ours.num_examples}
         return _SeqioEvaluator(config, None, converter, log_dir, settings)

@@ -54,7 +54,10 @@ def warn_of_blanks(file: str, texts: Sequence[str]) -> None:
         logger.warning(
             "%d of %d rows of %s have %s, which is text there, as in training; a blank is <extra_id_0>, <extra_id_1> "
             "…, or [MASK] for an encoder.",
-            *(with_blanks, len(texts), file, blanks.BLANK),
+            with_blanks,
+            len(texts),
+            file,
+            blanks.BLANK,
         )
 
 

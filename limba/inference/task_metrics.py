@@ -184,7 +184,9 @@ class Evaluator:
                 if isinstance(value, float | np.floating) and not np.isfinite(value):
                     logger.warning(
                         "%s of %s is %s for these predictions: it is undefined, and files have null for it.",
-                        *(name, task.name, value),
+                        name,
+                        task.name,
+                        value,
                     )
         values = {
             name: x if hasattr(x, "value") or hasattr(x, "textdata") else _scalar(x) for name, x in metrics.items()

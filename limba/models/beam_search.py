@@ -49,7 +49,8 @@ def _warn_of_beams(num_decodes: int) -> None:
     logger.warning(
         "%d beams: each line is decoded as %d lines are, and compared with all their continuations. 4 to 10 beams are "
         "usual.",
-        *(num_decodes, num_decodes),
+        num_decodes,
+        num_decodes,
     )
 
 

@@ -91,8 +91,13 @@ def text_metrics(logits: Array | LinearLogits, targets: Array, counted: Array, v
 
     return TextMetrics(
         text=sums(
-            *(is_text, nats, scores.rank < 1, scores.rank < 5),
-            *(renormalized, scores.rank_in_text < 1, scores.rank_in_text < 5),
+            is_text,
+            nats,
+            scores.rank < 1,
+            scores.rank < 5,
+            renormalized,
+            scores.rank_in_text < 1,
+            scores.rank_in_text < 5,
         ),
         first_of_span=sums(is_first, nats),
         later_in_span=sums(is_later, nats),

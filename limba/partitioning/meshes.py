@@ -84,7 +84,9 @@ def _model_axis(
         size = math.gcd(wanted, len(devices))
         logger.warning(
             "PjitPartitioner.num_partitions = %d does not divide the %d CPU devices: the model axis is %d here.",
-            *(wanted, len(devices), size),
+            wanted,
+            len(devices),
+            size,
         )
         return size
     raise ValueError(

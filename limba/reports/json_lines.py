@@ -41,7 +41,10 @@ def read_and_repair(path: Path, is_record: Callable[[Record], bool]) -> list[Rec
         storage.replace_text(path, "".join(to_line(record) for record in records))
         logger.warning(
             "%s had %d damaged %s, which %s in %s now.",
-            *(path, len(damaged), "line" if len(damaged) == 1 else "lines", "is" if len(damaged) == 1 else "are"),
+            path,
+            len(damaged),
+            "line" if len(damaged) == 1 else "lines",
+            "is" if len(damaged) == 1 else "are",
             beside.name,
         )
     return records

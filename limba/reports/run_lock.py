@@ -226,7 +226,9 @@ class _RenewedLock(RunLock):
             return
         logger.info(
             "%s has the lock of another run (%s). It is watched for %.0f s: a run that lives renews it.",
-            *(self._model_dir, _name(found), _STALE_SECONDS),
+            self._model_dir,
+            _name(found),
+            _STALE_SECONDS,
         )
         end = time.monotonic() + _STALE_SECONDS
         while time.monotonic() < end:

@@ -196,7 +196,10 @@ class StopOnPlateauAction(_BestAction):
             return False
         logger.info(
             "%s of %s has not been better than %.6g for %d measurements: training ends.",
-            *(self.metric, self.task, self._best, self._without_improvement),
+            self.metric,
+            self.task,
+            self._best,
+            self._without_improvement,
         )
         return True
 
@@ -246,7 +249,11 @@ class DropOnPlateauAction(_BestAction):
         if value is not None and self._drops(value):
             logger.info(
                 "%s of %s is %.6g and its best %.6g: the learning rate is now %.3g of the schedule's.",
-                *(self.metric, self.task, value, self._best, self.rate_scale),
+                self.metric,
+                self.task,
+                value,
+                self._best,
+                self.rate_scale,
             )
         return False
 

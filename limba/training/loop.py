@@ -73,7 +73,9 @@ def train_loop(run: Run, state: TrainState, resumed: bool, run_eval_before_train
         logger.info(
             "%s is already at step %d of %d: nothing is trained. To go on, give more steps (--gin.TRAIN_STEPS=…; "
             "`limba run`: max_steps).",
-            *(run.model_dir, first_step, periods.total_steps),
+            run.model_dir,
+            first_step,
+            periods.total_steps,
         )
         return first_step, state
     loop = _Loop(run, state, first_step)

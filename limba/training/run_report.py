@@ -26,13 +26,15 @@ def log_start(run: Run, first_step: int) -> None:
     part = f" ({trained:,} of them trained, {trained / count:.2%})" if trained < count else ""
     logger.info(
         "%s: %s parameters%s, batch %d x %s, steps %d to %d, mesh %s on %s",
-        *(run.model_dir, f"{count:,}", part, run.dataset.batch_size, dict(run.dataset.task_feature_lengths or {})),
-        *(
-            first_step,
-            max(first_step, run.periods.total_steps),
-            dict(run.trainer.partitioner.mesh.shape),
-            jax.devices()[0].platform,
-        ),
+        run.model_dir,
+        f"{count:,}",
+        part,
+        run.dataset.batch_size,
+        dict(run.dataset.task_feature_lengths or {}),
+        first_step,
+        max(first_step, run.periods.total_steps),
+        dict(run.trainer.partitioner.mesh.shape),
+        jax.devices()[0].platform,
     )
 
 
@@ -54,7 +56,10 @@ def warn_of_another_schedule(run: Run, first_step: int) -> None:
         logger.warning(
             "The learning rate of step %d was %.6g; this start's schedule has %.6g there, and the run uses it. "
             "The gin files or TRAIN_STEPS have changed since. The bindings of before are in %s.",
-            *(step, before, now, checkpointing.checkpoint_path(run.model_dir, first_step) / "run" / "config.gin"),
+            step,
+            before,
+            now,
+            checkpointing.checkpoint_path(run.model_dir, first_step) / "run" / "config.gin",
         )
 
 

@@ -214,7 +214,13 @@ class Trainer(BaseTrainer):
         """One update; `train_step` is this, jitted."""
         rate, rng = self.learning_rate_fn(state.step), self._get_step_rng(state.step)
         return train_with_lr(
-            *(state, batch, rate, rng, self.model, self.num_microbatches, self.weight_metrics_computer),
+            train_state=state,
+            batch=batch,
+            learning_rate=rate,
+            dropout_rng=rng,
+            model=self.model,
+            num_microbatches=self.num_microbatches,
+            weight_metrics_computer=self.weight_metrics_computer,
             measures_gradient=self.measures_gradient,
         )
 

@@ -32,20 +32,40 @@ class Launcher:
 
 LAUNCHERS = (
     Launcher(
-        *("torchrun, accelerate launch or deepspeed", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-        *("MASTER_ADDR", "MASTER_PORT"),
+        name="torchrun, accelerate launch or deepspeed",
+        index="RANK",
+        count="WORLD_SIZE",
+        local_index="LOCAL_RANK",
+        local_count="LOCAL_WORLD_SIZE",
+        address="MASTER_ADDR",
+        port="MASTER_PORT",
     ),
     Launcher(
-        *("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
-        *(None, "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+        name="horovodrun",
+        index="HOROVOD_RANK",
+        count="HOROVOD_SIZE",
+        local_index="HOROVOD_LOCAL_RANK",
+        local_count="HOROVOD_LOCAL_SIZE",
+        address=None,
+        port="HOROVOD_GLOO_RENDEZVOUS_PORT",
     ),
     Launcher(
-        *("mpirun of Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-        *("OMPI_COMM_WORLD_LOCAL_SIZE", None, "PMIX_NAMESPACE"),
+        name="mpirun of Open MPI",
+        index="OMPI_COMM_WORLD_RANK",
+        count="OMPI_COMM_WORLD_SIZE",
+        local_index="OMPI_COMM_WORLD_LOCAL_RANK",
+        local_count="OMPI_COMM_WORLD_LOCAL_SIZE",
+        address=None,
+        port="PMIX_NAMESPACE",
     ),
     Launcher(
-        *("mpiexec of MPICH or Intel MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-        *(None, "PMI_PORT"),
+        name="mpiexec of MPICH or Intel MPI",
+        index="PMI_RANK",
+        count="PMI_SIZE",
+        local_index="MPI_LOCALRANKID",
+        local_count="MPI_LOCALNRANKS",
+        address=None,
+        port="PMI_PORT",
     ),
 )
 

@@ -181,14 +181,21 @@ class Watchdog:
         others = self._others()
         logger.error(
             "Step %d has taken %.0f s so far; a step usually takes %.3g s.%s Stacks of all threads:\n%s",
-            *(self._step + 1, waited, usual, f" {others}" if others else "", stacks()),
+            self._step + 1,
+            waited,
+            usual,
+            f" {others}" if others else "",
+            stacks(),
         )
 
     def _finish(self, waited: float) -> None:
         others = self._others()
         logger.error(
             "Step %d did not finish in %.0f s: the run ends with exit code %d.%s",
-            *(self._step + 1, waited, HUNG_EXIT_CODE, f" {others}" if others else ""),
+            self._step + 1,
+            waited,
+            HUNG_EXIT_CODE,
+            f" {others}" if others else "",
         )
         try:
             self._rescue()

@@ -347,7 +347,8 @@ def auc(targets: Sequence[float], predictions: Sequence[float], targets_threshol
     if not num_positive or not num_negative:
         logger.warning(
             "AUC is undefined and left out: it needs both classes, and there are %d positive and %d negative targets.",
-            *(num_positive, num_negative),
+            num_positive,
+            num_negative,
         )
         return {}
     # The share of pairs that are in the right order; ties count half.

@@ -50,7 +50,10 @@ def check(tasks: Sequence[Any], lengths: Mapping[str, int]) -> None:
     if waste >= 1:
         logger.warning(
             "%s, and %d wastes %.0f%% of the decoder on padding; set it to %d.",
-            *(where, lengths["targets"], waste, longest),
+            where,
+            lengths["targets"],
+            waste,
+            longest,
         )
 
 

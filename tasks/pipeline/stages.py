@@ -75,7 +75,11 @@ class StagedBatches:
         config = self.config
         logger.info(
             "Stage %d of %d of the data begins: %s, lengths %s, batches of %d.",
-            *(stage + 1, len(self._streams), config.name, dict(config.task_feature_lengths or {}), config.batch_size),
+            stage + 1,
+            len(self._streams),
+            config.name,
+            dict(config.task_feature_lengths or {}),
+            config.batch_size,
         )
 
     def stop_waiting(self) -> None:

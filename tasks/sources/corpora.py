@@ -219,7 +219,9 @@ class HubSource(ShardedSource):
                 logger.info(
                     "%s has no split but 'train': %g %% of it, by the hash of the text, is held out; 'validation' is "
                     "what is among the first %d documents. HubSource.splits chooses other parts.",
-                    *(self._name, 100 * _HELD_OUT, _HELD_OUT_AMONG),
+                    self._name,
+                    100 * _HELD_OUT,
+                    _HELD_OUT_AMONG,
                 )
         return self._splits
 

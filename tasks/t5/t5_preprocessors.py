@@ -106,7 +106,8 @@ def _corrupt(
         # T5 does not look, and T5X's task modules were trained this way; `tasks.pretraining` refuses it.
         logger.warning(
             "%s As T5 does, this task takes the last pieces of the vocabulary for sentinels, %r first.",
-            *(error, vocabulary.decode([ids.first_sentinel])),
+            error,
+            vocabulary.decode([ids.first_sentinel]),
         )
         ids = dataclasses.replace(ids, num_sentinels=ids.vocab_size, sentinel_ids=None)
 

@@ -228,8 +228,13 @@ class RemoveDiacritics(Step):
         logger.warning(
             "Task %s: of %d sentences so far %d were longer than %s and were cut between words; %d single words were "
             "longer and were left out. Of %d documents %d were left out because too few words have marks.",
-            *(self.name, count["sentences"], count["cut"], lengths, count["words_left_out"]),
-            *(count["documents"], count["documents_left_out"]),
+            self.name,
+            count["sentences"],
+            count["cut"],
+            lengths,
+            count["words_left_out"],
+            count["documents"],
+            count["documents_left_out"],
         )
 
     def _warn_of_missing_letters(self, vocabulary: Vocabulary) -> None:

@@ -132,7 +132,9 @@ class SweepFolder:
         (self.path / "trials").rename(self.path / f"trials-{number}")
         logger.warning(
             "%s: another %s; no trial had a result, and they are now in trials-%d.",
-            *(self.path, ", ".join(changed), number),
+            self.path,
+            ", ".join(changed),
+            number,
         )
 
     def trials(self) -> list[Trial]:

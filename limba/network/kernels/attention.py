@@ -261,9 +261,17 @@ class _Case:
         return arrays, (of_queries, of_keys, prefix)
 
     def by_kernel(self, arrays: device_check.Arrays, of_queries: Any, of_keys: Any, prefix: Any) -> device_check.Arrays:
+        query_segments, key_segments, prefix_of_rows = (
+            None if x is None else jnp.asarray(x) for x in (of_queries, of_keys, prefix)
+        )
         attended = _attend(
-            *(arrays["queries"], arrays["keys"], arrays["values"], arrays.get("bias")),
-            *(None if x is None else jnp.asarray(x) for x in (of_queries, of_keys, prefix)),
+            query=arrays["queries"],
+            key=arrays["keys"],
+            value=arrays["values"],
+            table=arrays.get("bias"),
+            query_segments=query_segments,
+            key_segments=key_segments,
+            prefix=prefix_of_rows,
             causal=self.causal,
             by_cudnn=self.kernel == _CUDNN,
         )

@@ -122,15 +122,23 @@ def _agreed(case: Case) -> Result:
     found = distributed.first_problem(f"comparison of {own.kernel} ({own.kind})", own.problem)
     if found is None:
         logger.info(
-            *("%s computes what XLA does on %s: off by %.1e, XLA itself by %.1e (%s; %.1f s).", own.kernel, own.device),
-            *(own.error, own.xla_error, own.kind, time.monotonic() - began),
+            "%s computes what XLA does on %s: off by %.1e, XLA itself by %.1e (%s; %.1f s).",
+            own.kernel,
+            own.device,
+            own.error,
+            own.xla_error,
+            own.kind,
+            time.monotonic() - began,
         )
         return own
     index, problem = found
     where = f"on {own.device}" if distributed.process_count() == 1 else f"on {distributed.worker_name(index)}"
     logger.warning(
         "The kernel %s is not used: %s %s (%s). XLA's operations take its place, which need more time and memory.",
-        *(own.kernel, where, problem, own.kind),
+        own.kernel,
+        where,
+        problem,
+        own.kind,
     )
     return dataclasses.replace(own, problem=f"{where} {problem}")
 

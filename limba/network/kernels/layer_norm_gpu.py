@@ -235,7 +235,10 @@ class _Case:
 
     def by_kernel(self, arrays: device_check.Arrays) -> device_check.Arrays:
         total, norm = add_and_norm(
-            *(arrays["activations"], arrays.get("update"), arrays["scale"], self.epsilon),
+            x=arrays["activations"],
+            update=arrays.get("update"),
+            scale=arrays["scale"],
+            epsilon=self.epsilon,
             most_programs=_FEW_PROGRAMS,
             interpret=target.platform() == "cpu",
         )

@@ -127,7 +127,10 @@ class StartFromCounts:
         config = model.module.config
         has_right = self._right_rank(config) > 0
         counted = tasks_door.ngrams().count(
-            *(dataset, model.output_vocabulary, model.FEATURE_CONVERTER_CLS, self.most_tokens),
+            config=dataset,
+            vocabulary=model.output_vocabulary,
+            feature_converter=model.FEATURE_CONVERTER_CLS,
+            most_tokens=self.most_tokens,
             trigrams=False,
             before=has_right,
         )
@@ -137,7 +140,9 @@ class StartFromCounts:
         new = self.from_counts(params, config, counts, behind)
         logger.info(
             "The parameters begin from counts: %d tokens, read in %.0f s, and a bigram of rank %d, fitted in %.0f s.",
-            *(counted.num_tokens, counted_in, self._rank(config)),
+            counted.num_tokens,
+            counted_in,
+            self._rank(config),
             time.monotonic() - began - counted_in,
         )
         # Another processor rounds otherwise.
@@ -184,11 +189,16 @@ class StartFromCounts:
         if steps < self.fit_steps:
             logger.warning(
                 "A start from counts makes %d of %d steps (StartFromCounts.fit_steps): %d pieces and rank %d are many.",
-                *(steps, self.fit_steps, len(counts.unigrams), rank),
+                steps,
+                self.fit_steps,
+                len(counts.unigrams),
+                rank,
             )
         logger.info(
             "A start from counts fits a bigram of rank %d to %d pairs of pieces, in %d steps.",
-            *(rank, len(counts.keys), steps),
+            rank,
+            len(counts.keys),
+            steps,
         )
         return factored_bigram.fit(counts, rank, longest, self.discount, steps, self.seed)
 

@@ -38,7 +38,9 @@ def open_readers(stream: ForeignStream, layout: contract.ReaderRows, seed: int) 
         if layout.num_readers > 1 and shards is not None and shards < layout.num_readers:
             logger.warning(
                 "%s has too few shards (%d) for %d readers: each of them reads everything and keeps its share.",
-                *(task.name, shards, layout.num_readers),
+                task.name,
+                shards,
+                layout.num_readers,
             )
     opened = [ForeignReader(stream, reader, layout, seed) for reader in layout.readers]
     can_save = opened[0].probe()

@@ -82,6 +82,8 @@ def _warn_of_quotes(file_name: str, rows: Any) -> None:
                 "%s: row %d (the first is 0) has a tab and a line break in a text, %r: a quote at the beginning of a "
                 "text takes in everything up to the next quote, also whole rows with their labels. Remove such quotes, "
                 "or write the text between quotes and each quote inside of it twice.",
-                *(file_name, row, found[:80]),
+                file_name,
+                row,
+                found[:80],
             )
             return

@@ -188,7 +188,8 @@ def _log_test_as_validation(lists: str) -> None:
     logger.warning(
         "%s has no %s: the tasks of test_tasks.txt are also the split 'validation', as in Super-NaturalInstructions. A "
         "checkpoint that is chosen by it is chosen by the test; give other tasks as tasks={'validation': [...]}.",
-        *(lists, _LISTS["validation"][0]),
+        lists,
+        _LISTS["validation"][0],
     )
 
 

@@ -263,7 +263,9 @@ def test_checkpoints_without_positions_are_not_gone_back_to(tmp_path, caplog):
 def test_the_norm_of_a_gradient_is_measured_on_request(tmp_path):
     """Against the gradients themselves, squared and summed up in NumPy."""
     measured = small.trainer.Trainer(
-        *(small.tiny_model(), small.partitioner(), small.schedules.create_learning_rate_scheduler("constant", 0.01)),
+        model=small.tiny_model(),
+        partitioner=small.partitioner(),
+        learning_rate_fn=small.schedules.create_learning_rate_scheduler("constant", 0.01),
         measures_gradient=True,
     )
     state = measured.new_state(jax.random.key(0))

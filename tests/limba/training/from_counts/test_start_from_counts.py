@@ -199,7 +199,7 @@ def test_other_networks_ranks_and_numbers_are_refused(counts):
     with pytest.raises(ValueError, match=r"rank is 487; a width \(emb_dim\) of 512 has room for 1 to 486"):
         StartFromCounts(rank=487, **left).check(wide)
     assert [StartFromCounts(rank=rank, **left)._rank(wide.module.config) for rank in (None, 400)] == [256, 400]
-    with pytest.raises(ValueError, match="discount is 1; it lies between 0 and 1"):
+    with pytest.raises(ValueError, match="discount is 1; it is a number above 0 and below 1"):
         StartFromCounts(discount=1)
     with pytest.raises(ValueError, match="fit_steps is -1; it is a whole number of at least 0"):
         StartFromCounts(fit_steps=-1)
