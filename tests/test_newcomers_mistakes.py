@@ -137,7 +137,8 @@ def test_a_home_in_the_name_of_a_vocabulary_is_the_home(tmp_path, monkeypatch):
 def test_lines_that_are_lists(tmp_path):
     (tmp_path / "a.jsonl").write_text("[1, 2]\n[3]\n")
     shard = arrow_tables.local_shard(tmp_path / "a.jsonl")
-    assert bad_lines.find(shard, "json", ["text"]) == 'line 1 is a list, and a row is an object: {"text": …}'
+    bad = bad_lines.find(shard, "json", ["text"])
+    assert bad.what == 'line 1 is a list, and a row is an object: {"text": …}'
     (tmp_path / "a.jsonl").write_text('[{"text": "a"},\n{"text": "b"}]\n')  # one list of rows
     assert bad_lines.find(shard, "json", ["text"]) is None
 

@@ -15,7 +15,7 @@ from limba.files.storage import AnyPath
 def known(model: Model) -> Mapping[str, Any]:
     """A model's vocabulary. Raises FileNotFoundError if nothing tells it, ValueError if the embedding is too small."""
     if model.vocabulary is None:
-        raise FileNotFoundError(
+        raise hf_tokenizer.NoVocabularyError(
             f"{model.path} does not say its vocabulary; say where the SentencePiece model is with --vocab FILE, or "
             "--family byt5."
         )

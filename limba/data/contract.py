@@ -31,8 +31,6 @@ from limba.files.number_ranges import AT_LEAST_0, AT_LEAST_1
 
 # XLA ends the process at rows that it cannot count.
 _SIZE = AT_LEAST_1._replace(below=2**31)
-
-
 # Of a task's feature of token types: "inputs_token_types". It has the length of "inputs".
 TOKEN_TYPES = "_token_types"
 # NumPy arrays where data come in; inside a jitted step the same names hold JAX arrays.

@@ -55,18 +55,8 @@ def what_is_wrong(shard: arrow_tables.Shard, columns: Sequence[str]) -> str | No
         builder = None
     if wrong := wrong_contents.find(shard, builder):
         return wrong[0].lower() + wrong[1:]
-    if wrong := bad_lines.find(shard, builder, columns):
-        remedies = {
-            "UTF-8": "Save it as UTF-8.",
-            "is separated by": "Save it with commas, or with tabs as .tsv.",
-            "fields": "Put texts that hold the delimiter into double quotes.",
-            "a quote": "Close it, or write a quote inside of a text twice.",
-            " twice": "Leave one of them out.",
-            "half of a character": "Write the character whole, or leave it out.",
-            " as '": "The values of a column are of one type: repair the line.",
-        }
-        return f"{wrong}. {next((remedy for word, remedy in remedies.items() if word in wrong), 'Repair the line.')}"
-    return None
+    bad = bad_lines.find(shard, builder, columns)
+    return None if bad is None else f"{bad.what}. {bad.remedy}"
 
 
 @dataclasses.dataclass(frozen=True, order=True)

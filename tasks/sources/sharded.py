@@ -175,7 +175,7 @@ class ShardedSource(abc.ABC):
             if column not in found.schema.names:
                 tables = self._open(split)[0]
                 file = tables.shards[0].name
-                raise ValueError(
+                raise missing_columns.NoColumnError(
                     missing_columns.describe(column, found.names, self._columns, tables.builder, where, file)
                 )
             fields.append(self._with_type(split, found.schema.field(column)))
@@ -185,7 +185,7 @@ class ShardedSource(abc.ABC):
                 tables, rows = self._open(split)
                 shards = (tables.shards[row.shard] for row in rows if tables.builder == "json")
                 lines = ((shard.name, bad_lines.find(shard, "json", [column])) for shard in shards)
-                place = next((f": {line} in {name}" for name, line in lines if line), "")
+                place = next((f": {line.what} in {name}" for name, line in lines if line), "")
                 raise ValueError(f"{error} It is in {where}{place}.") from error
         schema = pa.schema([pa.field(field.name, field.type) for field in fields])
         self._check_every_file(split, schema)

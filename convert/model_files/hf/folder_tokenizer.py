@@ -68,7 +68,7 @@ def _read(folder: Path, learns_sentinels: bool) -> dict[str, Any]:
     elif files.fast:
         tokenizer = _of_json(files)
     else:
-        raise FileNotFoundError(
+        raise hf_tokenizer.NoVocabularyError(
             f"{folder} has no spiece.model and no tokenizer.json; give the SentencePiece model with --vocab FILE."
         )
     if passes_json:

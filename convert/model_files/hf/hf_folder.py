@@ -52,7 +52,7 @@ def training_step(path: Path, report: Mapping[str, Any]) -> tuple[int, str]:
             state = untrusted_json.read_object(file)
         except ValueError as error:
             raise ValueError(f"{error} Repair it, or remove it for step 0.") from error
-        step = state.get("global_step")
+        step: Any = state.get("global_step")
         number_ranges.check(f"{file}: global_step", step, AT_LEAST_0._replace(below=2**31))
         if state.get("best_global_step") != report.get("step", -1):
             return step, TRAINER_STATE

@@ -37,6 +37,10 @@ T5_CLASSES = ("T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFas
 _GENERAL_CLASS = "PreTrainedTokenizerFast"
 
 
+class NoVocabularyError(FileNotFoundError):
+    """Nothing tells a model's vocabulary. Converters take it with --vocab."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
     """A vocabulary in T5's layout: padding 0, EOS 1, unknown 2, and sentinels, usually at the end.
@@ -175,7 +179,7 @@ def open_model(model_file: str | Path, extra_ids: int | None) -> Tokenizer:
     """Any SentencePiece model, whatever its special ids are; the arguments and other errors are those of `describe`."""
     path = Path(model_file).expanduser()
     if not path.is_file():
-        raise FileNotFoundError(
+        raise NoVocabularyError(
             f"There is no SentencePiece model {str(path)!r} (working directory {str(Path.cwd())!r}); "
             "say where it is with --vocab FILE."
         )

@@ -12,6 +12,7 @@ from limba.convert.families import heads
 from limba.convert.model_files import any_format, trimmed_model
 from limba.convert.model_files.hf import hf_tokenizer
 from limba.convert.model_files.hf.hf_tokenizer import Tokenizer
+from limba.convert.model_files.hf.tokenizer_json import OtherThanSentencePiece
 from limba.convert.model_files.model import ModelHints, T5Model
 
 
@@ -116,9 +117,7 @@ def _open(path: Path, hints: ModelHints) -> tuple[T5Model, Tokenizer]:
     try:
         model: Any = any_format.open_model(path, hints)
         vocabulary = any_format.known_vocabulary(model)
-    except (FileNotFoundError, ValueError) as error:
-        if "--vocab" not in str(error):  # which converters have
-            raise
+    except (hf_tokenizer.NoVocabularyError, OtherThanSentencePiece) as error:
         raise FileNotFoundError(
             f"{path} has no SentencePiece model: copy the one that the model was trained with there, as spiece.model."
         ) from error

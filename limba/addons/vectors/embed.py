@@ -99,9 +99,11 @@ def main(argv: Sequence[str]) -> int:
     try:
         inputs = flags.input + input_files.read_texts(flags.input_file, of_texts)
     except ValueError as error:
-        if flags.text_column is None and "There is no column" in str(error):
-            raise ValueError(f"{error} Say which column has the texts: --text_column NAME.") from error
-        raise
+        from limba.tasks.sources.damaged_files.missing_columns import NoColumnError
+
+        if flags.text_column is not None or not isinstance(error, NoColumnError):
+            raise
+        raise ValueError(f"{error} Say which column has the texts: --text_column NAME.") from error
     if not inputs:
         parser.error("nothing to embed: give --input TEXT, or --input_file FILE with one text a line")
     bindings = {"CHECKPOINT_PATH": run_configuration.newest_checkpoint(flags.run_dir)} if flags.run_dir else {}

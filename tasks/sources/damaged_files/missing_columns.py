@@ -13,6 +13,10 @@ def other_delimiter(found: Sequence[str]) -> str | None:
     return next((mark for mark in (";", "\t", "|") if len(found) == 1 and mark in found[0]), None)
 
 
+class NoColumnError(ValueError):
+    """A table has no column of a name that was asked for."""
+
+
 def describe(column: str, found: Sequence[str], wanted: Sequence[str], builder: object, where: str, file: str) -> str:
     """The message for a column that is not there, with the remedy.
 
