@@ -18,7 +18,7 @@ from limba import command_line
 from limba.data.contract import DatasetConfig
 from limba.files import json_text
 from limba.gin_config import gin_files
-from limba.models import EncoderDecoderModel
+from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
 from limba.training.configured_trainer import batch_to_compile, make_trainer
 from limba.training.trainer import Trainer
@@ -26,7 +26,7 @@ from limba.training.trainer import Trainer
 
 def precompile(
     *,
-    model: EncoderDecoderModel,
+    model: BaseTransformerModel,
     train_dataset_cfg: DatasetConfig,
     partitioner: PjitPartitioner,
     model_dir: str,

@@ -24,7 +24,7 @@ from limba.devices import accelerators, native_logs
 from limba.files import storage
 from limba.gin_config import gin_files, model_file
 from limba.inference import tasks_door
-from limba.models import EncoderDecoderModel
+from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
 from limba.reports import run_end, run_lock, writers
 from limba.reports.goodput import Goodput
@@ -62,7 +62,7 @@ MakeWriter = Callable[[Path, int], writers.MetricWriter]
 @loop.start_again_after_spikes
 def train(
     *,
-    model: EncoderDecoderModel,
+    model: BaseTransformerModel,
     train_dataset_cfg: DatasetConfig,
     train_eval_dataset_cfg: DatasetConfig | None = None,
     infer_eval_dataset_cfg: DatasetConfig | None = None,

@@ -7,12 +7,13 @@ run/tokenizer_settings.json   what the folder of Hugging Face said of its tokeni
 run/state_checksums.json   of the tensors (`limba.checkpoints.state_checksums`)
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from limba.checkpoint_files.directories import find_checkpoint
 from limba.checkpoint_files.small_files import load_files
-from limba.files import json_text, storage, untrusted_json
+from limba.files import json_text, number_ranges, storage, untrusted_json
+from limba.files.number_ranges import ABOVE_0, AT_LEAST_0
 from limba.files.storage import AnyPath
 from limba.files.untrusted_files import shown
 
@@ -31,13 +32,11 @@ def _is_file(value: object) -> bool:
 
 # Sentinels become pieces one by one.
 _MOST_EXTRA_IDS = 100_000
-_OF_VOCABULARY: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+_EXTRA_IDS = AT_LEAST_0._replace(below=_MOST_EXTRA_IDS + 1)
+_OF_VOCABULARY: untrusted_json.Values = {
     "class": (lambda value: isinstance(value, str), "a text"),
-    "extra_ids": (
-        lambda value: untrusted_json.is_count(value) and value <= _MOST_EXTRA_IDS,
-        f"a number up to {_MOST_EXTRA_IDS:,}",
-    ),
-    "vocab_size": (untrusted_json.is_count, "a whole number from 0, and below 2**31"),
+    "extra_ids": (_EXTRA_IDS.has, f"a number up to {_MOST_EXTRA_IDS:,}"),
+    "vocab_size": untrusted_json.COUNT,
     "sentencepiece_model_file": (_is_file, "the name of a file, or null"),
     "tokenizer_file": (_is_file, "the name of a file, or null"),
 }
@@ -113,8 +112,7 @@ def load_run_info(path: str | AnyPath) -> dict[str, Any]:
         check_vocabulary(info["vocabulary"], where)
     if (lora := info.get("lora")) is not None:
         alpha = lora.get("alpha") if isinstance(lora, dict) else None
-        if not isinstance(alpha, int | float) or not 0 < alpha < 2**31:
-            raise ValueError(f"{where} is damaged: alpha of its lora is {shown(alpha)}; it is a number above 0.")
+        number_ranges.check(f"{where} is damaged: alpha of its lora", alpha, ABOVE_0._replace(below=2**31))
     return info
 
 
@@ -122,9 +120,8 @@ def check_vocabulary(record: object, where: str) -> None:
     """Raises ValueError, which names `where`, for what is no record of a vocabulary."""
     if not isinstance(record, dict):
         raise ValueError(f"{where} is damaged: vocabulary is {shown(record)}; it is a table.")
-    for key, (is_right, what) in _OF_VOCABULARY.items():
-        if not is_right(record.get(key)):
-            raise ValueError(f"{where} is damaged: {key} of its vocabulary is {shown(record.get(key))}; it is {what}.")
+    if wrong := untrusted_json.wrong_value({key: record.get(key) for key in _OF_VOCABULARY}, _OF_VOCABULARY):
+        raise ValueError(f"{where} is damaged: vocabulary.{wrong}.")
 
 
 def has_blanks(checkpoint: AnyPath) -> bool:

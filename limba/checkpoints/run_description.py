@@ -19,7 +19,7 @@ from limba.files.local_paths import local_path
 from limba.files.storage import AnyPath
 from limba.files.version import VERSION
 from limba.gin_config import gin_files
-from limba.models import EncoderDecoderModel
+from limba.models import BaseTransformerModel
 from limba.models.lora import LoRA
 from limba.network.kernels import device_check
 from limba.workers import code_versions, distributed
@@ -89,7 +89,7 @@ def choose_seeds(before: Mapping[str, Any], random_seed: int | None, dataset_see
 
 
 def run_info(
-    model: EncoderDecoderModel, dataset_config: DatasetConfig, seeds: Mapping[str, int], initial_step: int = 0
+    model: BaseTransformerModel, dataset_config: DatasetConfig, seeds: Mapping[str, int], initial_step: int = 0
 ) -> dict[str, Any]:
     """The content of `run/run.json`: everything that a converter or a server needs to know of the run."""
     network = getattr(model.module, "config", None)
@@ -132,7 +132,7 @@ def _absolute(file: str) -> str:
 
 
 def run_files(
-    model: EncoderDecoderModel,
+    model: BaseTransformerModel,
     dataset_config: DatasetConfig,
     seeds: Mapping[str, int],
     save: checkpointing.SaveCheckpointConfig | None,

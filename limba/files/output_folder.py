@@ -5,7 +5,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ def _are_files(value: object) -> bool:
 
 
 # What readers take from a report without a further look.
-_VALUES: Mapping[str, tuple[Callable[[object], bool], str]] = {
+_VALUES: untrusted_json.Values = {
     **dict.fromkeys(("checkpoint", "dtype", "family", "format", "quantization"), (_is_text, "a text")),
-    **dict.fromkeys(("step", "longest_row"), (untrusted_json.is_count, "a whole number from 0, and below 2**31")),
+    **dict.fromkeys(("step", "longest_row"), untrusted_json.COUNT),
     "formats": (lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of texts"),
     "files": (_are_files, "a list of files of the folder"),
     _HASHES: (lambda value: isinstance(value, dict) and _are_files([*value]), "a hash for each file of the folder"),
@@ -65,9 +65,9 @@ def read_report(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     report = untrusted_json.read_object(file)
-    for key, (is_right, what) in _VALUES.items():
-        if (value := report.get(key)) is not None and not is_right(value):
-            raise ValueError(f"{file} is damaged: {key} is {untrusted_files.shown(value)}; it is {what}.")
+    given = {key: value for key, value in report.items() if value is not None}
+    if wrong := untrusted_json.wrong_value(given, _VALUES):
+        raise ValueError(f"{file} is damaged: {wrong}.")
     return report
 
 

@@ -7,12 +7,14 @@ Python's parser and Arrow's call themselves for every bracket inside of another:
 import io
 import json
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from limba.files import untrusted_files
+from limba.files.number_ranges import AT_LEAST_0
 
 # Of brackets in one another. Python's parser stops at about 1,000, minus the depth of its caller.
 MOST_DEPTH = 200
@@ -151,9 +153,18 @@ def parse_object(content: bytes | str, where: str) -> dict[str, Any]:
     return _object(parse(content, where), where)
 
 
-def is_count(value: object) -> bool:
-    """Whether it is a whole number from 0, and below 2**31."""
-    return type(value) is int and 0 <= value < 2**31
+# What the values of a record may be, by key: whether one is right, and what it is, for messages.
+Values = Mapping[str, tuple[Callable[[Any], bool], str]]
+_COUNT = AT_LEAST_0._replace(below=2**31)
+COUNT = _COUNT.has, str(_COUNT)
+
+
+def wrong_value(record: Mapping[str, Any], values: Values) -> str | None:
+    """The first value of a record that is not right, as "KEY is VALUE; it is …"; None if there is none."""
+    for key, (is_right, what) in values.items():
+        if key in record and not is_right(record[key]):
+            return f"{key} is {untrusted_files.shown(record[key])}; it is {what}"
+    return None
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

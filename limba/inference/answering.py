@@ -19,7 +19,7 @@ from limba.data.token_rows import Row
 from limba.files import number_ranges, untrusted_files
 from limba.files.number_ranges import AT_LEAST_1
 from limba.inference import batch_inference, text_batches
-from limba.models import EncoderDecoderModel, EncoderOnlyModel
+from limba.models import BaseTransformerModel, EncoderOnlyModel
 from limba.partitioning.meshes import PjitPartitioner
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Answerer:
     def __init__(
         self,
         *,
-        model: EncoderDecoderModel,
+        model: BaseTransformerModel,
         restore_checkpoint_cfg: checkpointing.RestoreCheckpointConfig,
         partitioner: PjitPartitioner,
         max_inputs_length: int = 512,

@@ -141,8 +141,9 @@ Mask = Array | fused.Visible | None
 Bias = Array | fused.DistanceBias | None
 
 
-def _relative_bias(config: T5Config) -> attention.RelativePositionBiases:
-    return attention.RelativePositionBiases(
+def _relative_bias(config: T5Config, mask: Mask, length: int, bidirectional: bool, decode: bool = False) -> Bias:
+    """The biases of `length` queries and keys; by distance for kernels, whose masks are no arrays either."""
+    biases = attention.RelativePositionBiases(
         num_buckets=NUM_BUCKETS,
         max_distance=MAX_DISTANCE,
         num_heads=config.num_heads,
@@ -150,6 +151,8 @@ def _relative_bias(config: T5Config) -> attention.RelativePositionBiases:
         embedding_init=nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
         name="relpos_bias",
     )
+    by_distance = isinstance(mask, fused.Visible)
+    return biases(length, length, bidirectional=bidirectional, decode=decode, by_distance=by_distance)
 
 
 def make_embedding(config: T5Config, name: str | None = None) -> layers.Embed:
@@ -186,8 +189,7 @@ class EncoderLayer(nn.Module):
     def __call__(self, x: Array, mask: Mask, bias: Bias, deterministic: bool) -> tuple[Array, None]:
         cfg = self.config
         if bias is None:
-            by_distance = isinstance(mask, fused.Visible)
-            bias = _relative_bias(cfg)(x.shape[-2], x.shape[-2], bidirectional=True, by_distance=by_distance)
+            bias = _relative_bias(cfg, mask, x.shape[-2], bidirectional=True)
         x, y = _add_and_norm(cfg, "pre_attention_layer_norm")(x)
         y = _attention(cfg, "attention", cfg.encoder_self_attention_layer)(
             y, y, mask, bias, deterministic=deterministic
@@ -217,10 +219,7 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Array, None]:
         cfg = self.config
         if bias is None:
-            by_distance = isinstance(mask, fused.Visible)
-            bias = _relative_bias(cfg)(
-                x.shape[-2], x.shape[-2], bidirectional=False, decode=decode, by_distance=by_distance
-            )
+            bias = _relative_bias(cfg, mask, x.shape[-2], bidirectional=False, decode=decode)
         x, y = _add_and_norm(cfg, "pre_self_attention_layer_norm")(x)
         modes = {"deterministic": deterministic, "decode": decode, "prefill": prefill}
         own = cfg.decoder_self_attention_layer
@@ -268,8 +267,7 @@ class Encoder(nn.Module):
         length = encoder_input_tokens.shape[-1]
         bias = None
         if not cfg.relative_bias_per_layer:
-            by_distance = isinstance(encoder_mask, fused.Visible)
-            bias = _relative_bias(cfg)(length, length, bidirectional=True, by_distance=by_distance)
+            bias = _relative_bias(cfg, encoder_mask, length, bidirectional=True)
         x = self.shared_embedding(encoder_input_tokens.astype(jnp.int32))
         x = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(x, deterministic=deterministic)
         x = stacks.apply(self, EncoderLayer, cfg.num_encoder_layers, "encoder", x, encoder_mask, bias, deterministic)
@@ -305,8 +303,7 @@ class Decoder(nn.Module):
         length = decoder_input_tokens.shape[-1]
         bias = None
         if not cfg.relative_bias_per_layer:
-            by_distance = isinstance(decoder_mask, fused.Visible)
-            bias = _relative_bias(cfg)(length, length, bidirectional=False, decode=decode, by_distance=by_distance)
+            bias = _relative_bias(cfg, decoder_mask, length, bidirectional=False, decode=decode)
         embedding = self.shared_embedding or make_embedding(cfg, "token_embedder")
         tokens = decoder_input_tokens.astype(jnp.int32)
         if cfg.decoder_start_token_id:

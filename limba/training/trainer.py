@@ -18,7 +18,7 @@ from limba.data.contract import Batch
 from limba.devices import compiling
 from limba.files import number_ranges
 from limba.files.number_ranges import AT_LEAST_0
-from limba.models import EncoderDecoderModel
+from limba.models import BaseTransformerModel
 from limba.models import metrics as metrics_lib
 from limba.optimizers import definitions
 from limba.optimizers.schedules import LearningRateFn, check_schedule, scaled
@@ -44,7 +44,7 @@ class BaseTrainer(abc.ABC):
 
     def __init__(
         self,
-        model: EncoderDecoderModel,
+        model: BaseTransformerModel,
         partitioner: PjitPartitioner,
         rng: Array | None = None,
         train_state: TrainState | None = None,
@@ -163,7 +163,7 @@ class Trainer(BaseTrainer):
 
     def __init__(
         self,
-        model: EncoderDecoderModel,
+        model: BaseTransformerModel,
         partitioner: PjitPartitioner,
         learning_rate_fn: LearningRateFn,
         num_microbatches: int | None = None,
@@ -234,7 +234,7 @@ def train_with_lr(
     batch: Batch,
     learning_rate: Array,
     dropout_rng: Array,
-    model: EncoderDecoderModel,
+    model: BaseTransformerModel,
     num_microbatches: int | None = None,
     weight_metrics_computer: WeightMetricsComputer | None = None,
     data_partition_spec: PartitionSpec | None = None,
@@ -271,13 +271,13 @@ def train_with_lr(
     return new_state, metrics
 
 
-def eval_step(model: EncoderDecoderModel, train_state: TrainState, batch: Batch) -> metrics_lib.Metrics:
+def eval_step(model: BaseTransformerModel, train_state: TrainState, batch: Batch) -> metrics_lib.Metrics:
     """The metrics of a batch without dropout."""
     return model.eval_fn(train_state.params, batch)[1]
 
 
 def accumulate_gradients(
-    model: EncoderDecoderModel, params: PyTree, batch: Batch, rng: Array, num_microbatches: int
+    model: BaseTransformerModel, params: PyTree, batch: Batch, rng: Array, num_microbatches: int
 ) -> tuple[PyTree, metrics_lib.Metrics]:
     """Gradients of the loss over the whole batch, summed up over microbatches in float32, and its metrics."""
     gradient_fn = jax.grad(model.loss_fn, has_aux=True)

@@ -96,9 +96,7 @@ def evaluate_pairs(
         )
     ngrams: Results = {}
     if ngram_tokens is not None and train_dataset_cfg is not None and jax.process_index() == 0:
-        vocabulary, converter = model.output_vocabulary, model.FEATURE_CONVERTER_CLS
-        counts = tasks_door.ngrams().count(train_dataset_cfg, vocabulary, converter, ngram_tokens)
-        ngrams = {task.name: pair_ngrams.accuracies(task, SPLIT, counts, vocabulary) for task in tasks}
+        ngrams = _ngram_accuracies(model, tasks, train_dataset_cfg, ngram_tokens)
     results: Results = {}
     rows: list[dict[str, Any]] = []
     for path in checkpoints:
@@ -132,6 +130,14 @@ def _tasks_of(
         pairs_tasks.make_pairs_task(name, {SPLIT: file}, vocabulary, form, mode, names, longest)
         for name, file, names in zip(pair_columns.names_of_files(files), files, found, strict=True)
     ]
+
+
+def _ngram_accuracies(
+    model: BaseTransformerModel, tasks: Sequence[Any], dataset: DatasetConfig, most_tokens: int
+) -> Results:
+    vocabulary, converter = model.output_vocabulary, model.FEATURE_CONVERTER_CLS
+    counts = tasks_door.ngrams().count(dataset, vocabulary, converter, most_tokens)
+    return {task.name: pair_ngrams.accuracies(task, SPLIT, counts, vocabulary) for task in tasks}
 
 
 def _rows(results: Results, ngrams: Results, file_of: Mapping[str, str]) -> list[dict[str, Any]]:

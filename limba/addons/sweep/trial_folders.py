@@ -21,13 +21,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
 from limba.checkpoint_files.directories import checkpoint_steps
 from limba.checkpoints.best import metric_values, nearest_metrics
-from limba.files import json_text, storage, untrusted_files, untrusted_json, written_files
+from limba.files import json_text, storage, untrusted_json, written_files
+from limba.files.number_ranges import AT_LEAST_0
 from limba.reports import json_lines
 from limba.workers.preemption import PREEMPTED_EXIT_CODE
 
@@ -264,13 +265,11 @@ def _is_finite(value: object) -> bool:
 
 
 # What a sweep records of a trial. Its step is a part of a path.
-_VALUES: Mapping[str, tuple[Callable[[object], bool], str]] = {
-    **dict.fromkeys(("number", "attempts"), (untrusted_json.is_count, "a whole number from 0, and below 2**31")),
+_STEP = AT_LEAST_0._replace(below=2**31, or_none=True)
+_VALUES: untrusted_json.Values = {
+    **dict.fromkeys(("number", "attempts"), untrusted_json.COUNT),
     "parameters": (lambda value: isinstance(value, dict), "a table"),
-    "step": (
-        lambda value: value is None or untrusted_json.is_count(value),
-        "a whole number from 0 to 2**31 - 1, or null",
-    ),
+    "step": (_STEP.has, str(_STEP)),
     "status": (lambda value: value in ("new", "running", "done", "failed"), "new, running, done or failed"),
     "value": (lambda value: value is None or _is_finite(value), "a number, or null"),
     "seconds": (_is_finite, "a number"),
@@ -281,12 +280,8 @@ _VALUES: Mapping[str, tuple[Callable[[object], bool], str]] = {
 def _trial_of(file: Path) -> Trial:
     """Raises ValueError if it is no record of a trial: a folder may come from somebody else."""
     content = untrusted_json.read_object(file)
-    for key, (is_right, what) in _VALUES.items():
-        if key in content and not is_right(content[key]):
-            raise ValueError(
-                f"{file} is no record of a trial: {key} is {untrusted_files.shown(content[key])}, and it is {what}; "
-                "remove its folder."
-            )
+    if wrong := untrusted_json.wrong_value(content, _VALUES):
+        raise ValueError(f"{file} is no record of a trial: {wrong}. Remove its folder.")
     try:
         return Trial(folder=file.parent, **content)
     except TypeError as error:

@@ -134,7 +134,7 @@ def test_folders_that_cannot_be_served(t5, tmp_path, monkeypatch):
     refused("was written by an earlier version")
     changed = {**report, "vocabulary": {**report["vocabulary"], "extra_ids": "x"}}
     (copy / "conversion_report.json").write_text(json.dumps(changed))
-    refused("conversion_report.json is damaged: extra_ids of its vocabulary is 'x'")
+    refused("conversion_report.json is damaged: vocabulary.extra_ids is 'x'")
     (copy / "conversion_report.json").write_text(json.dumps(report))
     for tokens, what in ((3, "it is 3 and no list of tokens"), (["a"], "it has 1 of the [0-9,]+ tokens")):
         (copy / "shared_vocabulary.json").write_text(json.dumps(tokens))

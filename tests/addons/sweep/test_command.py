@@ -163,16 +163,16 @@ def test_a_trial_that_somebody_else_recorded_does_not_run(tmp_path, parameters):
 @pytest.mark.parametrize(
     ("key", "value", "shown"),
     [
-        ("step", "4/../../../../theirs", "'4/../../../../theirs', and it is a whole number from 0"),
-        ("step", -1, "-1, and it is a whole"),
-        ("number", True, "True, and it is a whole"),
-        ("parameters", [1], "a list of 1, and it is a table"),
-        ("status", "over", "'over', and it is new, running, done or failed"),
-        ("value", "0.1", "'0.1', and it is a number, or null"),
-        ("value", 10**40, "1" + "0" * 40 + ", and it is a number"),
-        ("value", math.nan, "nan, and it is a number"),
-        ("seconds", None, "None, and it is a number"),
-        ("error", {}, "an empty table, and it is a text"),
+        ("step", "4/../../../../theirs", "'4/../../../../theirs'; it is a whole number of at least 0"),
+        ("step", -1, "-1; it is a whole"),
+        ("number", True, "True; it is a whole"),
+        ("parameters", [1], "a list of 1; it is a table"),
+        ("status", "over", "'over'; it is new, running, done or failed"),
+        ("value", "0.1", "'0.1'; it is a number, or null"),
+        ("value", 10**40, "1" + "0" * 40 + "; it is a number"),
+        ("value", math.nan, "nan; it is a number"),
+        ("seconds", None, "None; it is a number"),
+        ("error", {}, "an empty table; it is a text"),
     ],
 )
 def test_records_that_no_sweep_writes(tmp_path, key, value, shown):

@@ -38,7 +38,7 @@ def test_ways_to_decode():
         (("--beams=0",), "--beams is 0; it is above 0"),
         (("--temperature=nan",), "--temperature is nan; it is above 0"),
         (("--temperature=0",), "--temperature is 0.0; it is above 0: --greedy takes the likeliest token"),
-        (("--seed=-1",), "--seed is -1; it is a whole number from 0"),
+        (("--seed=-1",), "--seed is -1; it is a whole number of at least 0"),
         (("--seed=1", "--beams=2"), "--seed is of samples, and --beams draws nothing"),
         (("--seed=1", "--greedy"), "--seed is of samples, and --greedy draws nothing"),
         (("--alpha=-3",), "--alpha is -3.0; it is a number of at least 0"),
