@@ -466,7 +466,7 @@ class SaveCheckpointConfig:
     state_transformation_fns: Sequence[SaveStateTransformationFn] = ()
     checkpoint_manager_cls: Callable[..., Checkpointer] = OrbaxCheckpointManagerInterface
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("period", "keep", "keep_dataset_checkpoints"):
             number_ranges.check(f"SaveCheckpointConfig.{name}", getattr(self, name), AT_LEAST_1._replace(or_none=True))
         check_dtype("SaveCheckpointConfig.dtype", self.dtype)

@@ -49,7 +49,7 @@ def _leave_errors_to_the_caller() -> None:
 class OrbaxSaver:
     """Saves states and their small files in the background, one checkpoint after the other."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         _leave_errors_to_the_caller()
         files = {"dataset": FilesHandler(), run_folder.FOLDER: FilesHandler()}
         handlers = {"state": ocp.StandardCheckpointHandler(), **files}

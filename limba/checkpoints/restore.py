@@ -98,7 +98,7 @@ class RestoreCheckpointConfig:
     checkpoint_manager_cls: Any = None
     average: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.mode not in _MODES:
             raise ValueError(f"RestoreCheckpointConfig.mode is {self.mode!r}; use one of {_MODES}.")
         paths = [self.path] if isinstance(self.path, str | Path) else self.path

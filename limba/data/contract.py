@@ -72,7 +72,7 @@ class Stage:
     task_feature_lengths: Mapping[str, int] | None = None
     batch_size: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         number_ranges.check("Stage.begins", self.begins, AT_LEAST_1, ", in batches")
         if not self.changes:
             raise ValueError(
@@ -131,7 +131,7 @@ class DatasetConfig:
     num_readers: int | None = None
     stages: Sequence[Stage] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.runtime_preprocessors:
             raise ValueError(
                 "DatasetConfig.runtime_preprocessors belong to AirIO tasks, which Limba does not read; register the "
@@ -204,7 +204,7 @@ class ReaderRows:
     process_index: int = 0
     process_count: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.num_readers % self.process_count:
             raise ValueError(
                 f"{self.num_readers} readers cannot be shared equally by {self.process_count} hosts; set "

@@ -30,7 +30,7 @@ class named:
         if _watching.acquire(blocking=False):  # the first wait of the process; never released
             threading.Thread(target=_watch, name="limba-awaited", daemon=True).start()
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         _waits.pop(id(self), None)
 
 

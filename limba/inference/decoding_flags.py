@@ -33,7 +33,7 @@ class Decoding:
     seed: int | None = None
     max_decode_length: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         search = [name for name in ("beams", "alpha") if getattr(self, name) is not None]
         ways = ["/".join(f"--{name}" for name in names) for names in (search, self._sampling) if names]
         ways += ["--greedy"] * self.greedy

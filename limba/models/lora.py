@@ -57,7 +57,7 @@ class LoRA:
     alpha: float = 16.0
     kernels: Sequence[str] = KERNELS
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         number_ranges.check("LoRA.rank", self.rank, AT_LEAST_1)
         number_ranges.check("LoRA.alpha", self.alpha, ABOVE_0)
         compiled_all("LoRA.kernels", self.kernels)

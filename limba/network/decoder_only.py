@@ -22,7 +22,7 @@ class TransformerConfig(t5.T5Config):
     num_encoder_layers: int = dataclasses.field(default=0, init=False)
     num_decoder_layers: int = dataclasses.field(default=0, init=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "num_decoder_layers", self.num_layers)
         super().__post_init__()
 

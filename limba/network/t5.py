@@ -80,7 +80,7 @@ class T5Config:
     decoder_cross_attention_layer: str | None = None
     family: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", *_LAYER_COUNTS):
             least = 0 if field in _LAYER_COUNTS else 1
             config_checks.whole_number("T5Config", field, getattr(self, field), least)

@@ -25,7 +25,7 @@ class DataLayout:
     num_shards: int
     is_first_host_in_replica_set: bool
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.batch_size % self.num_shards:
             raise ValueError(
                 f"A batch of {self.batch_size} does not divide by {self.num_shards} groups of hosts that read it; "

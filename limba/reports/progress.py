@@ -36,7 +36,7 @@ class Progress(Protocol):
 
     def __enter__(self) -> "Progress": ...
 
-    def __exit__(self, *_) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
     def step(self, this: Callable[[], Figures], before: Callable[[], Figures] | None) -> None:
         """Counts a step, with functions that read its figures and those of the step before, which is surely done.
@@ -150,7 +150,7 @@ class ProgressBar:
     def __enter__(self) -> "ProgressBar":
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.close()
 
     def step(self, this: Callable[[], Figures], before: Callable[[], Figures] | None) -> None:
@@ -204,7 +204,7 @@ class StepLines:
     def __enter__(self) -> "StepLines":
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._shown < self._step:  # An error or a stop came between two lines.
             logger.info("step %d/%d", self._step, self._total)
 

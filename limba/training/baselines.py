@@ -37,7 +37,7 @@ class NgramBaselines:
     first_step: int = 100
     most_tokens: int = 5_000_000
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.most_tokens < 1 or self.first_step < 0:
             raise ValueError(
                 f"NgramBaselines.most_tokens is {self.most_tokens} and first_step {self.first_step}: at least one "
@@ -64,7 +64,7 @@ class RunBaselines:
     eval_steps: int | None
     opens: tuple[Callable[..., Any] | None, Callable[..., Any] | None]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         of_training, of_evaluation = self.opens
         is_ours = tasks_door.is_own(of_training) and tasks_door.is_own(
             of_evaluation, tasks_door.get_training_eval_datasets

@@ -100,7 +100,7 @@ class TrainingEvaluation:
     metric_writers: Sequence[writers.MetricWriter]
     baselines: RunBaselines | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self._is_first = True
 
     @property

@@ -80,7 +80,7 @@ class Rescue:
             self._end = entered.pop_all().close
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     # ---------------------------------------------- what the loop tells and asks -------------------------------------

@@ -74,7 +74,7 @@ class ClusterSettings:
     process_index: int
     local_device_ids: Sequence[int] | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         host, _, port = self.coordinator_address.rpartition(":")
         if not host or not port.isdecimal():
             raise ValueError(

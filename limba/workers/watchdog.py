@@ -47,7 +47,7 @@ class WatchdogConfig:
     report_seconds: float = 120.0
     end_seconds: float | None = 1800.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("report_factor", "report_seconds", "end_seconds"):
             number_ranges.check(f"WatchdogConfig.{name}", getattr(self, name), ABOVE_0._replace(or_none=True))
 
@@ -103,7 +103,7 @@ class Watchdog:
             self._thread.start()
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5.0)

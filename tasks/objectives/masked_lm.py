@@ -50,7 +50,7 @@ class MaskedLM:
     pairs: str = ""
     frame: tuple[int, int] = (1, 1)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.pairs not in ("", *sentence_pairs.KINDS):
             choices = " or ".join(map(repr, sentence_pairs.KINDS))
             raise ValueError(f"MaskedLM.pairs is {self.pairs!r}; it is {choices}, or '' for rows without pairs.")

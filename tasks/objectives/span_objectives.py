@@ -41,7 +41,7 @@ class SpanCorruption:
     noise_density: float = 0.15
     mean_noise_span_length: float = 3.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_noise_density(self.noise_density)
         if not isinstance(mean := self.mean_noise_span_length, int | float | np.floating) or not mean >= 1:
             raise ValueError(f"mean_noise_span_length is {mean!r}; a span has at least 1 token (T5 uses 3).")
@@ -193,7 +193,7 @@ class IidDenoising:
 
     noise_density: float = 0.15
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_noise_density(self.noise_density)
 
     @property

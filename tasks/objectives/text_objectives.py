@@ -54,7 +54,7 @@ class PrefixLM(_WindowOfInputs):
 
     noise_density: float = 0.5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0 < self.noise_density <= 0.5:
             raise ValueError(
                 f"noise_density of a prefix LM is {self.noise_density}; it must lie above 0 and be at most 0.5, which "
@@ -130,7 +130,7 @@ class BertStyle(_WindowOfInputs):
     noise_density: float = 0.15
     random_token_rate: float = 0.1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_noise_density(self.noise_density)
         if not 0 <= self.random_token_rate <= 1:
             raise ValueError(f"random_token_rate is {self.random_token_rate}; it lies between 0 and 1 (T5 uses 0.1).")

@@ -37,7 +37,7 @@ class SupervisedDataset:
     splits: Mapping[str, str] | None = None
     num_examples: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self._has_template and not self.label_column:
             raise ValueError(f"The data set with the inputs {self.inputs!r} needs label_column, where the answers are.")
         if not self._has_template and not callable(self.inputs):

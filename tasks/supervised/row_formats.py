@@ -104,7 +104,7 @@ class Template:
     unlabelled: Any = None
     nested_columns: ClassVar[tuple[str, ...]] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self._fields:
             raise ValueError(f"The inputs {self.inputs!r} have no column in braces, such as '{{text}}'.")
         if self.labels is None:
@@ -270,7 +270,7 @@ class Number:
     nested_columns: ClassVar[tuple[str, ...]] = ()
     num_choices: ClassVar[int | None] = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _ = self._template  # is checked
 
     @property
@@ -465,7 +465,7 @@ class Translation:
     nested_columns: tuple[str, ...] = ("translation",)
     num_choices: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for language in (self.source, self.target) if self.prefix is None else ():
             if language not in LANGUAGES:
                 raise ValueError(

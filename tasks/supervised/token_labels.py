@@ -54,7 +54,7 @@ class TokenDataset:
     config: str | None = None
     splits: Mapping[str, str] | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if wrong := [x for x in LabelVocabulary(self.labels).labels if x != plain_text(x)]:
             raise ValueError(
                 f"TokenDataset.labels has {wrong[0]!r}; labels of tokens have single blanks inside and no other "

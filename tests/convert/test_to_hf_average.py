@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from convert import __main__
-from convert.exports.cards.model_card import sentences
+from convert.exports.cards.model_card import average_sentences
 from convert.model_files import any_format
 from convert.to_t5x import to_t5x
 from limba.checkpoint_files import assignment_maps, run_folder, saved_tensors
@@ -114,8 +114,10 @@ def test_t5x_gets_the_parameters_alone(averages, tmp_path):
 
 def test_a_card_names_the_checkpoints_of_a_mean():
     mean = {"mean_of": {"steps": [1000, 2000], "run": "mine"}}
-    assert sentences(False, mean, "") == [
+    assert average_sentences(False, mean, "") == [
         "Its parameters are the mean of 2 checkpoints of the training, those of the steps 1,000, 2,000."
     ]
-    assert sentences(False, {}, GIN) == []
-    assert sentences(True, {}, "") == ["Its parameters are an exponential moving average of those that were trained."]
+    assert average_sentences(False, {}, GIN) == []
+    assert average_sentences(True, {}, "") == [
+        "Its parameters are an exponential moving average of those that were trained."
+    ]

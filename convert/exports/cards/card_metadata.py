@@ -39,7 +39,7 @@ class Metadata:
     tags: tuple[str, ...] = ()
     example: str = ""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for language in self.languages:
             if not _LANGUAGE.fullmatch(language):
                 raise ValueError(f"--language {language}: give a code of ISO 639, such as ro or en.")

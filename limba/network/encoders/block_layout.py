@@ -47,7 +47,7 @@ class BigBirdSparsityConfig:
     attention: str = "bidirectional"
     seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field, least in _COUNTS.items():
             config_checks.whole_number(_OWNER, field, getattr(self, field), least)
         if self.num_heads is not None:

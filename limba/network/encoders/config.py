@@ -113,7 +113,7 @@ class EncoderConfig:
     kernels: str = "auto"
     family: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         owner = "EncoderConfig"
         for field in _SIZES:
             config_checks.whole_number(owner, field, getattr(self, field), 1)

@@ -62,7 +62,7 @@ class StartFromCounts:
     output_scale: float = 0.2
     seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, allowed in (("most_tokens", AT_LEAST_1), ("fit_steps", AT_LEAST_0), ("seed", AT_LEAST_0)):
             number_ranges.check(f"StartFromCounts.{name}", getattr(self, name), allowed)
         number_ranges.check("StartFromCounts.discount", self.discount, Range(below=1, is_above=True), ", such as 0.75")

@@ -54,7 +54,7 @@ class SpikeGuard:
     most: int = 5
     within: int = 10_000
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("window", "least", "most", "within"):
             number_ranges.check(f"SpikeGuard.{name}", getattr(self, name), AT_LEAST_1)
         for name in ("spread", "gradient_spread"):

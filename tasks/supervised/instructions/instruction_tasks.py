@@ -50,7 +50,7 @@ class Instructions:
     nested_columns: ClassVar[tuple[str, ...]] = ()
     num_choices: ClassVar[int | None] = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("num_positive", "num_negative"):
             number_ranges.check(f"Instructions.{name}", getattr(self, name), AT_LEAST_0)
 
