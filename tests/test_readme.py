@@ -1,5 +1,6 @@
 """README and docs name only what exists."""
 
+import ast
 import re
 import subprocess
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from limba import cli
+from tests import house
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], key=str)
@@ -28,6 +30,25 @@ def test_every_file_that_is_named_exists(page):
 def test_every_link_leads_somewhere(page):
     links = re.findall(r"\]\(([^)#]+)\)", _page(page))
     assert not [link for link in links if "://" not in link and not (page.parent / link).exists()]
+
+
+def _anchors(page):
+    """As GitHub makes them of the headings."""
+    text = re.sub(r"^ *```.*?^ *```$", "", _page(page), flags=re.M | re.S)
+    headings = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in re.findall(r"^#+ (.*)$", text, re.M)]
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_link_to_a_heading_leads_to_one(page):
+    links = re.findall(r"\]\(([^)#\s]*)#([^)]+)\)", _page(page))
+    to_pages = [(page.parent / file if file else page, anchor) for file, anchor in links if "://" not in file]
+    assert not [anchor for file, anchor in to_pages if anchor not in _anchors(file)]
+
+
+def test_the_index_links_every_page():
+    linked = re.findall(r"\]\((\w+\.md)\)", _page(ROOT / "docs/index.md"))
+    assert {*linked, "index.md"} == {page.name for page in (ROOT / "docs").glob("*.md")}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -65,6 +86,32 @@ def test_the_file_tree_has_every_folder_and_nothing_else():
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert {row[0] for row in rows} == {f"{path.partition('/')[0]}/" for path in tracked.splitlines() if "/" in path}
     assert not [row for row in rows if len(row) < 2], "each row says what is there"
+
+
+def _reading_path():
+    """The files of "Read the code", each with the function to look at."""
+    part = _page(ROOT / "README.md").partition("\n## Read the code\n")[2]
+    return re.findall(r"^\d+\. `([\w./]+)`, `([\w.]+)`: ", part, re.M)
+
+
+def test_the_reading_path_is_short_and_of_the_core():
+    files = [file for file, _ in _reading_path()]
+    part = _page(ROOT / "README.md").partition("\n## Read the code\n")[2]
+    assert len(files) == len(re.findall(r"^\d+\. ", part, re.M)) == len(set(files))
+    assert 5 <= len(files) <= 10
+    assert sum(len((ROOT / file).read_text("utf-8").splitlines()) for file in files) <= 5000
+    modules = {file.relative_to(ROOT).as_posix(): name for name, file in house.modules().items()}
+    assert not [file for file in files if file not in modules or house.is_addon(modules[file])]
+
+
+@pytest.mark.parametrize(("file", "function"), _reading_path())
+def test_the_functions_of_the_reading_path_exist(file, function):
+    body = ast.parse((ROOT / file).read_text("utf-8")).body
+    for name in function.split("."):
+        found = [x for x in body if isinstance(x, ast.FunctionDef | ast.ClassDef) and x.name == name]
+        assert found, name
+        body = found[0].body
+    assert isinstance(found[0], ast.FunctionDef)
 
 
 def test_commands_in_the_table_exist():
