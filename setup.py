@@ -1,4 +1,4 @@
-"""The packages: a wheel has `limba` alone. An editable install of a clone also has `tasks` and `convert` by their names."""
+"""The packages: a wheel has `limba` alone, an editable install of a clone also `tasks` and `convert` by their names."""
 
 import sys
 

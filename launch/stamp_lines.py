@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 # Alone: the package needs more than this machine's Python may have.
-_spec = importlib.util.spec_from_file_location(
-    "redaction", Path(__file__).resolve().parent.parent / "limba/files/redaction.py"
-)
+_above = Path(__file__).resolve().parents[1]
+_limba = _above / "limba" if (_above / "limba").is_dir() else _above.parent  # in a package this is limba/share/launch
+_spec = importlib.util.spec_from_file_location("redaction", _limba / "files/redaction.py")
 assert _spec is not None and _spec.loader is not None
 _redaction = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_redaction)

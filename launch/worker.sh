@@ -144,8 +144,9 @@ find_workers() {
 
 status() {
   local worker process step commit age pid tries
-  commit=$(git -C "$REPOSITORY" rev-parse --short=10 HEAD)
-  [[ -z $(git -C "$REPOSITORY" status --porcelain --untracked-files=no) ]] || commit+=+changes
+  # An installed package has no commit.
+  commit=$(git -C "$REPOSITORY" rev-parse --short=10 HEAD 2>/dev/null) || commit=-
+  [[ -z $(git -C "$REPOSITORY" status --porcelain --untracked-files=no 2>/dev/null) ]] || commit+=+changes
   for worker in "${workers[@]}"; do
     process=lost tries=0
     # The exit code is written a moment after the process ends: wait while its keeper lives.

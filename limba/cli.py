@@ -37,6 +37,8 @@ COMMANDS = {
         "tokenize a task once, into files that are read without TensorFlow",
     ),
     "preview": ("limba.tasks.preview", "show examples of a task as text"),
+    "recipes": ("limba.recipes", "list the gin files of ready trainings, and copy one to change it"),
+    "launch": ("limba.launch", "run or print a launcher: one worker, SLURM, the quickstart"),
     "env": ("limba.environment", "versions, devices and settings without secrets, for a bug report"),
     **{name: row for addon in table.ADDONS.values() for name, row in addon.commands.items()},
 }
