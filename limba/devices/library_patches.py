@@ -66,7 +66,7 @@ def _patch_datasets(datasets: types.ModuleType) -> None:
     original = datasets.load_dataset
 
     @functools.wraps(original)
-    def load_dataset(*args, use_auth_token=None, **kwargs):
+    def load_dataset(*args: Any, use_auth_token: Any = None, **kwargs: Any) -> Any:
         if use_auth_token is not None:
             kwargs.setdefault("token", use_auth_token)
         return original(*args, **kwargs)
@@ -80,7 +80,7 @@ def _open_mounted_vocabularies(seqio: types.ModuleType) -> None:
     original = seqio.SentencePieceVocabulary.__init__
 
     @functools.wraps(original)
-    def __init__(self, sentencepiece_model_file, *args, **kwargs):
+    def __init__(self: Any, sentencepiece_model_file: str, *args: Any, **kwargs: Any) -> None:
         original(self, storage.mounted(sentencepiece_model_file), *args, **kwargs)
 
     seqio.SentencePieceVocabulary.__init__ = __init__

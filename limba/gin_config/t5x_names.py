@@ -18,6 +18,7 @@ import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from limba.files import python_path
 from limba.files.repository import REPOSITORY
@@ -181,7 +182,7 @@ def _provide_scripts() -> None:
         vars(main)["__getattr__"] = _script
 
 
-def _script(name: str):
+def _script(name: str) -> Any:
     if name in SCRIPTS:
         return getattr(importlib.import_module(SCRIPTS[name]), name)
     raise AttributeError(f"module '__main__' has no attribute {name!r}")
@@ -190,7 +191,7 @@ def _script(name: str):
 class _Alias(types.ModuleType):
     """A module of T5X that looks its names up in Limba's modules."""
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         if f"{self.__name__}.{name}" in MODULES:

@@ -2,6 +2,7 @@
 
 import enum
 import functools
+from typing import Any
 
 import flax.struct
 import jax
@@ -71,7 +72,7 @@ def _is_target(logits: Array, targets: Array) -> Array:
     return jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == targets[..., None]
 
 
-def _cross_entropy_fwd(logits, targets, label_smoothing, z_loss):
+def _cross_entropy_fwd(logits: Array, targets: Array, label_smoothing: float, z_loss: float) -> tuple[Any, Any]:
     on, off, entropy = target_distribution(logits.shape[-1], label_smoothing)
     narrow, logits = logits, logits.astype(jnp.float32)
     log_z = jax.nn.logsumexp(logits, axis=-1)
@@ -83,7 +84,7 @@ def _cross_entropy_fwd(logits, targets, label_smoothing, z_loss):
     return (log_z - expected_logit - entropy + z, z), (narrow, targets, log_z)
 
 
-def _cross_entropy_bwd(label_smoothing, z_loss, residuals, cotangents):
+def _cross_entropy_bwd(label_smoothing: float, z_loss: float, residuals: Any, cotangents: Any) -> tuple[Array, None]:
     logits, targets, log_z = residuals
     g, _ = cotangents
     on, off, _ = target_distribution(logits.shape[-1], label_smoothing)

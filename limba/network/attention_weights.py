@@ -35,7 +35,7 @@ def _softmax(logits: Array, dtype: DType) -> Array:
 
 
 @_softmax.defjvp
-def _softmax_jvp(dtype, primals, tangents):
+def _softmax_jvp(dtype: DType, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     # The backward pass keeps the weights in `dtype`: in bfloat16 half of the memory.
     weights, (tangent,) = _softmax(*primals, dtype), tangents
     wide = weights.astype(tangent.dtype)

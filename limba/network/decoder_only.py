@@ -42,7 +42,7 @@ class DecoderWrapper(nn.Module):
         """Whether the arrays of the cache have the layers before the batch."""
         return self.config.scan_layers
 
-    def setup(self):
+    def setup(self) -> None:
         self.decoder = t5.Decoder(self.config)
 
     def __call__(

@@ -126,7 +126,7 @@ class Embed(nn.Module):
     one_hot: bool = False
     axes: tuple[str, str] = ("vocab", "embed")
 
-    def setup(self):
+    def setup(self) -> None:
         shape = (self.num_embeddings, self.features)
         self.embedding = param_with_axes("embedding", self.embedding_init, shape, jnp.float32, axes=self.axes)
 
@@ -313,6 +313,9 @@ def _activated(activations: Sequence[str | Callable[[Array], Array]], branches: 
     )
 
 
+_Residuals = tuple[tuple[Array, ...], Array | None, Array]
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _activated_product(
     activations: tuple[str | Callable[[Array], Array], ...],
@@ -339,11 +342,19 @@ def _dropped(kept: Array | None, hidden: Array) -> Array:
     return with_sharding_constraint(hidden, ("batch", "length", "mlp"))
 
 
-def _activated_product_fwd(activations, dtype, branches, kept, kernel):
+def _activated_product_fwd(
+    activations: tuple[str | Callable[[Array], Array], ...],
+    dtype: DType,
+    branches: tuple[Array, ...],
+    kept: Array | None,
+    kernel: Array,
+) -> tuple[Array, _Residuals]:
     return _activated_product(activations, dtype, branches, kept, kernel), (branches, kept, kernel)
 
 
-def _activated_product_bwd(activations, dtype, residuals, g):
+def _activated_product_bwd(
+    activations: tuple[str | Callable[[Array], Array], ...], dtype: DType, residuals: _Residuals, g: Array
+) -> tuple[tuple[Array, ...], None, Array]:
     branches, kept, kernel = residuals
     g = g.astype(dtype)
     of_hidden = products.product("ble,me->blm", g, kernel.astype(dtype), dtype)

@@ -32,11 +32,15 @@ def _einsum_with_own_backward(equation: str, a: Array, b: Array, dtype: DType, o
     return product(equation, a.astype(dtype), b.astype(dtype), of_result)
 
 
-def _einsum_with_own_backward_fwd(equation, a, b, dtype, of_result):
+def _einsum_with_own_backward_fwd(
+    equation: str, a: Array, b: Array, dtype: DType, of_result: DType
+) -> tuple[Array, tuple[Array, Array]]:
     return _einsum_with_own_backward(equation, a, b, dtype, of_result), (a, b)
 
 
-def _einsum_with_own_backward_bwd(equation, dtype, of_result, operands, g):
+def _einsum_with_own_backward_bwd(
+    equation: str, dtype: DType, of_result: DType, operands: tuple[Array, Array], g: Array
+) -> tuple[Array, Array]:
     del of_result
     a, b = operands
     inputs, out = equation.split("->")
@@ -169,7 +173,7 @@ def _add_bias_on_cpu(x: Array, bias: Array) -> Array:
     return x + bias
 
 
-def _add_bias_bwd(_, g: Array) -> tuple[Array, Array]:
+def _add_bias_bwd(_: None, g: Array) -> tuple[Array, Array]:
     # XLA's CPU compiler sums bf16 over rows window by window: the biases of BERT base took a ninth of a step. A product
     # with ones is the same sum in float32. Ones are eight rows, because a product with a vector is the slow one again.
     ones = jnp.ones((8, math.prod(g.shape[:-1])), g.dtype)

@@ -44,7 +44,7 @@ class ReplacedTokenDetection(nn.Module):
     config: t5.T5Config
     generator_config: t5.T5Config
 
-    def setup(self):
+    def setup(self) -> None:
         self.token_embedder = t5.make_embedding(self.generator_config)
         self.generator = t5.Encoder(self.generator_config, self.token_embedder)
         self.transform = layers.DenseGeneral(self.config.emb_dim, kernel_axes=("embed", "mlp"), dtype=self.config.dtype)

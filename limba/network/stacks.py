@@ -34,7 +34,7 @@ class StackConfig(Protocol):
     def param_scan_axis(self) -> int: ...
 
 
-def apply(stack: nn.Module, layer_cls: type[nn.Module], num_layers: int, name: str, x: Array, *args) -> Array:
+def apply(stack: nn.Module, layer_cls: type[nn.Module], num_layers: int, name: str, x: Array, *args: Any) -> Array:
     """Runs `num_layers` layers over `x`: unrolled, or as one scanned layer called `name`.
 
     Unrolled layers that draw no random numbers are traced once, as a function that is called `num_layers` times: that
@@ -55,7 +55,7 @@ def apply(stack: nn.Module, layer_cls: type[nn.Module], num_layers: int, name: s
     return scanned(config, layer_cls, {}, num_layers, name, x, *args)
 
 
-def recomputed(config: StackConfig, layer_cls: type[nn.Module], *args, in_scan: bool) -> type[nn.Module]:
+def recomputed(config: StackConfig, layer_cls: type[nn.Module], *args: Any, in_scan: bool) -> type[nn.Module]:
     """The layer for calls with such arguments, with its backward pass as `remat_policy` wants it."""
     policy = REMAT_POLICIES[config.remat_policy]
     if policy is None:
@@ -72,7 +72,7 @@ def unrolled(
     layer_cls: type[nn.Module],
     fields: Sequence[Mapping[str, Any]],
     x: Array,
-    *args,
+    *args: Any,
     in_scan: bool = False,
     traced_once: bool = False,
 ) -> Array:
@@ -96,7 +96,7 @@ def scanned(
     num_layers: int,
     name: str,
     x: Array,
-    *args,
+    *args: Any,
 ) -> Array:
     """Runs one layer, or block of layers, `num_layers` times with parameters of its own each time."""
     scan = nn_partitioning.scan_with_axes(

@@ -341,7 +341,7 @@ class Transformer(nn.Module):
         """Whether the arrays of the cache have the layers before the batch."""
         return self.config.scan_layers
 
-    def setup(self):
+    def setup(self) -> None:
         self.token_embedder = make_embedding(self.config)
         self.encoder = Encoder(self.config, self.token_embedder)
         self.decoder = Decoder(self.config, self.token_embedder)

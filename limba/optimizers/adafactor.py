@@ -265,7 +265,7 @@ class Adafactor:
         scales = self._scales(params, grads, state, beta2)
         update_alike = _traced_once(self._update_param)
 
-        def update_one(name, param, *others):
+        def update_one(name: str, param: Array, *others: Any) -> Any:
             key = self._factoring(name, param.shape), self._is_scaled(name)
             return update_alike(key, param, *others, self._weight_decay(name, learning_rate), beta2, learning_rate)
 
@@ -278,7 +278,7 @@ class Adafactor:
     def state_axes(self, params: PyTree, param_axes: PyTree) -> PyTree:
         """Logical axes of the state: `m` and a full `v` as their parameter, the vectors replicated."""
 
-        def axes_of(name, param, axes):
+        def axes_of(name: str, param: Any, axes: Any) -> ParamState:
             full_v = not self._factoring(name, param.shape).factored
             slots: Any = (axes if self.beta1 is not None else None, axes if full_v else None, None, None)
             return ParamState(*slots)
@@ -470,10 +470,10 @@ def _split_pairs(pairs: PyTree) -> tuple[PyTree, PyTree]:
     return first, second
 
 
-def _map_named(function, tree: PyTree, *rest: PyTree) -> PyTree:
+def _map_named(function: Callable[..., Any], tree: PyTree, *rest: PyTree) -> PyTree:
     """Maps `function(name, leaf, *subtrees)` over the parameters; names are paths joined by `/`."""
 
-    def named(path, leaf, *others):
+    def named(path: tuple[Any, ...], leaf: Any, *others: Any) -> Any:
         return function("/".join(str(getattr(key, "key", key)) for key in path), leaf, *others)
 
     return jax.tree_util.tree_map_with_path(named, tree, *rest)

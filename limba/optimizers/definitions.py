@@ -57,7 +57,7 @@ def warn_of_other_rates(
     """
     steps = np.array([0, 1, 10, 100, 1_000, 10_000, 100_000], np.int32)
 
-    def rates(rate):
+    def rates(rate: optax.ScalarOrSchedule) -> np.ndarray:
         return np.array([float(rate(step) if callable(rate) else rate) for step in steps])
 
     other = [
@@ -123,7 +123,7 @@ class OptaxWrapper:
         shapes = {path: x.shape for path, x in traverse_util.flatten_dict(params).items()}
         axes = traverse_util.flatten_dict(param_axes)
 
-        def axes_of(path, leaf):
+        def axes_of(path: tuple[Any, ...], leaf: Any) -> PartitionSpec:
             names = tuple(key.key for key in path if isinstance(key, jax.tree_util.DictKey))
             parameter = next((names[i:] for i in range(len(names)) if names[i:] in shapes), None)
             return axes[parameter] if parameter and leaf.shape == shapes[parameter] else PartitionSpec()
@@ -139,7 +139,7 @@ def wrap_optax_optimizer(optax_optimizer: Callable[..., optax.GradientTransforma
     takes_rate = "learning_rate" in inspect.signature(optax_optimizer).parameters
 
     @functools.wraps(optax_optimizer)
-    def wrapped(*args, **kwargs):
+    def wrapped(*args: Any, **kwargs: Any) -> OptaxWrapper:
         if takes_rate and not args:
             kwargs.setdefault("learning_rate", 1.0)
         given = {name: x for name, x in kwargs.items() if name in argument_checks.OPTAX and not callable(x)}
@@ -218,17 +218,17 @@ def _adamw_scale(
     if base_width is not None and not base_width > 0:
         raise ValueError(f"adamw_scale.base_width is {base_width!r}; it is the emb_dim of the network that was tuned.")
 
-    def init(params):
+    def init(params: PyTree) -> optax.ScaleByAdamState:
         zeros = jax.tree.map(jnp.zeros_like, params)
         return optax.ScaleByAdamState(count=jnp.zeros([], jnp.int32), mu=zeros, nu=zeros)
 
-    def update(grads, state, params):
+    def update(grads: PyTree, state: optax.ScaleByAdamState, params: PyTree) -> tuple[PyTree, optax.ScaleByAdamState]:
         count = state.count + 1
         mu = optax.tree.update_moment(grads, state.mu, b1, 1)
         nu = optax.tree.update_moment(grads, state.nu, b2, 2)
         correction = jnp.sqrt(1 - b2**count) / (1 - b1**count)
 
-        def step(path, param, m, v):
+        def step(path: tuple[Any, ...], param: Array, m: Array, v: Array) -> Array:
             axes = _param_axes(path) or (None,) * param.ndim
             dims = tuple(i for i, axis in enumerate(axes) if axis not in _LAYER_AXES)
             rms = jnp.sqrt(jnp.mean(jnp.square(param), axis=dims, keepdims=True))

@@ -58,7 +58,7 @@ def _scale_by_learning_rate(
     if learning_rate is None:
         return own  # Optax's way to say that nothing is scaled.
 
-    def update(updates, state, params=None):
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         scaled, new_state = own.update(updates, state, params)
         training = current()
         if training is not None and training.learning_rate is not None:

@@ -242,7 +242,7 @@ class PjitPartitioner:
     def shardings(self, logical_axes: PyTree) -> PyTree:
         """Shardings for a tree of `PartitionSpec`s of logical axes; None means replicated."""
 
-        def sharding(axes):
+        def sharding(axes: Any) -> NamedSharding:
             return self.replicated if axes is None else NamedSharding(self.mesh, self._mesh_axes(axes))
 
         return jax.tree.map(sharding, logical_axes, is_leaf=lambda x: x is None or isinstance(x, PartitionSpec))
@@ -272,7 +272,7 @@ class PjitPartitioner:
 
         return {name: placed(rows) for name, rows in batch.items()}
 
-    def jit(self, function: Callable, **jit_arguments) -> Callable:
+    def jit(self, function: Callable, **jit_arguments: Any) -> Callable:
         """`jax.jit` that traces with this mesh and these rules."""
         jitted = jax.jit(function, **jit_arguments)
         call = self.activate()(jitted)  # A context manager as a decorator: each call enters a context of its own.
@@ -289,7 +289,7 @@ class PjitPartitioner:
     ) -> Callable:
         """`jit` with the arguments of T5X's trainers: shardings or partition specs of mesh axes; None is replicated."""
 
-        def shardings(resources):
+        def shardings(resources: PyTree) -> PyTree:
             return jax.tree.map(
                 lambda x: x if isinstance(x, NamedSharding) else NamedSharding(self.mesh, x or PartitionSpec()),
                 resources,

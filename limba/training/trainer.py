@@ -294,7 +294,7 @@ def accumulate_gradients(
     weights = [weight for i in range(n) if (weight := model.microbatch_weight(microbatch(i))) is not None]
     shares = jnp.asarray(weights, jnp.float32) / sum(weights) if weights else jnp.ones(n)
 
-    def accumulate(carry, i):
+    def accumulate(carry: Any, i: Array) -> tuple[Any, None]:
         grads, metrics = carry
         part_grads, part_metrics = gradient_fn(params, microbatch(i), jax.random.fold_in(rng, i))
         # The mean over no targets is 0 / 0, and counts nothing.

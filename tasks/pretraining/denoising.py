@@ -168,7 +168,7 @@ class Denoise(Step):
         raw_length = self.objective.raw_length(self.sequence_length[main] - len(mode))
         has_inputs = "inputs" in self.lengths(self.output_features, self.sequence_length)
 
-        def make_examples(texts, seed):
+        def make_examples(texts: Any, seed: Any) -> Any:
             tokens, lengths = encode_batch(vocabulary, without_blanks(texts) if self.line_by_line else texts)
             if self.objective.eos_after_documents:
                 tokens, lengths = np.insert(tokens, np.cumsum(lengths), vocabulary.eos_id), lengths + 1

@@ -306,7 +306,7 @@ class Tables:
         rows = self.count_rows(shard)
         return ((rows if stop is None else stop) - start) / rows if rows else 0.0
 
-    def _open_dataset(self):
+    def _open_dataset(self) -> Any:
         if self._dataset is None:
             # `datasets` takes seconds to import, and a task that is only registered does not need it.
             import datasets
@@ -417,13 +417,13 @@ def _publish(shard: Shard, builder: str, columns: tuple[str, ...]) -> tuple[str,
 class _ShardFileSystem(fsspec.AbstractFileSystem):
     protocol = _PROTOCOL
 
-    def info(self, path: str, **_) -> dict[str, Any]:
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
         path = self._strip_protocol(path)
         if path not in _published:
             raise FileNotFoundError(path)
         return {"name": path, "size": _published[path].shard.size, "type": "file"}
 
-    def _open(self, path: str, mode: str = "rb", **_) -> BinaryIO:
+    def _open(self, path: str, mode: str = "rb", **_: Any) -> BinaryIO:
         assert mode == "rb", mode
         published = _published[path]
         file = published.shard.open_lines()

@@ -470,7 +470,7 @@ class ShardedSource(abc.ABC):
         shard_info: Any = None,
         *,
         num_epochs: int | None = 1,
-        **unused_kwargs,
+        **unused_kwargs: Any,
     ) -> Any:
         """The documents of one reader as a `tf.data.Dataset`; without a number of epochs for ever."""
         del unused_kwargs

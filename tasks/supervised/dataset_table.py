@@ -9,6 +9,7 @@ Sizes are those of the training splits. A label of -1, in test sets, is kept sec
 import difflib
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 from limba.tasks.metrics import text_metrics as metrics
 from limba.tasks.supervised.dataset import SupervisedDataset
@@ -22,7 +23,9 @@ _MATCHED = {"train": "train", "validation": "validation_matched", "test": "test_
 _ALL_SPLITS = {"train": "train", **_VALIDATION_AND_TEST}
 
 
-def _of_classes(hub: str, config: str, inputs: str, labels: tuple[str, ...], *metric_fns: metrics.MetricFn, **options):
+def _of_classes(
+    hub: str, config: str, inputs: str, labels: tuple[str, ...], *metric_fns: metrics.MetricFn, **options: Any
+) -> SupervisedDataset:
     fns = metric_fns or (metrics.accuracy,)
     options = {"splits": _ALL_SPLITS, **options}
     return SupervisedDataset(inputs, "label", dict(enumerate(labels)), -1, fns, hub, config, **options)

@@ -111,7 +111,7 @@ def _corrupt(
         )
         ids = dataclasses.replace(ids, num_sentinels=ids.vocab_size, sentinel_ids=None)
 
-    def corrupt_row(tokens, seed_high, seed_low):
+    def corrupt_row(tokens: np.ndarray, seed_high: np.ndarray, seed_low: np.ndarray) -> Any:
         seed = (int(seed_high) << 32) ^ int(seed_low)
         corrupted = objective.corrupt(
             np.pad(tokens, (0, max(raw_length - len(tokens), 0)))[None],
@@ -123,7 +123,7 @@ def _corrupt(
         inputs, targets = corrupted.inputs[0], corrupted.targets[0]
         return inputs[: corrupted.inputs_lengths[0] - 1], targets[: corrupted.targets_lengths[0] - 1]
 
-    def corrupt(example, seed):
+    def corrupt(example: Mapping[str, tf.Tensor], seed: tf.Tensor) -> Any:
         inputs, targets = tf.numpy_function(
             corrupt_row, [tf.cast(example["targets"], tf.int32), *seed], [tf.int32, tf.int32], stateful=False
         )
@@ -150,7 +150,7 @@ def select_random_chunk(
             raise ValueError("select_random_chunk needs max_length or sequence_length.")
         max_length = sequence_length[feature_key] - int(bool(output_features and output_features[feature_key].add_eos))
 
-    def select(example, seed):
+    def select(example: Mapping[str, tf.Tensor], seed: tf.Tensor) -> Any:
         tokens = example[feature_key]
         pieces = -(-tf.size(tokens) // max_length)
         start = max_length * tf.random.stateless_uniform([], seed, maxval=pieces, dtype=tf.int32)
@@ -178,7 +178,7 @@ def split_tokens(
     if min_tokens_per_segment is not None:
         raise ValueError("split_tokens makes pieces of one length only; leave min_tokens_per_segment out.")
 
-    def cut(example):
+    def cut(example: Mapping[str, tf.Tensor]) -> Any:
         tokens = example[feature_key]
         ends = tf.concat([tf.range(0, tf.size(tokens), max_tokens_per_segment), [tf.size(tokens)]], 0)
         return tf.data.Dataset.from_tensor_slices({feature_key: tf.RaggedTensor.from_row_splits(tokens, ends)})
@@ -226,7 +226,7 @@ def parse_tsv(
     names = list(field_names or ("inputs", "targets"))
     columns = list(field_columns or range(len(names)))
 
-    def parse(line):
+    def parse(line: tf.Tensor) -> Any:
         fields = tf.io.decode_csv(line, [""] * len(names), field_delim, use_quote_delim=False, select_cols=columns)
         return dict(zip(names, fields, strict=True))
 
@@ -254,7 +254,7 @@ def preprocess_tsv(
     if missing := {name for found in parts.values() for name in found[1::2]} - {*names}:
         raise ValueError(f"preprocess_tsv has the fields {names}, and its formats name {sorted(missing)}: num_fields?")
 
-    def make(line):
+    def make(line: tf.Tensor) -> Any:
         fields = dict(zip(names, tf.io.decode_csv(line, [""] * len(names), field_delim, use_quote_delim), strict=True))
         return {
             key: tf.strings.join([fields[x] if number % 2 else x for number, x in enumerate(found)])
@@ -267,7 +267,7 @@ def preprocess_tsv(
 def summarize(dataset: tf.data.Dataset, article_key: str, summary_key: str) -> tf.data.Dataset:
     """`summarize: ` and the article become `inputs`, the summary `targets`."""
 
-    def make(example):
+    def make(example: Mapping[str, tf.Tensor]) -> Any:
         inputs = tf.strings.join(["summarize:", example[article_key]], " ")
         return {"inputs": inputs, "targets": example[summary_key]}
 
@@ -305,7 +305,7 @@ def rank_classification(
     if mode not in ("train", "eval", "fewshot_eval"):
         raise ValueError(f"rank_classification has the modes 'train', 'eval' and 'fewshot_eval', not {mode!r}.")
 
-    def make(number, example):
+    def make(number: tf.Tensor, example: Mapping[str, tf.Tensor]) -> Any:
         targets = targets_fn(example)
         count = tf.size(targets)
         numbers = tf.fill([count], tf.cast(number, tf.int32))
@@ -354,7 +354,7 @@ def rank_classification_formatter(
     def filled(formats: list[str]) -> TensorFn:
         return lambda example: tf.stack([_fill(text, example) for text in formats * (count // len(formats))])
 
-    def is_correct(example):
+    def is_correct(example: Mapping[str, tf.Tensor]) -> Any:
         return tf.reduce_any(tf.range(count)[:, None] == tf.cast(tf.reshape(example[label_key], [1, -1]), tf.int32), 1)
 
     weight_fn = (lambda example: example[weight_key]) if weight_key is not None else None

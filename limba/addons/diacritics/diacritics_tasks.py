@@ -183,7 +183,7 @@ class RemoveDiacritics(Step):
             halves = [tuple(" ".join(part[begin:end]) for part in words) for begin, end in ((0, half), (half, None))]
             yield from itertools.chain.from_iterable(map(fitting, halves, zip(*encode(halves), strict=True)))
 
-        def make_examples(texts):
+        def make_examples(texts: Any) -> Any:
             pairs, documents = [], []
             for number, text in enumerate(texts):
                 marked = rules.with_marks(text.decode("utf-8", errors="replace"))

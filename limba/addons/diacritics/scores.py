@@ -17,6 +17,8 @@ from limba.tasks.metrics import text_metrics
 logger = logging.getLogger(__name__)
 
 # A target word and the predicted word; None where there is no such word.
+# Changes, then words that are not exact.
+Cost = tuple[int, int]
 Pair = tuple[str | None, str | None]
 
 
@@ -113,7 +115,14 @@ def align(wanted: Sequence[str], given: Sequence[str], without_marks: Callable[[
     return pairs
 
 
-def _moves(best, wanted, given, plain, i, j):
+def _moves(
+    best: Sequence[Sequence[Cost]],
+    wanted: Sequence[str],
+    given: Sequence[str],
+    plain: Sequence[Sequence[str]],
+    i: int,
+    j: int,
+) -> list[tuple[Cost, tuple[int, int]]]:
     """The costs of a pair, of a missing word and of an added one, where they are possible, with their steps."""
     moves = []
     if i < len(wanted) and j < len(given):

@@ -147,7 +147,7 @@ class StateSizes:
         rules = _rules(layout)
         mesh = {"data": layout.data, "model": layout.model, None: 1}
 
-        def local(axes, arrays):
+        def local(axes: Any, arrays: PyTree) -> float:
             spec = nn_partitioning.logical_to_mesh_axes(tuple(axes), rules=rules) if axes else ()
             parts = math.prod(mesh[axis] for axis in spec or ())
             return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(arrays)) / parts

@@ -70,7 +70,7 @@ class TokenClassifier(nn.Module):
     dense_bias: bool = True
     drop_inputs: bool = False
 
-    def setup(self):
+    def setup(self) -> None:
         # Named as in MaskedLanguageModel and T5, whose checkpoints this network begins with.
         below = backbone(self.config)
         self.token_embedder = below.embedding()

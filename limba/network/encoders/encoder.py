@@ -5,6 +5,7 @@ under `encoder/encoder`; those that fit no period come first, unrolled.
 """
 
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -110,7 +111,7 @@ class EncoderPeriod(nn.Module):
     number: int  # of its first layer
 
     @nn.compact
-    def __call__(self, x: Array, *args) -> tuple[Array, None]:
+    def __call__(self, x: Array, *args: Any) -> tuple[Array, None]:
         fields = [{"number": self.number + i} for i in range(self.config.global_attention_every)]
         return stacks.unrolled(self.config, EncoderLayer, fields, x, *args, in_scan=True), None
 
@@ -124,7 +125,7 @@ def num_unscanned_layers(config: EncoderConfig) -> int:
     return period if first == 0 and not config.first_attention_norm else first
 
 
-def _layers(config: EncoderConfig, x: Array, *args) -> Array:
+def _layers(config: EncoderConfig, x: Array, *args: Any) -> Array:
     period, first = config.global_attention_every, num_unscanned_layers(config)
     x = stacks.unrolled(config, EncoderLayer, [{"number": i} for i in range(first)], x, *args)
     if first == config.num_layers:
@@ -263,7 +264,7 @@ class MaskedLanguageModel(nn.Module):
 
     config: EncoderConfig
 
-    def setup(self):
+    def setup(self) -> None:
         self.token_embedder = make_embedding(self.config, self.config.vocab_size, "vocab")
         self.encoder = Encoder(self.config, self.token_embedder)
         self.mlm_head = MaskedLanguageModelHead(self.config, self.token_embedder)

@@ -38,7 +38,7 @@ class MaskedLanguageModelWithPairs(MaskedLanguageModel):
     A `SequenceClassifier` that starts from its checkpoint begins with its pooler.
     """
 
-    def setup(self):
+    def setup(self) -> None:
         super().setup()
         self.classifier_head = Pooler(self.config)
         init = nn.initializers.normal(self.config.initializer_range)

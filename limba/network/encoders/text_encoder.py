@@ -62,7 +62,7 @@ class TextEncoder(nn.Module):
     normalize: bool = True
     max_length: int = 512
 
-    def setup(self):
+    def setup(self) -> None:
         if self.pooling not in POOLINGS:
             raise ValueError(f"TextEncoder.pooling is {self.pooling!r}; it can be {', '.join(POOLINGS)}.")
         # Named as in MaskedLanguageModel and T5, whose checkpoints this network begins with.

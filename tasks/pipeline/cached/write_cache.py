@@ -38,7 +38,9 @@ class _KeepWindows:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.objective, name)
 
-    def corrupt(self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: objectives.VocabularyIds):
+    def corrupt(
+        self, tokens: np.ndarray, lengths: np.ndarray, seeds: np.ndarray, ids: objectives.VocabularyIds
+    ) -> objectives.CorruptedBatch:
         del seeds, ids
         one = np.ones((len(tokens), 1), np.int32)
         return objectives.CorruptedBatch(tokens, lengths, one, one[:, 0].astype(np.int64))

@@ -80,7 +80,7 @@ class _BucketReader(seekable.SeekableReader):
             self._opened.close()
         super().close()
 
-    def readinto(self, buffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
         wanted = self._in_file(len(view))
         while wanted:

@@ -11,7 +11,7 @@ import io
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from limba.files import awaited, redaction, untrusted_files
 from limba.tasks.sources.remote_files import http_retries, seekable
@@ -175,7 +175,7 @@ class _HttpFile(seekable.SeekableReader):
             self._session.close()
         super().close()
 
-    def readinto(self, buffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
         wanted = self._in_file(len(view))
         read = 0
