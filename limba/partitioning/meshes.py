@@ -68,8 +68,8 @@ def _model_axis(
     num_partitions: int | None, model_parallel_submesh: Sequence[int] | None, devices: Sequence[jax.Device]
 ) -> int:
     number_ranges.check("PjitPartitioner.num_partitions", num_partitions, AT_LEAST_1._replace(or_none=True))
-    for size in model_parallel_submesh or ():
-        number_ranges.check("A number of PjitPartitioner.model_parallel_submesh", size, AT_LEAST_1)
+    for number, size in enumerate(model_parallel_submesh or ()):
+        number_ranges.check(f"PjitPartitioner.model_parallel_submesh[{number}]", size, AT_LEAST_1)
     submesh_size = math.prod(model_parallel_submesh) if model_parallel_submesh else None
     if num_partitions and submesh_size and num_partitions not in (1, submesh_size):
         raise ValueError(

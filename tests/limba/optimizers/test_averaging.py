@@ -63,7 +63,7 @@ def test_frozen_parameters_are_not_kept_twice():
 
 @pytest.mark.parametrize("decay", [0, 1.0, -0.5, "0.9", True, float("nan")])
 def test_a_decay_that_is_none(decay):
-    with pytest.raises(ValueError, match=r"AveragedOptimizer.decay is .*between 0 and 1"):
+    with pytest.raises(ValueError, match=r"AveragedOptimizer.decay is .*; it is a number above 0 and below 1, such as"):
         AveragedOptimizer(optax.sgd(1.0), decay=decay)
 
 

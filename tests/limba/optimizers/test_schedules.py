@@ -80,7 +80,7 @@ def test_factors(settings, expected):
     ("settings", "words"),
     [
         # Each of these was NaN at the first step, or a constant 1e-8.
-        ({"warmup_steps": 0}, "warmup_steps is 0; with factors 'constant .* it is a number of at least 1"),
+        ({"warmup_steps": 0}, "warmup_steps is 0; it is a number of at least 1, with factors 'constant"),
         ({"factors": "constant * linear_warmup", "warmup_steps": -5}, "warmup_steps is -5"),
         ({"factors": "constant * cosine_decay", "steps_per_cycle": 0}, "steps_per_cycle is 0"),
         ({"factors": "constant * cosine_decay", "total_steps": 0}, "total_steps is 0"),

@@ -410,7 +410,7 @@ def test_injected_functions_are_called_as_t5x_calls_them(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"log_every": 0}, ["train.log_every is 0; it must be a whole number of at least 1"]),
+        ({"log_every": 0}, ["train.log_every is 0; it is a whole number of at least 1"]),
         ({"relative_steps": 0}, ["train.relative_steps (TRAIN_STEPS_RELATIVE) is 0"]),
         ({"random_seed": 1.5}, ["train.random_seed (RANDOM_SEED) is 1.5; it is a whole number of at least 0"]),
         ({"random_seed": "0"}, ["train.random_seed (RANDOM_SEED) is '0'"]),

@@ -87,5 +87,5 @@ def test_a_float_of_a_whole_number_is_answered_with_the_number():
         ValueError, match=r"train\.total_steps \(TRAIN_STEPS\) is 1000\.0; .* of at least 1: write 1000\.$"
     ):
         training_length.check_step_counts(1e3, None, None, None, 10, None)
-    with pytest.raises(ValueError, match=r"train\.eval_period \(EVAL_PERIOD\) is 0; it must be a whole number .* 1\.$"):
+    with pytest.raises(ValueError, match=r"train\.eval_period \(EVAL_PERIOD\) is 0; it is a whole number .* 1\.$"):
         training_length.check_step_counts(10, None, None, None, 0, None)

@@ -135,15 +135,15 @@ def test_a_start_counts_what_stands_before_pieces_too(counted, counts, monkeypat
 
     class Ngrams:
         @staticmethod
-        def count(*_, **tables):
-            asked.append(tables)
+        def count(trigrams, before, **_):
+            asked.append((trigrams, before))
             return counted
 
     monkeypatch.setattr(tasks_door, "ngrams", lambda: Ngrams)
     model = small.model(vocab_size=PIECES, emb_dim=128, num_heads=4, head_dim=32)
     params, start = _random(model.module), StartFromCounts(fit_steps=0)
     new = start(params, model, DatasetConfig("counter", {"inputs": 16, "targets": 8}, "train", 8, seed=0))
-    assert asked == [{"trigrams": False, "before": True}]
+    assert asked == [(False, True)]
     jax.tree.map(np.testing.assert_array_equal, new, start.from_counts(params, model.module.config, *counts))
 
 

@@ -155,9 +155,9 @@ def test_a_start_counts_the_training_split_with_the_models_vocabulary(counts, mo
 
     class Ngrams:
         @staticmethod
-        def count(*arguments, trigrams, before):
+        def count(config, vocabulary, feature_converter, most_tokens, trigrams, before):
             assert not trigrams and not before
-            asked.append(arguments)
+            asked.append((config, vocabulary, feature_converter, most_tokens))
             return _Counted(counts)
 
     monkeypatch.setattr(tasks_door, "ngrams", lambda: Ngrams)
