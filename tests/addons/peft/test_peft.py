@@ -212,7 +212,7 @@ CONFIGS = {
     "no rank": ({"r": 0}, "r is 0; it is a number above 0 and below 2"),
     "a rate that is a list": (
         {"lora_dropout": [1]},
-        "lora_dropout is a list of 1; it is a number of at least 0 and below 1",
+        "lora_dropout is a list of 1; it is a number of at least 0",
     ),
     "a rate without an end": ({"lora_dropout": 10**400}, "lora_dropout is a whole number of about 401 digits; it is a"),
     "a rate above 1": ({"lora_dropout": 7}, "lora_dropout is 7; it is a number of at least 0 and below 1"),
