@@ -82,7 +82,7 @@ def modules() -> dict[str, Path]:
 def room_of(module: str) -> str:
     """`limba.network` of `limba.network.attention`; `limba` of `limba.train`: modules beside the rooms are one room.
 
-    Each add-on is one room: `limba.addons.run` of `limba.addons.run.keys.run_arguments`.
+    Each add-on is one room: `limba.addons.run` of `limba.addons.run.keys.request`.
     """
     if is_addon(module):
         return ".".join(module.split(".")[:3])

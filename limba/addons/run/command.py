@@ -55,8 +55,8 @@ from limba.addons.run import (
     trainer_checkpoints,
 )
 from limba.addons.run.keys import script_keys
+from limba.addons.run.keys.request import Request
 from limba.addons.run.keys.row_answers import TEXT, WORD_TASKS
-from limba.addons.run.keys.run_arguments import RunArguments
 from limba.checkpoint_files import run_folder
 from limba.devices import native_logs
 from limba.files import json_text, redaction, storage, written_files
@@ -92,64 +92,52 @@ def main(argv: Sequence[str]) -> int:
         return 0 if argv else 2
     overrides = [flag for flag in argv if flag.startswith("--gin.")]
     flags, keys = _flags().parse_known_args([flag for flag in argv if flag not in overrides])
-    arguments, notes = script_keys.from_command_line(keys)
-    arguments = trackers.without_absent(arguments)
+    request, notes = script_keys.from_command_line(keys, launchers.mixed_precision(os.environ))
+    request = trackers.without_absent(request)
     for note in [*notes, *launchers.without_effect(os.environ)]:
         logger.warning("%s", note)
-    arguments = _with_precision(arguments, launchers.mixed_precision(os.environ))
-    if arguments.hub_token:
-        os.environ["HF_TOKEN"] = arguments.hub_token
-    for file in filter(None, (arguments.train_file, arguments.validation_file, arguments.test_file)):
+    if request.hub_token:
+        os.environ["HF_TOKEN"] = request.hub_token
+    for file in filter(None, (request.train_file, request.validation_file, request.test_file)):
         redaction.hide(
             file
         )  # In all processes: worker 0 alone writes the gin file, which has URLs without credentials.
     command_line.join_others(flags)
-    out = local_path(arguments.output_dir)
+    out = local_path(request.output_dir)
     here = jax.device_count()  # by all processes at once: their devices find each other
     with refused_starts.put_back(out) as start:
-        planned = distributed.from_first("gin file", lambda: _prepare(arguments, start, flags, here, overrides))
+        planned = distributed.from_first("gin file", lambda: _prepare(request, start, flags, here, overrides))
         if planned is None:
             return 0
         plan = result_files.Plan(**planned)
-        arguments = dataclasses.replace(arguments, **plan.found)
+        request = dataclasses.replace(request, **plan.found)
         if not Path(plan.gin_file).is_file():
             raise ValueError(
                 f"Worker 0 has written {plan.gin_file}, and it is not here: OUTPUT_DIR must be a folder that all "
                 "workers share. Else take `limba run … --write_gin FILE` and launch/worker.sh FILE."
             )
         results: dict[str, Any] = {}
-        work = script_data.work_folder(arguments)
+        work = script_data.work_folder(request)
         checkpoint: AnyPath = work / "initial"
-        if arguments.do_train:
-            goes_on = trainer_checkpoints.is_taken(arguments)
+        if request.do_train:
+            goes_on = trainer_checkpoints.is_taken(request)
             first_step = result_files.last_step(out / "run") or goes_on * result_files.last_step(out / "initial")
             train.main([f"--gin_file={plan.gin_file}", *overrides])
-            trained = distributed.from_first("trained", lambda: str(outcome.trained(out / "run", arguments)))
+            trained = distributed.from_first("trained", lambda: str(outcome.trained(out / "run", request)))
             checkpoint = storage.as_path(trained)
             results |= result_files.of_training(out, checkpoint, plan, first_step)
-        elif arguments.do_eval:
-            evaluation.main(_with_bindings(plan.gin_file, *_evaluation(work, arguments), overrides))
+        elif request.do_eval:
+            evaluation.main(_with_bindings(plan.gin_file, *_evaluation(work, request), overrides))
             if jax.process_index() == 0:
-                results |= outcome.of_evaluation(work / "eval", plan.eval_rows, arguments.row_answers)
+                results |= outcome.of_evaluation(work / "eval", plan.eval_rows, request.row_answers)
         seconds_of_answers: float | None = None
-        if arguments.do_predict:
+        if request.do_predict:
             was_there, began = outcome.is_answered(work / _PREDICTIONS / checkpoint.name), time.monotonic()
-            infer.main(_with_bindings(plan.gin_file, *_prediction(work, arguments, checkpoint), overrides))
+            infer.main(_with_bindings(plan.gin_file, *_prediction(work, request, checkpoint), overrides))
             seconds_of_answers = None if was_there else time.monotonic() - began
     # The others wait: a run whose processes end before the first one's export is finished would be taken for broken.
-    distributed.from_first("export", lambda: _finish(out, checkpoint, arguments, plan, results, seconds_of_answers))
+    distributed.from_first("export", lambda: _finish(out, checkpoint, request, plan, results, seconds_of_answers))
     return 0
-
-
-def _with_precision(arguments: RunArguments, precision: str) -> RunArguments:
-    """The arguments with the precision of `accelerate launch`, where no key says bf16, as in TrainingArguments.
-
-    Raises ValueError for one that is refused as a key, too.
-    """
-    if precision == "no" or arguments.compute_dtype == "bfloat16":
-        return arguments
-    logger.info("ACCELERATE_MIXED_PRECISION of accelerate launch is %s: it counts as mixed_precision.", precision)
-    return dataclasses.replace(arguments, mixed_precision=precision)
 
 
 def _flags() -> argparse.ArgumentParser:
@@ -165,7 +153,7 @@ def _flags() -> argparse.ArgumentParser:
 
 
 def _prepare(
-    arguments: RunArguments, start: refused_starts.Start, flags: argparse.Namespace, here: int, overrides: Sequence[str]
+    request: Request, start: refused_starts.Start, flags: argparse.Namespace, here: int, overrides: Sequence[str]
 ) -> dict[str, Any] | None:
     """Checks everything, and writes the model to begin with and the gin file.
 
@@ -175,59 +163,59 @@ def _prepare(
     if flags.num_devices is not None and (flags.num_devices < 1 or not flags.write_gin):
         raise ValueError(f"--num_devices is {flags.num_devices}; it is the number of a pod's devices, for --write_gin.")
     out = start.out
-    of_trainer = trainer_checkpoints.keys_of(arguments, out)
-    arguments = dataclasses.replace(arguments, **of_trainer)
-    _check(arguments, out)
-    trackers.check(arguments, overrides)
-    if arguments.pushes:
-        _check_push(arguments.hub_model_id or out.name, flags.dry_run)
+    of_trainer = trainer_checkpoints.keys_of(request, out)
+    request = dataclasses.replace(request, **of_trainer)
+    _check(request, out)
+    trackers.check(request, overrides)
+    if request.pushes:
+        _check_push(request.hub_model_id or out.name, flags.dry_run)
 
     from limba.addons.run import starting_model
 
     found: dict[str, Any] = {}
-    if starting_model.has_decoder(*_names(arguments)[:2]):
+    if starting_model.has_decoder(*_names(request)[:2]):
         with native_logs.filtered():
-            found = text_rows.found(arguments)
-        arguments = dataclasses.replace(arguments, **found)
-        arguments.check_documents()
-    learns_spans = not arguments.is_finetuning
-    model = starting_model.open_model(*_names(arguments), arguments.ignored_config_keys, learns_spans)
+            found = text_rows.found(request)
+        request = dataclasses.replace(request, **found)
+        request.check_documents()
+    learns_spans = not request.is_finetuning
+    model = starting_model.open_model(*_names(request), request.ignored_config_keys, learns_spans)
     with native_logs.filtered():
         complete = script_data.lengths_of_t5 if model.encoder is None else encoder_rows.found
-        found |= complete(arguments, model)
-    arguments = dataclasses.replace(arguments, **found)
-    _check_network(arguments, model)
-    model = model.for_rows_with(arguments.row_answers.network)
+        found |= complete(request, model)
+    request = dataclasses.replace(request, **found)
+    _check_network(request, model)
+    model = model.for_rows_with(request.row_answers.network)
     devices = flags.num_devices or here
-    work, named = _folders(arguments, flags)
-    text, counted = _compose(arguments, model, named, devices)
+    work, named = _folders(request, flags)
+    text, counted = _compose(request, model, named, devices)
     if of_trainer:
-        if (first := trainer_checkpoints.first_step(arguments, counted["steps"], out)) is not None:
+        if (first := trainer_checkpoints.first_step(request, counted["steps"], out)) is not None:
             model = model.at_step(first)
-        elif arguments.do_eval or arguments.do_predict:
+        elif request.do_eval or request.do_predict:
             of_trainer["do_train"] = False
-            arguments = dataclasses.replace(arguments, do_train=False)
-            work, named = _folders(arguments, flags)
-            text, counted = _compose(arguments, model, named, devices)
+            request = dataclasses.replace(request, do_train=False)
+            work, named = _folders(request, flags)
+            text, counted = _compose(request, model, named, devices)
         else:
             return None
-    _check_gin(arguments, work, named, text, model, overrides, flags)
+    _check_gin(request, work, named, text, model, overrides, flags)
     if not flags.write_gin:
-        text += given_files.comment(arguments)
+        text += given_files.comment(request)
     _print_gin(text, named, model, flags)
     gin_file = local_path(flags.write_gin) if flags.write_gin else work / "run.gin"
     if flags.dry_run:
-        if arguments.do_train and not (flags.write_gin or arguments.overwrites):
+        if request.do_train and not (flags.write_gin or request.overwrites):
             _warn_of_changes(gin_file, text)
         return None
     _make_folder(work, empty=work != out)  # An earlier evaluation was perhaps of other weights.
-    if arguments.do_train and not flags.write_gin:
+    if request.do_train and not flags.write_gin:
         start.keep_files()
-        start.moved = earlier_run.make_room(arguments, out, text)
+        start.moved = earlier_run.make_room(request, out, text)
         model = model.kept_in(start.moved) if model.path == out and start.moved is not None else model
     if _warn_of_changes(gin_file, text) and not flags.write_gin:
         start.set_aside(out / _PREDICTIONS)
-    keys = json_text.dumps(arguments.without_secrets(), indent=2, ensure_ascii=False)
+    keys = json_text.dumps(request.without_secrets(), indent=2, ensure_ascii=False)
     storage.replace_text(work / "run.json", f"{redaction.redact(keys)}\n")
     model.write(work / "initial")
     if flags.write_gin:
@@ -253,14 +241,14 @@ def _print_gin(text: str, named: Path, model: Any, flags: argparse.Namespace) ->
         print(f"# {named / 'initial' / 'model.gin'}, which the run writes:\n{model.gin}")
 
 
-def _folders(arguments: RunArguments, flags: argparse.Namespace) -> tuple[Path, Path]:
+def _folders(request: Request, flags: argparse.Namespace) -> tuple[Path, Path]:
     """The folder of the files that are no results, and as the gin file names it.
 
     A file for other machines names it as it was given: a relative one is found from where they run.
     """
     if flags.write_gin:
-        return local_path(arguments.output_dir), Path(arguments.output_dir)
-    work = script_data.work_folder(arguments)
+        return local_path(request.output_dir), Path(request.output_dir)
+    work = script_data.work_folder(request)
     return work, work
 
 
@@ -274,22 +262,22 @@ def _make_folder(folder: Path, empty: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def _names(arguments: RunArguments) -> tuple[str | None, str | None, str | None]:
+def _names(request: Request) -> tuple[str | None, str | None, str | None]:
     """The model with its weights, or else the network alone, and the tokenizer, as `open_model` takes them."""
     from limba.addons.run import starting_model
 
-    model, config = arguments.model_name_or_path, arguments.config_name
+    model, config = request.model_name_or_path, request.config_name
     if model is None and config is None:
-        assert arguments.model_type is not None
-        overrides = arguments.config_overrides or ""
-        config = str(starting_model.default_config(arguments.model_type, arguments.tokenizer_name, overrides))
-    if arguments.initialize_from_scratch:
+        assert request.model_type is not None
+        overrides = request.config_overrides or ""
+        config = str(starting_model.default_config(request.model_type, request.tokenizer_name, overrides))
+    if request.initialize_from_scratch:
         model, config = None, config or model
-    return model, config, arguments.tokenizer_name
+    return model, config, request.tokenizer_name
 
 
 def _check_gin(
-    arguments: RunArguments,
+    request: Request,
     out: Path,
     named: Path,
     text: str,
@@ -303,12 +291,12 @@ def _check_gin(
     devices.
     """
     text = text.replace(str(named / "initial" / "model.gin"), _MODEL_GIN)
-    masks_spans = model.encoder is None and not arguments.is_finetuning
-    commands: list[tuple[str | None, dict[str, Any]]] = [(None, {})] if arguments.do_train else []
-    if arguments.do_eval and not arguments.do_train:
-        commands.append(_evaluation(out, arguments))
-    if arguments.do_predict:
-        commands.append(_prediction(out, arguments, out / "initial"))
+    masks_spans = model.encoder is None and not request.is_finetuning
+    commands: list[tuple[str | None, dict[str, Any]]] = [(None, {})] if request.do_train else []
+    if request.do_eval and not request.do_train:
+        commands.append(_evaluation(out, request))
+    if request.do_predict:
+        commands.append(_prediction(out, request, out / "initial"))
     with tempfile.TemporaryDirectory(prefix="limba-gin-") as folder:
         for name, content in (("run.gin", text), (_MODEL_GIN, model.gin)):
             (Path(folder) / name).write_text(content, "utf-8")
@@ -336,25 +324,25 @@ def _check_start(folder: str, overrides: Sequence[str]) -> None:
         train.main([*flags, "--gin.INITIAL_CHECKPOINT_PATH=()", "--dry_run"])
 
 
-def _evaluation(out: Path, arguments: RunArguments) -> tuple[str, dict[str, Any]]:
+def _evaluation(out: Path, request: Request) -> tuple[str, dict[str, Any]]:
     """The gin file and the bindings that evaluate the model as it is, without a training."""
     values: dict[str, Any] = {"CHECKPOINT_PATH": str(out / "initial"), "EVAL_OUTPUT_DIR": str(out / "eval")}
-    return "gin/runs/eval_run.gin", values | _of_dataset("eval", arguments)
+    return "gin/runs/eval_run.gin", values | _of_dataset("eval", request)
 
 
-def _prediction(out: Path, arguments: RunArguments, checkpoint: AnyPath) -> tuple[str, dict[str, Any]]:
+def _prediction(out: Path, request: Request, checkpoint: AnyPath) -> tuple[str, dict[str, Any]]:
     """Those that answer the test split by a checkpoint; each has a folder, as a longer training has other answers."""
     answers = out / _PREDICTIONS / checkpoint.name
     values: dict[str, Any] = {"CHECKPOINT_PATH": str(checkpoint), "INFER_OUTPUT_DIR": str(answers)}
-    values |= {"infer/data.DatasetConfig.split": "test", **_of_dataset("infer", arguments)}
+    values |= {"infer/data.DatasetConfig.split": "test", **_of_dataset("infer", request)}
     return "gin/runs/predict_run.gin", values
 
 
-def _of_dataset(role: str, arguments: RunArguments) -> dict[str, Any]:
+def _of_dataset(role: str, request: Request) -> dict[str, Any]:
     """The bindings of a data set that is evaluated or answered: the length of its targets is that of the answers."""
-    values: dict[str, Any] = {"batch_size": arguments.per_device_eval_batch_size * jax.device_count()}
-    if arguments.is_finetuning:
-        values["task_feature_lengths"] = gin_recipe.feature_lengths(arguments, arguments.answer_length)
+    values: dict[str, Any] = {"batch_size": request.per_device_eval_batch_size * jax.device_count()}
+    if request.is_finetuning:
+        values["task_feature_lengths"] = gin_recipe.feature_lengths(request, request.answer_length)
     return {f"{role}/data.DatasetConfig.{name}": value for name, value in values.items()}
 
 
@@ -368,31 +356,31 @@ def _with_bindings(gin_file: str, more: str, values: dict[str, Any], overrides: 
 def _finish(
     out: Path,
     checkpoint: AnyPath,
-    arguments: RunArguments,
+    request: Request,
     plan: result_files.Plan,
     results: dict[str, Any],
     seconds_of_answers: float | None,
 ) -> None:
     """Writes what the run leaves, exports and uploads the trained model."""
-    if arguments.do_predict:
-        answers = script_data.work_folder(arguments) / _PREDICTIONS / checkpoint.name
-        results |= outcome.write_answers(answers, out, arguments, seconds_of_answers)
-    if arguments.do_train:
-        outcome.export(out, checkpoint, arguments)
-        result_files.write_state(out, checkpoint, arguments, plan, results)
-    result_files.write(out, results, arguments)
+    if request.do_predict:
+        answers = script_data.work_folder(request) / _PREDICTIONS / checkpoint.name
+        results |= outcome.write_answers(answers, out, request, seconds_of_answers)
+    if request.do_train:
+        outcome.export(out, checkpoint, request)
+        result_files.write_state(out, checkpoint, request, plan, results)
+    result_files.write(out, results, request)
     if results:
         print(json_text.dumps(results, ensure_ascii=False))
 
 
-def _check(arguments: RunArguments, out: Path) -> None:
+def _check(request: Request, out: Path) -> None:
     """Raises ValueError for what would fail after the training has begun."""
     if out.is_file():
         raise ValueError(f"output_dir is {out}, which is a file; name a folder.")
-    earlier_run.check(arguments, out)
-    earlier_run.resumed_step(arguments, out)
-    is_kept = not arguments.do_train or arguments.overwrites
-    is_kept = is_kept or trainer_checkpoints.to_go_on_from(arguments, out) is not None
+    earlier_run.check(request, out)
+    earlier_run.resumed_step(request, out)
+    is_kept = not request.do_train or request.overwrites
+    is_kept = is_kept or trainer_checkpoints.to_go_on_from(request, out) is not None
     for name in ("config.json", "model.safetensors", "README.md", "trainer_state.json", "all_results.json"):
         if (out / name).exists() and not (out / "run.json").is_file() and not is_kept:
             raise ValueError(
@@ -406,62 +394,62 @@ def _check(arguments: RunArguments, out: Path) -> None:
         raise ValueError(f"output_dir is {out}, and nothing can be written in {above}; name another folder.")
 
 
-def _compose(arguments: RunArguments, model: Any, out: Path, devices: int) -> tuple[str, dict[str, Any]]:
+def _compose(request: Request, model: Any, out: Path, devices: int) -> tuple[str, dict[str, Any]]:
     """The gin file of a training that begins with a `limba.addons.run.starting_model` and reads the corpus.
 
     Returns:
       It, and the other fields of `result_files.Plan`.
     """
     with native_logs.filtered():  # The tasks of a user's own may bring TensorFlow in.
-        corpus = script_data.find(arguments)
-        examples = script_data.count_examples(arguments, corpus, model.vocabulary, model.encoder is not None)
-    steps, how_many = max(arguments.max_steps, 0), "max_steps"
-    if examples.number is not None and arguments.max_steps < 0:
-        steps = gin_recipe.steps_of_epochs(arguments, examples, devices)
+        corpus = script_data.find(request)
+        examples = script_data.count_examples(request, corpus, model.vocabulary, model.encoder is not None)
+    steps, how_many = max(request.max_steps, 0), "max_steps"
+    if examples.number is not None and request.max_steps < 0:
+        steps = gin_recipe.steps_of_epochs(request, examples, devices)
         about = "" if examples.is_exact else "about "
-        how_many = f"{arguments.num_train_epochs:g} epochs of {about}{examples.number:,} examples"
+        how_many = f"{request.num_train_epochs:g} epochs of {about}{examples.number:,} examples"
     initial = (model.network.dropout_rate, model.has_weights, model.network.vocab_size, model.encoder)
     of_encoder: dict[str, Any] = {}
-    if model.encoder is not None and arguments.is_finetuning:
-        network = arguments.row_answers.network
-        of_encoder["labels"] = encoder_rows.label_names(arguments)
+    if model.encoder is not None and request.is_finetuning:
+        network = request.row_answers.network
+        of_encoder["labels"] = encoder_rows.label_names(request)
         of_encoder |= {"head": model.head_fields(network), "shared_modules": model.shared_modules(network)}
     elif model.encoder is not None:
-        of_encoder["frame"] = script_data.masked_lm(arguments, model.vocabulary).frame
+        of_encoder["frame"] = script_data.masked_lm(request, model.vocabulary).frame
     plan = gin_recipe.Plan(corpus, out, examples, devices, steps, how_many, *initial, **of_encoder)
     counted: dict[str, Any] = {
-        "rows": gin_recipe.batch_size(arguments, devices),
-        "eval_rows": arguments.per_device_eval_batch_size * devices,
+        "rows": gin_recipe.batch_size(request, devices),
+        "eval_rows": request.per_device_eval_batch_size * devices,
         "steps": steps,
     }
     if examples.number is not None and examples.is_exact:
-        one = dataclasses.replace(arguments, num_train_epochs=1.0)
+        one = dataclasses.replace(request, num_train_epochs=1.0)
         counted["steps_of_epoch"] = gin_recipe.steps_of_epochs(one, examples, devices)
         counted["train_samples"] = examples.number
-    return gin_recipe.compose(arguments, plan), counted
+    return gin_recipe.compose(request, plan), counted
 
 
-def _check_network(arguments: RunArguments, model: Any) -> None:
+def _check_network(request: Request, model: Any) -> None:
     """Raises ValueError for keys that the network has no use for; warns if no class of Hugging Face holds it."""
     if model.encoder is None:
         for name in own_layers.of(model.network):
             own_layers.attention_class(name)  # Not only its name: a class of PyTorch cannot be trained.
         for name, instead in _OF_ENCODERS.items():
-            value = getattr(arguments, name)
+            value = getattr(request, name)
             if value in (True, "masked_lm", *WORD_TASKS) or (name == "answers" and value != TEXT):
                 said = "true" if value is True else repr(value)
                 raise ValueError(f"{name} is {said}, and belongs to encoders; {instead}.")
-    elif not arguments.is_finetuning:
+    elif not request.is_finetuning:
         if model.labels:
             raise ValueError(
                 f"{model.path} is a {model.head.class_name} of {', '.join(model.labels)}, which learns rows with "
                 "labels: name their columns with text_column_name and label_column_name."
             )
-        if arguments.task not in (None, "masked_lm"):
-            raise ValueError(f"task is {arguments.task!r}, and {model.path} is an encoder, which learns masked tokens.")
-        arguments.check_documents()
+        if request.task not in (None, "masked_lm"):
+            raise ValueError(f"task is {request.task!r}, and {model.path} is an encoder, which learns masked tokens.")
+        request.check_documents()
     if model.no_export:
-        if arguments.pushes:
+        if request.pushes:
             raise ValueError(f"push_to_hub uploads an export. {model.no_export}")
         logger.warning("%s", model.no_export)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from limba.addons.run import given_files, trainer_checkpoints
 from limba.addons.run.keys import script_keys
-from limba.addons.run.keys.run_arguments import RunArguments
+from limba.addons.run.keys.request import Request
 from limba.checkpoint_files.directories import checkpoint_path, checkpoint_steps
 from limba.files.local_paths import local_path
 from limba.reports import run_lock
@@ -37,19 +37,19 @@ _FILES_OF_TRAINER = ("checkpoint-*", "training_args.bin", "runs")
 _CHECKPOINT = re.compile(r"checkpoint[-_](\d+)")
 
 
-def check(arguments: RunArguments, out: Path) -> None:
+def check(request: Request, out: Path) -> None:
     """Raises ValueError if `out` holds a run with another model or order of the data, which is not to be replaced."""
-    if not arguments.do_train:
+    if not request.do_train:
         return
-    patterns = [pattern for pattern in _patterns(out) if pattern not in _of_source(arguments, out)]
+    patterns = [pattern for pattern in _patterns(out) if pattern not in _of_source(request, out)]
     for name in (*_OF_MODEL, "train_file"):
-        value = getattr(arguments, name)
-        if arguments.overwrites and isinstance(value, str) and _is_moved(local_path(value), out, patterns):
+        value = getattr(request, name)
+        if request.overwrites and isinstance(value, str) and _is_moved(local_path(value), out, patterns):
             raise ValueError(
                 f"overwrite_output_dir moves the run in {out} away, and {name} {value!r} is a part of it: choose "
                 "another output_dir."
             )
-    if arguments.overwrites or trainer_checkpoints.begins_again(arguments, out):
+    if request.overwrites or trainer_checkpoints.begins_again(request, out):
         return
     if not (out / "run.json").is_file():
         return
@@ -58,11 +58,11 @@ def check(arguments: RunArguments, out: Path) -> None:
     def of_before(name: str) -> Any:
         return before.get(name, script_keys.FIELDS[name].default)
 
-    differing = [(name, of_before(name), getattr(arguments, name)) for name in _OF_MODEL]
-    if arguments.do_train and checkpoint_steps(out / "run"):
+    differing = [(name, of_before(name), getattr(request, name)) for name in _OF_MODEL]
+    if request.do_train and checkpoint_steps(out / "run"):
         seeds = of_before("data_seed"), of_before("seed")
-        name = "data_seed" if arguments.data_seed is not None else "seed"
-        differing.append((name, next(x for x in seeds if x is not None), getattr(arguments, name)))
+        name = "data_seed" if request.data_seed is not None else "seed"
+        differing.append((name, next(x for x in seeds if x is not None), getattr(request, name)))
     for name, old, new in differing:
         if old != new:
             raise ValueError(
@@ -80,11 +80,11 @@ def _patterns(out: Path) -> tuple[str, ...]:
     return _FILES + (_FILES_OF_TRAINER if trainer_checkpoints.newest_in(out) else ())
 
 
-def _of_source(arguments: RunArguments, out: Path) -> tuple[str, ...]:
+def _of_source(request: Request, out: Path) -> tuple[str, ...]:
     """The patterns of the files in `out` that are the model to begin with, or its network and tokenizer."""
-    model, config, tokenizer = arguments.model_name_or_path, arguments.config_name, arguments.tokenizer_name
+    model, config, tokenizer = request.model_name_or_path, request.config_name, request.tokenizer_name
     if model is not None and local_path(model) == out:
-        return _WITHOUT_WEIGHTS if arguments.initialize_from_scratch else _WITHOUT_WEIGHTS + _WEIGHTS
+        return _WITHOUT_WEIGHTS if request.initialize_from_scratch else _WITHOUT_WEIGHTS + _WEIGHTS
     given = [local_path(name) for name in (config, tokenizer) if name is not None]
     return _WITHOUT_WEIGHTS if any(path == out or path.parent == out for path in given) else ()
 
@@ -99,7 +99,7 @@ def changes(gin_file: Path, text: str) -> list[str]:
     return [line for line in difflib.ndiff(before, now) if line.startswith(("- ", "+ "))]
 
 
-def make_room(arguments: RunArguments, out: Path, text: str) -> Path | None:
+def make_room(request: Request, out: Path, text: str) -> Path | None:
     """Does with the run in `out` what `overwrite_output_dir` and `resume_from_checkpoint` say; `text` is the gin file.
 
     A run of the same values and files is resumed in any case: its end is the same, and a second start loses no work.
@@ -110,14 +110,14 @@ def make_room(arguments: RunArguments, out: Path, text: str) -> Path | None:
     Raises:
       RunLockedError: if another process trains there.
     """
-    of_trainer = trainer_checkpoints.to_go_on_from(arguments, out)
+    of_trainer = trainer_checkpoints.to_go_on_from(request, out)
     has_run = (out / "run.gin").is_file()
-    if arguments.overwrites:
+    if request.overwrites:
         if of_trainer is None and has_run and not changes(out / "run.gin", text):
             logger.info("overwrite_output_dir: the run in %s has the same values and files, and is resumed.", out)
             return None
         paths = [path for pattern in _patterns(out) for path in out.glob(pattern)]
-        source = _of_source(arguments, out)
+        source = _of_source(request, out)
         stay = [path for path in paths if any(path.match(pattern) for pattern in source)]
         if set(paths) <= set(stay) and not set(_WEIGHTS) <= set(source):
             return None
@@ -125,14 +125,14 @@ def make_room(arguments: RunArguments, out: Path, text: str) -> Path | None:
             folder = _move(out, paths, "before", stay)
         logger.warning("overwrite_output_dir: a new run begins in %s; the old one is kept in %s.", out, folder)
         return folder
-    if trainer_checkpoints.begins_again(arguments, out) or (of_trainer is not None and not has_run):
+    if trainer_checkpoints.begins_again(request, out) or (of_trainer is not None and not has_run):
         # The Trainer's checkpoints stay where they are.
         paths = [path for pattern in _FILES for path in out.glob(pattern)]
         with run_lock.held(out / "run"):
             return _move(out, paths, "before") if paths else None
     if not has_run:
         return None
-    model_dir, step = out / "run", resumed_step(arguments, out)
+    model_dir, step = out / "run", resumed_step(request, out)
     if step is None:
         return None
     later = [Path(checkpoint_path(model_dir, x)) for x in checkpoint_steps(model_dir) if x > step]
@@ -162,13 +162,13 @@ def _move(out: Path, paths: Sequence[Path], name: str, stay: Sequence[Path] = ()
     return folder
 
 
-def resumed_step(arguments: RunArguments, out: Path) -> int | None:
+def resumed_step(request: Request, out: Path) -> int | None:
     """The step of `resume_from_checkpoint`; None for the newest.
 
     Raises:
       FileNotFoundError, ValueError: if there is no such checkpoint, or it is not of the run in `out`.
     """
-    given = arguments.resume_from_checkpoint
+    given = request.resume_from_checkpoint
     if given is None or given.lower() in ("true", "false"):
         return None
     path = local_path(given)

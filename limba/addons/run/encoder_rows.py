@@ -11,8 +11,8 @@ from typing import Any
 
 from limba.addons.run import script_data
 from limba.addons.run.keys import script_names
+from limba.addons.run.keys.request import DOCUMENTS, Request
 from limba.addons.run.keys.row_answers import LABEL, NUMBER, TEXT, WORD_LABELS
-from limba.addons.run.keys.run_arguments import DOCUMENTS, RunArguments
 from limba.addons.run.script_data import Corpus
 from limba.checkpoint_files import run_folder
 
@@ -28,54 +28,54 @@ _MOST_LABELS = 1000
 _LONGEST = 1024
 
 
-def found(arguments: RunArguments, model: Any) -> dict[str, Any]:
+def found(request: Request, model: Any) -> dict[str, Any]:
     """The keys that say what an encoder, a `limba.addons.run.starting_model`, learns from rows, where the data say it.
 
-    With them `arguments` are complete. {} if documents are learned.
+    With them the request is complete. {} if documents are learned.
 
     Raises:
       FileNotFoundError, ValueError: if the data are not there, or none that an encoder can learn.
     """
-    if arguments.languages is not None:
-        raise ValueError(f"source_lang is {arguments.source_lang!r}: an encoder translates nothing; name a T5.")
-    if arguments.questions is not None:
+    if request.languages is not None:
+        raise ValueError(f"source_lang is {request.source_lang!r}: an encoder translates nothing; name a T5.")
+    if request.questions is not None:
         raise ValueError(
             "The command learns answers to questions (run_qa, run_seq2seq_qa, or question_column and its like), and "
             "model_name_or_path or config_name is an encoder. The extractive question answering of run_qa.py, where an "
             "encoder marks the answer in the context, is not here. What is here is that of run_seq2seq_qa.py, where a "
             "T5 writes the answer: name a T5, such as google/t5-v1_1-small, with the same files and columns."
         )
-    if arguments.script == script_names.SUMMARIES and arguments.entry is None:
+    if request.script == script_names.SUMMARIES and request.entry is None:
         raise ValueError(
             "The command is one of run_summarization (source_prefix, predict_with_generate and max_source_length are "
             "keys of it): an encoder writes no texts. Name a T5, or leave these keys out."
         )
     keys: dict[str, Any] = {}
-    if arguments.entry is not None:
-        kind = _of_entry(arguments.entry)
-        _check_has_labels(arguments, model)
-    elif _learns_masks(arguments) and not _asks(arguments):
-        return _of_documents(arguments, model)
+    if request.entry is not None:
+        kind = _of_entry(request.entry)
+        _check_has_labels(request, model)
+    elif _learns_masks(request) and not _asks(request):
+        return _of_documents(request, model)
     else:
-        if (columns := _columns(arguments, *_whole(arguments))) is None:
-            return _of_documents(arguments, model)
+        if (columns := _columns(request, *_whole(request))) is None:
+            return _of_documents(request, model)
         text, label, kind = columns
-        corpus = script_data.find(dataclasses.replace(arguments, label_column_name=label))
-        _check_has_labels(arguments, model)
-        if kind == LABEL and model.head.is_number and arguments.do_regression is None:
+        corpus = script_data.find(dataclasses.replace(request, label_column_name=label))
+        _check_has_labels(request, model)
+        if kind == LABEL and model.head.is_number and request.do_regression is None:
             kind = NUMBER
-        labels = _labels(arguments, model.labels, corpus, label, kind)
+        labels = _labels(request, model.labels, corpus, label, kind)
         kind = NUMBER if labels is None else kind
         keys = {"text_column_name": text, "label_column_name": label, **({} if labels is None else {"labels": labels})}
-    _check(arguments, kind)
-    completed = dataclasses.replace(arguments, answers=kind, **keys)
+    _check(request, kind)
+    completed = dataclasses.replace(request, answers=kind, **keys)
     _check_head(completed, model)
     return {**keys, "answers": kind, "max_seq_length": _length(completed, completed.inputs_length, model)}
 
 
-def _of_documents(arguments: RunArguments, model: Any) -> dict[str, Any]:
+def _of_documents(request: Request, model: Any) -> dict[str, Any]:
     """The length of rows where no key says it or the encoder reads fewer tokens, and which documents are read."""
-    length = arguments.max_seq_length
+    length = request.max_seq_length
     if length is None:
         length = min(model.tokenizer_length or _LONGEST, _LONGEST)
         logger.info(
@@ -83,18 +83,18 @@ def _of_documents(arguments: RunArguments, model: Any) -> dict[str, Any]:
             "most %d.",
             *(length, _LONGEST),
         )
-    _say_other_types(arguments, model)
-    keys: dict[str, Any] = first_column(arguments)
-    if (length := _length(arguments, length, model)) != arguments.max_seq_length:
+    _say_other_types(request, model)
+    keys: dict[str, Any] = first_column(request)
+    if (length := _length(request, length, model)) != request.max_seq_length:
         keys["max_seq_length"] = length
-    return keys | _rows_of_samples(dataclasses.replace(arguments, **keys), model.vocabulary)
+    return keys | _rows_of_samples(dataclasses.replace(request, **keys), model.vocabulary)
 
 
-def _say_other_types(arguments: RunArguments, model: Any) -> None:
+def _say_other_types(request: Request, model: Any) -> None:
     """Warns where the tokenizer's template has token types that rows of masked words have not."""
     from limba.tasks.pretraining import masked_text
 
-    if arguments.use_nsp or model.vocabulary.get("class") != run_folder.TOKENIZERS:
+    if request.use_nsp or model.vocabulary.get("class") != run_folder.TOKENIZERS:
         return
     vocabulary: Any = masked_text.open_vocabulary(model.vocabulary)
     if any(vocabulary.frame.types) and getattr(model.network, "num_token_types", 0) > 1:
@@ -103,7 +103,7 @@ def _say_other_types(arguments: RunArguments, model: Any) -> None:
         )
 
 
-def _rows_of_samples(arguments: RunArguments, described: Mapping[str, Any]) -> dict[str, int]:
+def _rows_of_samples(request: Request, described: Mapping[str, Any]) -> dict[str, int]:
     """`max_train_samples` and `max_eval_samples` as documents: run_mlm.py counts rows, behind the grouping of texts.
 
     Args:
@@ -114,20 +114,20 @@ def _rows_of_samples(arguments: RunArguments, described: Mapping[str, Any]) -> d
     keys = {
         split: key
         for split, key in script_data.MOST.items()
-        if split in script_data.used_splits(arguments) and getattr(arguments, key)
+        if split in script_data.used_splits(request) and getattr(request, key)
     }
     if not keys:
         return {}
-    corpus = script_data.find(dataclasses.replace(arguments, max_train_samples=None, max_eval_samples=None))
-    column, length = arguments.text_column, arguments.inputs_length
+    corpus = script_data.find(dataclasses.replace(request, max_train_samples=None, max_eval_samples=None))
+    column, length = request.text_column, request.inputs_length
     source = masked_text.open_source(corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, column)
-    objective = script_data.masked_lm(arguments, described)
+    objective = script_data.masked_lm(request, described)
     found = {}
     for split, key in keys.items():
         masked_text.check(source, split, column)
-        wanted, opened = getattr(arguments, key), masked_text.open_vocabulary(described)
+        wanted, opened = getattr(request, key), masked_text.open_vocabulary(described)
         found[key], made = masked_text.documents_of_examples(
-            source, split, column, opened, objective.raw_length(length), wanted, arguments.line_by_line
+            source, split, column, opened, objective.raw_length(length), wanted, request.line_by_line
         )
         logger.info(
             "%s %d counts rows of at most %d tokens, as in run_mlm.py: the first %d documents are read, which make %d.",
@@ -136,32 +136,32 @@ def _rows_of_samples(arguments: RunArguments, described: Mapping[str, Any]) -> d
     return found
 
 
-def _length(arguments: RunArguments, length: int, model: Any) -> int:
+def _length(request: Request, length: int, model: Any) -> int:
     """The tokens of a row, as far as the encoder reads and its tokenizer says; warns if more were asked for."""
-    length = script_data.length_of_inputs(dataclasses.replace(arguments, max_seq_length=length), model).get(
+    length = script_data.length_of_inputs(dataclasses.replace(request, max_seq_length=length), model).get(
         "max_seq_length", length
     )
     most = model.network.max_positions
-    if arguments.max_seq_length is not None and length > most:
+    if request.max_seq_length is not None and length > most:
         logger.warning("max_seq_length is %d, and the encoder reads %d tokens: rows are cut there.", length, most)
     return min(length, most)
 
 
-def _learns_masks(arguments: RunArguments) -> bool:
+def _learns_masks(request: Request) -> bool:
     """Whether a key says that documents are learned."""
-    of_documents = arguments.task or arguments.use_nsp or arguments.whole_word_mask
-    return bool(of_documents or arguments.script == script_names.MASKS)
+    of_documents = request.task or request.use_nsp or request.whole_word_mask
+    return bool(of_documents or request.script == script_names.MASKS)
 
 
-def label_names(arguments: RunArguments) -> tuple[str, ...]:
-    """The labels of complete arguments, in the order of the logits; the name of a number."""
+def label_names(request: Request) -> tuple[str, ...]:
+    """The labels of a complete request, in the order of the logits; the name of a number."""
     from limba.tasks.supervised import row_formats, script_task
 
-    if arguments.answers == WORD_LABELS:
-        return tuple(arguments.labels or ())
-    if arguments.answers == NUMBER:
-        return (arguments.label_column_name or _LABEL,)
-    form = script_task.row_dataset(*script_data.row_values(arguments)).format
+    if request.answers == WORD_LABELS:
+        return tuple(request.labels or ())
+    if request.answers == NUMBER:
+        return (request.label_column_name or _LABEL,)
+    form = script_task.row_dataset(*script_data.row_values(request)).format
     assert isinstance(form, row_formats.Template)
     return form.choices
 
@@ -180,22 +180,22 @@ def _of_entry(entry: str) -> str:
 # ------------------------------------------------------- columns -----------------------------------------------------
 
 
-def _columns(arguments: RunArguments, corpus: Corpus, split: str) -> tuple[str, str, str] | None:
+def _columns(request: Request, corpus: Corpus, split: str) -> tuple[str, str, str] | None:
     """The text, as `text_column_name` has it, the column of the labels, and the kind; None for documents.
 
     Raises:
       ValueError: if it is not clear which.
     """
     names = column_names(corpus, split)
-    given, text, named_text = arguments.label_column_name, arguments.text_column, arguments.text_column_name
-    of_task = f"{arguments.task_name or 'ner'}_tags"
+    given, text, named_text = request.label_column_name, request.text_column, request.text_column_name
+    of_task = f"{request.task_name or 'ner'}_tags"
     named = given or next((x for x in (of_task, "ner_tags", _TAGS) if x in names), None)
     # A number of the row is neither words nor tags.
     unnamed = [x for x in names if x not in (named, "id")]
     words = named_text or (_WORDS if _WORDS in names else next(iter(unnamed), text))
     tags = named or next((x for x in unnamed if x != words), _TAGS)
     are_lists = _have_lists(corpus, split, {words, tags}, names)
-    if not _asks(arguments) and not are_lists:
+    if not _asks(request) and not are_lists:
         if _LABEL not in names:
             return None
         if text in names:
@@ -204,10 +204,10 @@ def _columns(arguments: RunArguments, corpus: Corpus, split: str) -> tuple[str, 
                 "modelling of the texts write task masked_lm.",
                 *(corpus.name, text, _LABEL),
             )
-    asks_for_words = arguments.has_word_task or arguments.return_entity_level_metrics or arguments.label_all_tokens
-    is_of_words = arguments.answers == WORD_LABELS or asks_for_words
-    if is_of_words or (arguments.answers == TEXT and are_lists and (given or _LABEL not in names)):
-        if arguments.has_word_task and not given and tags != of_task and tags in names:
+    asks_for_words = request.has_word_task or request.return_entity_level_metrics or request.label_all_tokens
+    is_of_words = request.answers == WORD_LABELS or asks_for_words
+    if is_of_words or (request.answers == TEXT and are_lists and (given or _LABEL not in names)):
+        if request.has_word_task and not given and tags != of_task and tags in names:
             logger.warning("%r has no column %r: the tags are those of %r.", corpus.name, of_task, tags)
         return words, tags, WORD_LABELS
     label = given or _LABEL
@@ -216,18 +216,18 @@ def _columns(arguments: RunArguments, corpus: Corpus, split: str) -> tuple[str, 
             f"The column {label!r} has lists: several labels of one row cannot be learned. Give each label a run of "
             "its own, with a column that says whether it is right."
         )
-    kind = arguments.answers if arguments.answers != TEXT else NUMBER if arguments.do_regression else LABEL
+    kind = request.answers if request.answers != TEXT else NUMBER if request.do_regression else LABEL
     found = named_text or text_of(names, label)
     if named_text is None and " [SEP] {" in found and found != _AS_PAIR and (len(names) > 3 or _NUMBERS & {*names}):
         logger.warning("As in run_glue.py, the text is %r, of %s (see text_column_names).", found, names)
     return found, label, kind
 
 
-def first_column(arguments: RunArguments) -> dict[str, str]:
+def first_column(request: Request) -> dict[str, str]:
     """The column of documents where no key names it and none is `text`: the first, as run_mlm.py takes it; else {}."""
-    if arguments.text_column_name is not None:
+    if request.text_column_name is not None:
         return {}
-    names = column_names(*_whole(arguments))
+    names = column_names(*_whole(request))
     if DOCUMENTS in names or not names:
         return {}
     logger.warning(
@@ -238,10 +238,10 @@ def first_column(arguments: RunArguments) -> dict[str, str]:
     return {"text_column_name": names[0]}
 
 
-def _whole(arguments: RunArguments) -> tuple[Corpus, str]:
+def _whole(request: Request) -> tuple[Corpus, str]:
     """The data, and the split that shows the columns: the first of those that are read."""
-    corpus, splits = script_data.find_whole(arguments)
-    return corpus, next((split for split in script_data.used_splits(arguments) if split in splits), splits[0])
+    corpus, splits = script_data.find_whole(request)
+    return corpus, next((split for split in script_data.used_splits(request) if split in splits), splits[0])
 
 
 def column_names(corpus: Corpus, split: str) -> list[str]:
@@ -249,15 +249,15 @@ def column_names(corpus: Corpus, split: str) -> list[str]:
     return _open(corpus, (), ()).column_names(split)
 
 
-def _asks(arguments: RunArguments) -> bool:
+def _asks(request: Request) -> bool:
     """Whether a key says that rows with labels are learned."""
     return bool(
-        arguments.label_column_name
-        or arguments.keys_of_rows
-        or arguments.has_word_task
-        or arguments.script in script_names.OF_LABELS
-        or arguments.answers != TEXT
-        or arguments.do_regression is not None
+        request.label_column_name
+        or request.keys_of_rows
+        or request.has_word_task
+        or request.script in script_names.OF_LABELS
+        or request.answers != TEXT
+        or request.do_regression is not None
     )
 
 
@@ -281,20 +281,20 @@ def _have_lists(corpus: Corpus, split: str, columns: set[str], names: Sequence[s
 # -------------------------------------------------------- labels -----------------------------------------------------
 
 
-def _labels(arguments: RunArguments, of_model: Sequence[str], corpus: Corpus, column: str, kind: str) -> Any:
+def _labels(request: Request, of_model: Sequence[str], corpus: Corpus, column: str, kind: str) -> Any:
     """The labels: those of the key, of a model that has them, or those of the training split; None for numbers."""
-    if kind == WORD_LABELS and isinstance(arguments.labels, Mapping):
-        raise ValueError(f"labels is {arguments.labels!r}; those of words are a list, in the order of their numbers.")
-    if arguments.labels is not None:
-        return arguments.labels
-    names = () if kind == NUMBER else class_names(arguments, corpus, column)
+    if kind == WORD_LABELS and isinstance(request.labels, Mapping):
+        raise ValueError(f"labels is {request.labels!r}; those of words are a list, in the order of their numbers.")
+    if request.labels is not None:
+        return request.labels
+    names = () if kind == NUMBER else class_names(request, corpus, column)
     if names and {*names} <= {*of_model}:
         return _named_labels(of_model, names, column, kind)
     if of_model and kind != NUMBER:
         is_numbered = kind == WORD_LABELS or any(_WHOLE.fullmatch(label) for label in of_model)
         numbers = {} if is_numbered else {str(number): label for number, label in enumerate(of_model)}
         return {**numbers, **{label: label for label in of_model}} if numbers else list(of_model)
-    if not arguments.do_train:  # It is a model of numbers.
+    if not request.do_train:  # It is a model of numbers.
         return None
     from limba.tasks.supervised import cell_texts
 
@@ -307,14 +307,14 @@ def _labels(arguments: RunArguments, of_model: Sequence[str], corpus: Corpus, co
         raise _empty_cells(corpus, column)
     if kind == NUMBER and (wrong := next((value for value in seen if not _is_number(value)), None)) is not None:
         raise ValueError(f"The column {column!r} has {wrong!r}, which is not a number, and do_regression is true.")
-    if kind == NUMBER or (kind == LABEL and arguments.do_regression is None and _are_numbers(corpus, list(seen))):
+    if kind == NUMBER or (kind == LABEL and request.do_regression is None and _are_numbers(corpus, list(seen))):
         return None
     if names and all(isinstance(value, int) for value in seen):
         return _named_labels(names, names, column, kind)
     if kind == WORD_LABELS and all(isinstance(value, int) for value in seen):
         return [str(number) for number in range(max(seen, default=0) + 1)]
-    if kind == LABEL and arguments.script == script_names.CLASSES:
-        seen |= _labels_of_other_splits(arguments, corpus, column, seen)
+    if kind == LABEL and request.script == script_names.CLASSES:
+        seen |= _labels_of_other_splits(request, corpus, column, seen)
     labels = _sorted_labels(list(seen), column)
     if kind == LABEL and len(labels) < 2:
         raise ValueError(
@@ -324,7 +324,7 @@ def _labels(arguments: RunArguments, of_model: Sequence[str], corpus: Corpus, co
     return labels
 
 
-def class_names(arguments: RunArguments, corpus: Corpus, column: str) -> tuple[str, ...]:
+def class_names(request: Request, corpus: Corpus, column: str) -> tuple[str, ...]:
     """The labels that the numbers of a column stand for, a ClassLabel of `datasets`; () where nothing says so.
 
     The first split that is read says it.
@@ -336,7 +336,7 @@ def class_names(arguments: RunArguments, corpus: Corpus, column: str) -> tuple[s
     from limba.tasks.supervised import cell_texts
 
     source = _open(corpus, (column,), ())
-    first, *others = script_data.used_splits(arguments)
+    first, *others = script_data.used_splits(request)
     names = source.class_names(first, column) or corpus.class_names.get(column, ())
     if names:
         of_others = {repr(split): source.class_names(split, column) or names for split in others}
@@ -364,14 +364,14 @@ def _named_labels(labels: Sequence[str], names: Sequence[str], column: str, kind
 
 
 def _labels_of_other_splits(
-    arguments: RunArguments, corpus: Corpus, column: str, known: Mapping[Any, None]
+    request: Request, corpus: Corpus, column: str, known: Mapping[Any, None]
 ) -> dict[Any, None]:
     """Labels that only rows of evaluation or prediction have, which run_classification.py adds to the others."""
     from limba.tasks.supervised import cell_texts
 
     seen = {"", *(cell_texts.plain_text(cell_texts.as_text(value)) for value in known)}
     more: dict[Any, None] = {}
-    for split in script_data.used_splits(arguments):
+    for split in script_data.used_splits(request):
         if split == "train" or column not in column_names(corpus, split):
             continue
         values = dict.fromkeys(_values(corpus, split, column, nested=False))
@@ -453,7 +453,7 @@ def _open(corpus: Corpus, columns: Sequence[str], nested: Sequence[str]) -> Any:
 # -------------------------------------------------------- checks -----------------------------------------------------
 
 
-def _check(arguments: RunArguments, kind: str) -> None:
+def _check(request: Request, kind: str) -> None:
     """Raises ValueError for keys that an encoder has no use for with these answers."""
     for name, remedy in (
         ("generation_num_beams", "an encoder generates nothing: leave it out"),
@@ -463,44 +463,44 @@ def _check(arguments: RunArguments, kind: str) -> None:
         ("labels", "numbers have no labels: leave it out" if kind == NUMBER else ""),
         ("metric_names", "labels of words have run_ner.py's metrics: leave it out" if kind == WORD_LABELS else ""),
     ):
-        if remedy and (value := getattr(arguments, name)):
+        if remedy and (value := getattr(request, name)):
             raise ValueError(f"{name} is {value!r}: {remedy}.")
     of_words = [(name, WORD_LABELS) for name in ("return_entity_level_metrics", "label_all_tokens")]
     for name, of in (*of_words, ("do_regression", NUMBER)):
-        if getattr(arguments, name) and kind != of:
+        if getattr(request, name) and kind != of:
             raise ValueError(f"{name} is true, and the rows are learned with {kind}: leave it out, or answers {kind}.")
 
 
-def _check_has_labels(arguments: RunArguments, model: Any) -> None:
+def _check_has_labels(request: Request, model: Any) -> None:
     """Raises ValueError if nothing is trained, and the model has no head with labels."""
-    if not model.labels and not arguments.do_train:
+    if not model.labels and not request.do_train:
         raise ValueError(
             f"{model.path} is a {model.head.class_name}, which has no labels, and do_train is not given: name a model "
             "that was trained on such rows, or add do_train."
         )
 
 
-def _check_head(arguments: RunArguments, model: Any) -> None:
+def _check_head(request: Request, model: Any) -> None:
     """Raises ValueError if a model has another head than the answers need, or other labels."""
     from limba.tasks.vocabularies import LabelVocabulary
 
-    names, answers = label_names(arguments), arguments.row_answers
-    if arguments.answers == LABEL:
+    names, answers = label_names(request), request.row_answers
+    if request.answers == LABEL:
         LabelVocabulary(names)  # refuses what cannot be one
-    if model.labels and (model.head.class_name, model.head.is_number) != (answers.network, arguments.answers == NUMBER):
+    if model.labels and (model.head.class_name, model.head.is_number) != (answers.network, request.answers == NUMBER):
         raise ValueError(
             f"{model.path} is a {model.head.class_name} of {', '.join(model.labels)}, and the rows have "
             f"{answers.what}: begin with the encoder that it was made from."
         )
-    if model.labels and arguments.answers != NUMBER and model.labels != names:
+    if model.labels and request.answers != NUMBER and model.labels != names:
         raise ValueError(
             f"{model.path} has the labels {', '.join(model.labels)}, and the rows {', '.join(names)}: begin with the "
             "encoder that it was made from, or leave labels out."
         )
     of_numbers = ("mse", "pearson", "spearman")
-    if arguments.answers == NUMBER and (wrong := [x for x in arguments.metrics or () if not x.startswith(of_numbers)]):
+    if request.answers == NUMBER and (wrong := [x for x in request.metrics or () if not x.startswith(of_numbers)]):
         raise ValueError(f"metric_names has {wrong[0]}, and the rows have numbers: write mse, pearson or spearmanr.")
-    if arguments.answers == LABEL and "f1" in (arguments.metrics or ()) and len(names) > 2:
+    if request.answers == LABEL and "f1" in (request.metrics or ()) and len(names) > 2:
         raise ValueError(
             f"metric_names has f1, which is of two labels, and the rows have {', '.join(names)}: leave it out. The F1 "
             "of each label and their mean, macro_f1, are there without it."

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from limba.addons.run.keys import script_names
-from limba.addons.run.keys.run_arguments import RunArguments
+from limba.addons.run.keys.request import Request
 from limba.gin_config.recipe import Binding, Block, Reference, Statement, given
 
 # transformers' name of a schedule: the function of `limba.optimizers.schedules`.
@@ -26,21 +26,21 @@ _ENDLESS = ("warmup_constant", "warmup_inverse_sqrt")
 _NUMBERS = {"lr_end": "final_learning_rate", "min_lr": "final_learning_rate", "warmup_lr_rate": "warmup_rate"}
 
 
-def optimizer(arguments: RunArguments) -> list[Statement]:
+def optimizer(request: Request) -> list[Statement]:
     """OPTIMIZER, with the gradient clipped as the Trainer does it before any optimizer."""
-    if arguments.uses_adafactor:
-        return _adafactor(arguments)
-    by_value = arguments.clip_grad_value or None
-    clipped = arguments.max_grad_norm > 0 and by_value is None
+    if request.uses_adafactor:
+        return _adafactor(request)
+    by_value = request.clip_grad_value or None
+    clipped = request.max_grad_norm > 0 and by_value is None
     clip = [Binding("optax.clip.max_delta", by_value)] if by_value else []
-    clip += [Binding("optax.clip_by_global_norm.max_norm", arguments.max_grad_norm)] if clipped else []
+    clip += [Binding("optax.clip_by_global_norm.max_norm", request.max_grad_norm)] if clipped else []
     chain = [*(f"@optax.{x.function}()" for x in clip), "@optimizers.adamw()"]
     of_adamw = given(
-        b1=arguments.adam_beta1,
-        b2=arguments.adam_beta2,
-        eps=arguments.adam_epsilon,
-        weight_decay=arguments.weight_decay,
-        mask=None if arguments.decay_all_parameters else Reference("@weight_decay.matrices"),
+        b1=request.adam_beta1,
+        b2=request.adam_beta2,
+        eps=request.adam_epsilon,
+        weight_decay=request.weight_decay,
+        mask=None if request.decay_all_parameters else Reference("@weight_decay.matrices"),
     )
     return [
         Binding("OPTIMIZER", Reference("@optimizers.chain()")),
@@ -50,18 +50,18 @@ def optimizer(arguments: RunArguments) -> list[Statement]:
     ]
 
 
-def _adafactor(arguments: RunArguments) -> list[Statement]:
+def _adafactor(request: Request) -> list[Statement]:
     """As the Trainer makes it: steps are not relative to the parameters, and every matrix is factored.
 
     That of the Flax scripts, optax's, has the defaults of T5X.
     """
-    is_optax = arguments.optim == script_names.OPTAX_ADAFACTOR
-    decay = arguments.weight_decay
-    exempt = [] if arguments.decay_all_parameters else [("scale|bias|rel_embedding", 0.0)]
+    is_optax = request.optim == script_names.OPTAX_ADAFACTOR
+    decay = request.weight_decay
+    exempt = [] if request.decay_all_parameters else [("scale|bias|rel_embedding", 0.0)]
     of_adafactor = given(
-        multiply_by_parameter_scale=arguments.scale_parameter or is_optax,
+        multiply_by_parameter_scale=request.scale_parameter or is_optax,
         min_dim_size_to_factor=None if is_optax else 1,
-        global_norm_clip_threshold=arguments.max_grad_norm or None,
+        global_norm_clip_threshold=request.max_grad_norm or None,
         weight_decay_rate_lr_exponent=1.0 if decay else None,
         weight_decay_rate=Reference("@adafactor.HParamMap()") if decay else None,
     )
@@ -72,26 +72,26 @@ def _adafactor(arguments: RunArguments) -> list[Statement]:
     ]
 
 
-def schedule(arguments: RunArguments, steps: int) -> list[Statement]:
+def schedule(request: Request, steps: int) -> list[Statement]:
     """The learning rate: warm-up to `learning_rate`, then the decay, step for step that of transformers."""
-    if arguments.relative_step:
+    if request.relative_step:
         name = "relative_step"
-        values: dict[str, Any] = {"warmup_init": arguments.warmup_init}
-    elif not arguments.learning_rate:  # The other schedules are shares of a rate above 0.
+        values: dict[str, Any] = {"warmup_init": request.warmup_init}
+    elif not request.learning_rate:  # The other schedules are shares of a rate above 0.
         name = "create_learning_rate_scheduler"
         values = {"factors": "constant", "base_learning_rate": 0.0, "min_learning_rate": 0.0}
     else:
-        name = _FUNCTIONS[arguments.lr_scheduler_type]
-        warmup = arguments.warmup_steps or math.ceil(arguments.warmup_ratio * steps)
+        name = _FUNCTIONS[request.lr_scheduler_type]
+        warmup = request.warmup_steps or math.ceil(request.warmup_ratio * steps)
         # A warm-up longer than the training ends with it, below its peak: its decay would begin later.
-        total = max(arguments.num_training_steps or steps, warmup + 1)
-        keys = dict(arguments.lr_scheduler_kwargs or {})
+        total = max(request.num_training_steps or steps, warmup + 1)
+        keys = dict(request.lr_scheduler_kwargs or {})
         for share in ("min_lr_rate", "min_lr_ratio"):
             if share in keys:
-                keys["min_lr"] = keys.pop(share) * arguments.learning_rate
+                keys["min_lr"] = keys.pop(share) * request.learning_rate
         values = {
-            "base_learning_rate": arguments.learning_rate,
-            "warmup_steps": 0 if arguments.lr_scheduler_type == "constant" else warmup,
+            "base_learning_rate": request.learning_rate,
+            "warmup_steps": 0 if request.lr_scheduler_type == "constant" else warmup,
             "total_steps": None if name in (*_ENDLESS, "stages") else total,
         }
         if name == "stages":

@@ -8,8 +8,8 @@ from typing import Any
 
 from limba.addons.run import gin_best, gin_optimizer, script_data, trackers, trainer_checkpoints
 from limba.addons.run.keys import period_keys
+from limba.addons.run.keys.request import Request
 from limba.addons.run.keys.row_answers import TEXT
-from limba.addons.run.keys.run_arguments import RunArguments
 from limba.addons.run.script_data import Corpus
 from limba.files.shell_words import quoted
 from limba.gin_config import gin_names
@@ -49,56 +49,56 @@ class Plan:
     frame: tuple[int, int] = (1, 1)
 
 
-def batch_size(arguments: RunArguments, devices: int) -> int:
+def batch_size(request: Request, devices: int) -> int:
     """Rows of one update on all devices."""
-    return arguments.per_device_train_batch_size * devices * arguments.gradient_accumulation_steps
+    return request.per_device_train_batch_size * devices * request.gradient_accumulation_steps
 
 
-def steps_of_epochs(arguments: RunArguments, examples: script_data.Counted, devices: int) -> int:
+def steps_of_epochs(request: Request, examples: script_data.Counted, devices: int) -> int:
     """Updates in `num_train_epochs`, at least one, as the scripts count them; the examples are counted."""
     assert examples.number is not None
-    dropped = examples.number % (arguments.per_device_train_batch_size * devices)
-    batches = (examples.number - arguments.dataloader_drop_last * dropped) / batch_size(arguments, devices)
+    dropped = examples.number % (request.per_device_train_batch_size * devices)
+    batches = (examples.number - request.dataloader_drop_last * dropped) / batch_size(request, devices)
     whole = max(1, math.floor(batches) if examples.drops_last else math.ceil(batches))
-    return math.ceil(whole * arguments.num_train_epochs)
+    return math.ceil(whole * request.num_train_epochs)
 
 
-def compose(arguments: RunArguments, plan: Plan) -> str:
+def compose(request: Request, plan: Plan) -> str:
     """The gin file."""
-    writers = [trackers.gin_name(name) for name in arguments.trackers if name not in ("tensorboard", "none")]
+    writers = [trackers.gin_name(name) for name in request.trackers if name not in ("tensorboard", "none")]
     chapters = [
-        _header(arguments, plan, [name.partition(".")[0] for name in writers]),
-        _rows(arguments, plan) if arguments.is_finetuning else _documents(arguments, plan),
-        _training(arguments, plan),
+        _header(request, plan, [name.partition(".")[0] for name in writers]),
+        _rows(request, plan) if request.is_finetuning else _documents(request, plan),
+        _training(request, plan),
         [
             "# the mean loss of the batch's targets, and nothing else",
             Binding("Z_LOSS", 0.0),
             Binding("LOSS_NORMALIZING_FACTOR", "NUM_REAL_TARGET_TOKENS"),
-            *_smoothing(arguments, plan),
+            *_smoothing(request, plan),
         ],
-        gin_optimizer.optimizer(arguments),
-        gin_optimizer.schedule(arguments, plan.steps),
-        _periods(arguments, plan),
+        gin_optimizer.optimizer(request),
+        gin_optimizer.schedule(request, plan.steps),
+        _periods(request, plan),
     ]
-    if _writes(arguments):
-        chapters.append(_decoding(arguments))
+    if _writes(request):
+        chapters.append(_decoding(request))
     if writers:
-        names = [Binding(f"{name}.name", arguments.run_name) for name in writers if arguments.run_name]
+        names = [Binding(f"{name}.name", request.run_name) for name in writers if request.run_name]
         all_of_them = Binding("train_script.train.metric_writers", [Reference(f"@{name}") for name in writers])
         chapters.append([all_of_them, *names])
     return "\n\n".join(map(as_text, chapters)) + "\n"
 
 
-def _header(arguments: RunArguments, plan: Plan, writers: Sequence[str]) -> list[Statement]:
+def _header(request: Request, plan: Plan, writers: Sequence[str]) -> list[Statement]:
     out = plan.out
     modules = ["actions", "checkpoints", "data", "encoder" if plan.encoder else "network", "schedules", "trainer"]
-    modules += ["adafactor"] if arguments.uses_adafactor else ["optimizers"]
-    modules += [] if arguments.uses_adafactor or arguments.decay_all_parameters else ["weight_decay"]
-    modules += ["models"] if _writes(arguments) else []
-    modules += ["decoding"] if _writes(arguments) and not _searches(arguments) else []
+    modules += ["adafactor"] if request.uses_adafactor else ["optimizers"]
+    modules += [] if request.uses_adafactor or request.decay_all_parameters else ["weight_decay"]
+    modules += ["models"] if _writes(request) else []
+    modules += ["decoding"] if _writes(request) and not _searches(request) else []
     modules += ["classifier"] if plan.labels else []
     modules += writers
-    tuning = arguments.is_finetuning
+    tuning = request.is_finetuning
     task = ["from tasks.supervised import script_task"] if tuning else ["from tasks import objectives"]
     task += [] if tuning else ["from tasks.pretraining import masked_text"]
     return [
@@ -110,30 +110,30 @@ def _header(arguments: RunArguments, plan: Plan, writers: Sequence[str]) -> list
         *map(gin_names.import_line, modules),
         "from limba import train as train_script",
         *task,
-        *([] if arguments.uses_adafactor else ["import optax"]),
+        *([] if request.uses_adafactor else ["import optax"]),
         "",
         Include(str(out / "initial" / "model.gin")),
-        *([Include("gin/models/encoder_pairs.gin")] if arguments.use_nsp else []),
-        Include(f"gin/runs/{arguments.row_answers.recipe if tuning else 'pretrain'}.gin"),
+        *([Include("gin/models/encoder_pairs.gin")] if request.use_nsp else []),
+        Include(f"gin/runs/{request.row_answers.recipe if tuning else 'pretrain'}.gin"),
     ]
 
 
-def _writes(arguments: RunArguments) -> bool:
+def _writes(request: Request) -> bool:
     """Whether answers are generated."""
-    return arguments.is_finetuning and arguments.answers == TEXT
+    return request.is_finetuning and request.answers == TEXT
 
 
-def _searches(arguments: RunArguments) -> bool:
-    return (arguments.generation_num_beams or 1) > 1
+def _searches(request: Request) -> bool:
+    return (request.generation_num_beams or 1) > 1
 
 
-def _decoding(arguments: RunArguments) -> list[Statement]:
+def _decoding(request: Request) -> list[Statement]:
     """One beam is greedy in the scripts; T5X's search would end a long answer early for its length penalty."""
-    if _searches(arguments):
+    if _searches(request):
         params = Reference("@models.DecoderParams()")
         return [
             Binding("models.EncoderDecoderModel.default_decoder_params", params),
-            Binding("models.DecoderParams.num_decodes", arguments.generation_num_beams),
+            Binding("models.DecoderParams.num_decodes", request.generation_num_beams),
         ]
     sample, note = "decoding.temperature_sample", "greedy, as the scripts' one beam"
     return [
@@ -142,21 +142,21 @@ def _decoding(arguments: RunArguments) -> list[Statement]:
     ]
 
 
-def _documents(arguments: RunArguments, plan: Plan) -> list[Statement]:
-    spans = {"noise_density": arguments.mlm_probability, "mean_noise_span_length": arguments.mean_noise_span_length}
-    length, column = arguments.inputs_length, {"text_column": arguments.text_column}
-    if objective := "MaskedLM" if plan.encoder else {"prefix_lm": "PrefixLM"}.get(arguments.task or ""):
+def _documents(request: Request, plan: Plan) -> list[Statement]:
+    spans = {"noise_density": request.mlm_probability, "mean_noise_span_length": request.mean_noise_span_length}
+    length, column = request.inputs_length, {"text_column": request.text_column}
+    if objective := "MaskedLM" if plan.encoder else {"prefix_lm": "PrefixLM"}.get(request.task or ""):
         of_task: dict[str, Any] = {"objective": Reference(f"@objectives.{objective}()")}
         function, of_lengths = "lengths", {**of_task, "length": length}
     else:
         of_task = spans
         function, of_lengths = "span_corruption_lengths", {"inputs_length": length, **spans}
-    if plan.encoder and arguments.line_by_line:
+    if plan.encoder and request.line_by_line:
         of_task["line_by_line"] = True
     masks = given(
-        noise_density=arguments.mlm_probability,
-        whole_words=arguments.whole_word_mask or None,
-        pairs="next_sentence" if arguments.use_nsp else None,
+        noise_density=request.mlm_probability,
+        whole_words=request.whole_word_mask or None,
+        pairs="next_sentence" if request.use_nsp else None,
         frame=plan.frame if plan.frame != (1, 1) else None,
     )
     return [
@@ -180,70 +180,70 @@ def _data(plan: Plan) -> dict[str, Any]:
     return {"files": _plain(corpus.files), **of_hub, "splits": _plain(corpus.splits)}
 
 
-def _rows(arguments: RunArguments, plan: Plan) -> list[Statement]:
-    answers = arguments.row_answers
+def _rows(request: Request, plan: Plan) -> list[Statement]:
+    answers = request.row_answers
     names: Sequence[str]
     values: Sequence[Any]
     if answers.targets == "inputs":
-        names, values = ("tokens", "tags", "labels", "by_kind", "all_pieces"), script_data.word_values(arguments)
+        names, values = ("tokens", "tags", "labels", "by_kind", "all_pieces"), script_data.word_values(request)
     else:
         names = ("entry", "inputs", "label_column", "labels", "languages", "metric_names", "questions", "answers")
         names += ("drops_empty",)
-        values = script_data.row_values(arguments)
+        values = script_data.row_values(request)
     form = {name: x for name, x in zip(names, values, strict=True) if x != "" and x is not False}
-    if arguments.answers == TEXT:
+    if request.answers == TEXT:
         del form["answers"]
     head = Block(f"classifier.{answers.network}", given(**plan.head or {}))
     of_labels: list[Statement] = [Binding("LABELS", list(plan.labels)), head] if plan.labels else []
     return [
         "# data",
         *_task(f"script_task.{answers.task}", plan, **form, **_data(plan), shuffle_buffer_size=plan.examples.buffer),
-        Binding("TASK_FEATURE_LENGTHS", feature_lengths(arguments, arguments.target_length)),
+        Binding("TASK_FEATURE_LENGTHS", feature_lengths(request, request.target_length)),
         Binding("PACK", False, "one row of the batch for each example, as in the scripts"),
         *of_labels,
     ]
 
 
-def feature_lengths(arguments: RunArguments, targets: int) -> dict[str, int]:
+def feature_lengths(request: Request, targets: int) -> dict[str, int]:
     """Of rows with answers, those of a T5 with so many tokens."""
-    return arguments.row_answers.feature_lengths(arguments.inputs_length, targets)
+    return request.row_answers.feature_lengths(request.inputs_length, targets)
 
 
-def _training(arguments: RunArguments, plan: Plan) -> list[Statement]:
+def _training(request: Request, plan: Plan) -> list[Statement]:
     # gin/runs/finetune.gin asks for an initial checkpoint.
     from_scratch = [
         Binding("INITIAL_CHECKPOINT_PATH", ""),
         Binding("checkpoints.CheckpointConfig.restore", None, "from scratch"),
     ]
     restore, reset, note = "checkpoints.RestoreCheckpointConfig", ["step"], "steps count from 0, as in the scripts"
-    if trainer_checkpoints.is_taken(arguments):
+    if trainer_checkpoints.is_taken(request):
         reset, note = [], "steps count on from those of Hugging Face's Trainer"
     with_weights = [
         Binding("INITIAL_CHECKPOINT_PATH", str(plan.out / "initial")),
         Binding(f"{restore}.reset", [*reset, "optimizer"], note),
     ]
-    if arguments.use_nsp:  # which most published encoders have no head for
+    if request.use_nsp:  # which most published encoders have no head for
         with_weights.append(Binding(f"{restore}.initialize", ["target/classifier_head/.*", "target/pair_head/.*"]))
     if plan.shared_modules:
         pairs = [(f"target/{ours}/(.*)", rf"target/{found}/\1") for ours, found in plan.shared_modules.items()]
         with_weights.append(Binding(f"{restore}.assignment_map", pairs, "as in transformers' class"))
-    no_weights = from_scratch if arguments.is_finetuning else []
+    no_weights = from_scratch if request.is_finetuning else []
     network = "encoder.EncoderConfig" if plan.encoder else "network.T5Config"
-    passes = arguments.gradient_accumulation_steps
-    rows = f"{arguments.per_device_train_batch_size} a device x {plan.devices} devices x {passes} forward passes"
+    passes = request.gradient_accumulation_steps
+    rows = f"{request.per_device_train_batch_size} a device x {plan.devices} devices x {passes} forward passes"
     return [
         "# training",
         Binding("TRAIN_STEPS", plan.steps, plan.how_many),
-        Binding("BATCH_SIZE", batch_size(arguments, plan.devices), rows),
+        Binding("BATCH_SIZE", batch_size(request, plan.devices), rows),
         Binding("trainer.Trainer.num_microbatches", passes),
         Binding("MODEL_DIR", str(plan.out / "run")),
         *(with_weights if plan.has_weights else no_weights),
-        Binding("RANDOM_SEED", arguments.seed),
-        Binding("DATASET_SEED", arguments.seed if arguments.data_seed is None else arguments.data_seed),
+        Binding("RANDOM_SEED", request.seed),
+        Binding("DATASET_SEED", request.seed if request.data_seed is None else request.data_seed),
         Binding("DROPOUT_RATE", plan.dropout_rate, "config.json's"),
         *_dropout_of_attention(plan),
-        Binding(f"{network}.dtype", arguments.compute_dtype),
-        *([Binding(f"{network}.remat_policy", "full")] if arguments.gradient_checkpointing else []),
+        Binding(f"{network}.dtype", request.compute_dtype),
+        *([Binding(f"{network}.remat_policy", "full")] if request.gradient_checkpointing else []),
     ]
 
 
@@ -254,46 +254,46 @@ def _dropout_of_attention(plan: Plan) -> list[Statement]:
     return [Binding("encoder.EncoderConfig.attention_dropout_rate", plan.encoder.attention_dropout_rate)]
 
 
-def _periods(arguments: RunArguments, plan: Plan) -> list[Statement]:
-    eval_rows = arguments.per_device_eval_batch_size * plan.devices
-    roles = ["train", "infer"] if arguments.is_finetuning else ["train"]
+def _periods(request: Request, plan: Plan) -> list[Statement]:
+    eval_rows = request.per_device_eval_batch_size * plan.devices
+    roles = ["train", "infer"] if request.is_finetuning else ["train"]
     evaluation = [Binding(f"{role}_eval/data.DatasetConfig.batch_size", eval_rows) for role in roles]
-    if arguments.is_finetuning:  # Questions are cut as in training.
-        for role, targets in (("train", arguments.eval_target_length), ("infer", arguments.answer_length)):
-            lengths = feature_lengths(arguments, targets)
+    if request.is_finetuning:  # Questions are cut as in training.
+        for role, targets in (("train", request.eval_target_length), ("infer", request.answer_length)):
+            lengths = feature_lengths(request, targets)
             evaluation.append(Binding(f"{role}_eval/data.DatasetConfig.task_feature_lengths", lengths))
     none = [Binding(f"train_script.train.{role}_eval_dataset_cfg", None) for role in roles]
-    logging, keep = _period("logging", arguments, plan), max(arguments.save_total_limit or 0, 0) or None
-    shows = arguments.logging_strategy == "steps" and arguments.logging_steps is not None
-    if arguments.save_strategy == "best":
+    logging, keep = _period("logging", request, plan), max(request.save_total_limit or 0, 0) or None
+    shows = request.logging_strategy == "steps" and request.logging_steps is not None
+    if request.save_strategy == "best":
         keep = keep or 1
     return [
         "# periods",
         Binding("train_script.train.stats_period", logging),
         *([Binding("train_script.train.log_every", logging)] if shows else []),
-        *_delay(arguments, plan),
-        Binding("EVAL_PERIOD", _period("eval", arguments, plan)),
+        *_delay(request, plan),
+        Binding("EVAL_PERIOD", _period("eval", request, plan)),
         Binding("EVAL_STEPS", None, "the whole validation split"),
-        Block("checkpoints.SaveCheckpointConfig", given(period=_period("save", arguments, plan), keep=keep)),
-        *gin_best.best_checkpoints(arguments, plan.corpus.name),
-        *gin_best.actions(arguments, plan.corpus.name),
-        *(evaluation if arguments.do_eval and arguments.do_train else none),
+        Block("checkpoints.SaveCheckpointConfig", given(period=_period("save", request, plan), keep=keep)),
+        *gin_best.best_checkpoints(request, plan.corpus.name),
+        *gin_best.actions(request, plan.corpus.name),
+        *(evaluation if request.do_eval and request.do_train else none),
     ]
 
 
-def _period(what: str, arguments: RunArguments, plan: Plan) -> int:
+def _period(what: str, request: Request, plan: Plan) -> int:
     """Steps between checkpoints ("save"), evaluations ("eval") or lines of training metrics ("logging")."""
-    strategy = getattr(arguments, f"{what}_strategy")
-    if strategy == "no" or not arguments.do_train:  # The last step has all three in any case.
+    strategy = getattr(request, f"{what}_strategy")
+    if strategy == "no" or not request.do_train:  # The last step has all three in any case.
         return max(plan.steps, 1)
     if strategy == "best":  # The checkpointer keeps those of the best evaluations.
-        return _period("eval", arguments, plan)
+        return _period("eval", request, plan)
     if strategy != "epoch":
-        return period_keys.steps_of(arguments, what, plan.steps)
-    return _steps_of_one_epoch(what, arguments, plan)
+        return period_keys.steps_of(request, what, plan.steps)
+    return _steps_of_one_epoch(what, request, plan)
 
 
-def _steps_of_one_epoch(what: str, arguments: RunArguments, plan: Plan) -> int:
+def _steps_of_one_epoch(what: str, request: Request, plan: Plan) -> int:
     """Raises ValueError if the examples of an epoch are not known."""
     if plan.examples.number is None:
         raise ValueError(
@@ -301,26 +301,26 @@ def _steps_of_one_epoch(what: str, arguments: RunArguments, plan: Plan) -> int:
             f"this machine are counted, because a data set elsewhere would be read to its end. Write {what}_steps, or "
             "num_train_epochs in place of max_steps."
         )
-    return steps_of_epochs(dataclasses.replace(arguments, num_train_epochs=1.0), plan.examples, plan.devices)
+    return steps_of_epochs(dataclasses.replace(request, num_train_epochs=1.0), plan.examples, plan.devices)
 
 
-def _delay(arguments: RunArguments, plan: Plan) -> list[Statement]:
+def _delay(request: Request, plan: Plan) -> list[Statement]:
     """The lines of `eval_delay`, which counts epochs where evaluations do, and of early stopping.
 
     The first evaluation of transformers' Trainer, which early stopping is to beat, comes after some steps.
     """
-    if not arguments.do_train or not (arguments.eval_delay or arguments.early_stopping_patience):
+    if not request.do_train or not (request.eval_delay or request.early_stopping_patience):
         return []
     delay = []
-    if arguments.eval_delay:
-        epoch = _steps_of_one_epoch("eval", arguments, plan) if arguments.eval_strategy == "epoch" else 1
-        delay = [Binding("train_script.train.eval_delay", math.ceil(arguments.eval_delay * epoch))]
+    if request.eval_delay:
+        epoch = _steps_of_one_epoch("eval", request, plan) if request.eval_strategy == "epoch" else 1
+        delay = [Binding("train_script.train.eval_delay", math.ceil(request.eval_delay * epoch))]
     return [*delay, Binding("train_script.train.run_eval_before_training", False)]
 
 
-def _smoothing(arguments: RunArguments, plan: Plan) -> list[Statement]:
+def _smoothing(request: Request, plan: Plan) -> list[Statement]:
     """transformers gives the target a part of what is spread over all tokens, T5X gives it to the others alone."""
-    if not (factor := arguments.label_smoothing_factor):
+    if not (factor := request.label_smoothing_factor):
         return []
     others = factor * (1 - 1 / (len(plan.labels) or plan.vocab_size))
     return [Binding("LABEL_SMOOTHING", others, f"{factor} of transformers'")]

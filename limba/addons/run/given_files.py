@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from limba.addons.run.keys.run_arguments import RunArguments
+from limba.addons.run.keys.request import Request
 from limba.files.local_paths import local_path
 
 _DATA = ("train_file", "validation_file", "test_file")
@@ -21,11 +21,11 @@ _BEGINS = "# Held when the run began: "
 _WHOLE, _PART = 1 << 26, 1 << 20
 
 
-def comment(arguments: RunArguments) -> str:
+def comment(request: Request) -> str:
     """Lines for run.gin, one for each key that names files of this machine."""
     lines = []
     for name in (*_DATA, *_MODEL):
-        value = getattr(arguments, name)
+        value = getattr(request, name)
         kinds = _OF_MODEL if name == "model_name_or_path" else _OF_NETWORK
         files = list(_files(value, kinds if name in _MODEL else ())) if isinstance(value, str) else []
         if files:

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from limba.addons.run import gin_best, script_data
+from limba.addons.run.keys.request import Request
 from limba.addons.run.keys.row_answers import ANSWERS, TEXT, RowAnswers
-from limba.addons.run.keys.run_arguments import RunArguments
 from limba.checkpoints import best, checkpointing
 from limba.files import storage, written_files
 from limba.files.storage import AnyPath
@@ -111,7 +111,7 @@ def is_answered(directory: Path) -> bool:
     return any(directory.glob(_PREDICTIONS))
 
 
-def write_answers(directory: Path, out: Path, arguments: RunArguments, seconds: float | None) -> dict[str, Any]:
+def write_answers(directory: Path, out: Path, request: Request, seconds: float | None) -> dict[str, Any]:
     """Writes the predictions that `limba infer` left in a directory as the scripts do, one a line.
 
     Returns:
@@ -120,24 +120,24 @@ def write_answers(directory: Path, out: Path, arguments: RunArguments, seconds: 
     lines = []
     for file in sorted(directory.glob(_PREDICTIONS)):
         lines += [json.loads(line) for line in file.read_bytes().splitlines()]
-    answers = arguments.row_answers
-    texts = answers.lines(script_data.written(arguments, [line["prediction"] for line in lines]))
+    answers = request.row_answers
+    texts = answers.lines(script_data.written(request, [line["prediction"] for line in lines]))
     file = out / answers.file
-    if answers.network == "SequenceClassifier" and arguments.benchmark == "glue":  # as run_glue.py with task_name
-        file = file.with_stem(f"{file.stem}_{arguments.dataset_name}")
+    if answers.network == "SequenceClassifier" and request.benchmark == "glue":  # as run_glue.py with task_name
+        file = file.with_stem(f"{file.stem}_{request.dataset_name}")
     storage.replace_text(file, "".join(f"{text}\n" for text in texts))
     print(f"answers to the test split: {file}")
     tokens = [len(line["prediction_tokens"]) for line in lines if "prediction_tokens" in line]
     counts = {"tokens_per_prediction": sum(tokens) / len(tokens)} if tokens and not answers.network else {}
-    rows = arguments.per_device_eval_batch_size * jax.device_count()
+    rows = request.per_device_eval_batch_size * jax.device_count()
     steps = None if seconds is None else math.ceil(len(lines) / rows) / seconds
     results = speed("predict", math.nan if seconds is None else seconds, len(lines), steps) | _gen_len(
         "predict", counts
     )
-    return results | _of_answers(script_data.measure_answers(arguments, lines), "predict")
+    return results | _of_answers(script_data.measure_answers(request, lines), "predict")
 
 
-def export(out: Path, checkpoint: AnyPath, arguments: RunArguments) -> None:
+def export(out: Path, checkpoint: AnyPath, request: Request) -> None:
     """Exports a checkpoint into a folder of its own, uploads that, and moves its files to `out`.
 
     An encoder that no class of Hugging Face holds stays where it is.
@@ -151,8 +151,8 @@ def export(out: Path, checkpoint: AnyPath, arguments: RunArguments) -> None:
         print(f"{checkpoint} is the trained model. {problem}")
         return
     to_hf.to_hf(checkpoint, staged, formats=("safetensors",), overwrite=True, named=out)
-    if arguments.pushes:
-        push.push(staged, arguments.hub_model_id or out.name, public=not arguments.hub_private_repo)
+    if request.pushes:
+        push.push(staged, request.hub_model_id or out.name, public=not request.hub_private_repo)
     for file in sorted(staged.iterdir()):
         file.replace(out / file.name)
     staged.rmdir()
@@ -161,11 +161,11 @@ def export(out: Path, checkpoint: AnyPath, arguments: RunArguments) -> None:
     print(f"{out} is the trained model: {model_class}.from_pretrained({str(out)!r})")
 
 
-def trained(model_dir: Path, arguments: RunArguments) -> AnyPath:
+def trained(model_dir: Path, request: Request) -> AnyPath:
     """The checkpoint that the run is for, the newest or the best."""
-    if not arguments.load_best_model_at_end:
+    if not request.load_best_model_at_end:
         return checkpointing.find_checkpoint(model_dir)
-    folder, metric = gin_best.measured(arguments)
+    folder, metric = gin_best.measured(request)
     # One task is trained, and so evaluated.
     dataset = writers.read_metrics(model_dir, f"{folder}/")[-1]["dataset"]
-    return best.best_checkpoint(model_dir, f"{arguments.best_mode}:{dataset}/{metric}")
+    return best.best_checkpoint(model_dir, f"{request.best_mode}:{dataset}/{metric}")

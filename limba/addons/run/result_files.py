@@ -14,8 +14,8 @@ from typing import Any
 
 from limba.addons.run import gin_best, outcome
 from limba.addons.run.keys import period_keys
+from limba.addons.run.keys.request import Request
 from limba.addons.run.keys.row_answers import ANSWERS, TEXT, RowAnswers
-from limba.addons.run.keys.run_arguments import RunArguments
 from limba.checkpoint_files.directories import checkpoint_steps
 from limba.files import json_text, storage
 from limba.files.storage import AnyPath
@@ -84,7 +84,7 @@ def _seconds_of_loop(model_dir: Path) -> float:
     return sum(x for kind, x in attempts[-1].seconds.items() if kind not in ("start", "compile")) if attempts else 0.0
 
 
-def write(out: Path, results: Mapping[str, Any], arguments: RunArguments) -> None:
+def write(out: Path, results: Mapping[str, Any], request: Request) -> None:
     """Writes the results of each part, and all; those of an earlier training stay, as in the scripts."""
     for part, prefixes in _PARTS.items():
         found = {name: value for name, value in results.items() if name.startswith(prefixes)}
@@ -92,7 +92,7 @@ def write(out: Path, results: Mapping[str, Any], arguments: RunArguments) -> Non
             epoch = {"epoch": results["epoch"]} if "epoch" in results and part != "predict" else {}
             _write(out / f"{part}_results.json", epoch | found)
     everything = out / "all_results.json"
-    before = json.loads(everything.read_text("utf-8")) if everything.is_file() and not arguments.do_train else {}
+    before = json.loads(everything.read_text("utf-8")) if everything.is_file() and not request.do_train else {}
     if results:
         _write(everything, {**before, **results})
 
@@ -101,24 +101,22 @@ def _write(file: Path, content: Mapping[str, Any]) -> None:
     storage.replace_text(file, json_text.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def write_state(
-    out: Path, checkpoint: AnyPath, arguments: RunArguments, plan: Plan, results: Mapping[str, Any]
-) -> None:
+def write_state(out: Path, checkpoint: AnyPath, request: Request, plan: Plan, results: Mapping[str, Any]) -> None:
     """Writes trainer_state.json; what the Trainer alone knows, such as its floating point operations, is left out."""
     last = last_step(out / "run")
     best: dict[str, Any] = {"best_metric": None, "best_model_checkpoint": None, "best_global_step": None}
-    if arguments.load_best_model_at_end:
-        name = gin_best.best_name(arguments)
+    if request.load_best_model_at_end:
+        name = gin_best.best_name(request)
         best = {
             "best_metric": results.get(name if name == "perplexity" else f"eval_{name}"),
             "best_model_checkpoint": str(checkpoint),
             "best_global_step": int(checkpoint.name.rpartition("_")[2]),
         }
     epochs: dict[str, Any] = {}
-    if arguments.max_steps < 0:
-        epochs = {"num_train_epochs": math.ceil(arguments.num_train_epochs)}
+    if request.max_steps < 0:
+        epochs = {"num_train_epochs": math.ceil(request.num_train_epochs)}
     elif plan.steps_of_epoch is not None:
-        epochs = {"num_train_epochs": math.ceil(arguments.max_steps / plan.steps_of_epoch)}
+        epochs = {"num_train_epochs": math.ceil(request.max_steps / plan.steps_of_epoch)}
     history = _history(out / "run", plan)
     if "train_runtime" in results:
         names = ("train_loss", *_OF_TIME)
@@ -126,18 +124,18 @@ def write_state(
     state = {
         **best,
         **plan.epoch(last),
-        "eval_steps": period_keys.steps_of(arguments, "eval", plan.steps),
+        "eval_steps": period_keys.steps_of(request, "eval", plan.steps),
         "global_step": last,
         "is_hyper_param_search": False,
         "is_local_process_zero": True,
         "is_world_process_zero": True,
         "log_history": history,
-        "logging_steps": period_keys.steps_of(arguments, "logging", plan.steps),
+        "logging_steps": period_keys.steps_of(request, "logging", plan.steps),
         "max_steps": plan.steps,
         **epochs,
-        "save_steps": period_keys.steps_of(arguments, "save", plan.steps),
+        "save_steps": period_keys.steps_of(request, "save", plan.steps),
         "stateful_callbacks": {},
-        "train_batch_size": arguments.per_device_train_batch_size,
+        "train_batch_size": request.per_device_train_batch_size,
         "trial_name": None,
         "trial_params": None,
     }

@@ -9,8 +9,8 @@ from typing import Any
 
 from limba.addons.run import gin_best
 from limba.addons.run.keys import script_names
+from limba.addons.run.keys.request import Request
 from limba.addons.run.keys.row_answers import LABEL, NUMBER, TEXT, WORD_LABELS
-from limba.addons.run.keys.run_arguments import RunArguments
 from limba.checkpoint_files import run_folder
 from limba.files import redaction
 from limba.files.local_paths import local_path
@@ -52,56 +52,56 @@ def task_name(corpus: str) -> str:
     return re.sub(r"\W+", "_", corpus).strip("_") or "corpus"
 
 
-def find(arguments: RunArguments) -> Corpus:
+def find(request: Request) -> Corpus:
     """Finds the data. Without a validation split, and if there is to be an evaluation, the script decides.
 
     Raises:
       FileNotFoundError, ValueError: if there are none, or a split is missing.
     """
-    corpus, splits = find_whole(arguments)
-    if arguments.do_predict and "test" not in splits:
+    corpus, splits = find_whole(request)
+    if request.do_predict and "test" not in splits:
         raise ValueError(
             f"do_predict answers the split 'test', and {corpus.name!r} has {_listed(splits)}: give --test_file."
         )
-    if arguments.do_train and "train" not in splits:
+    if request.do_train and "train" not in splits:
         raise ValueError(
             f"{corpus.name!r} has no split 'train' to learn from; it has {_listed(splits)}: give --train_file."
         )
     parts = dict(corpus.splits or {split: split for split in splits})
-    if "validation" not in splits and arguments.do_eval:
-        parts |= _evaluated(arguments, corpus, splits)
+    if "validation" not in splits and request.do_eval:
+        parts |= _evaluated(request, corpus, splits)
     for split, key in MOST.items():
-        most = getattr(arguments, key)
+        most = getattr(request, key)
         if most is not None and split in parts:
             parts[split] = f"{parts[split]}[:{most}]"
     changed = corpus.splits is not None or parts != {split: split for split in splits}
     return dataclasses.replace(
         corpus,
         splits=parts if changed else None,
-        has_validation="validation" in parts and arguments.do_eval,
+        has_validation="validation" in parts and request.do_eval,
         has_test="test" in parts,
     )
 
 
-def _evaluated(arguments: RunArguments, corpus: Corpus, splits: Sequence[str]) -> dict[str, str]:
+def _evaluated(request: Request, corpus: Corpus, splits: Sequence[str]) -> dict[str, str]:
     """The parts of splits where there is no validation split: each script has its way, and the log says which.
 
     Raises:
       ValueError: where the script of rows with answers stops, or there is nothing to hold out.
     """
-    if arguments.is_finetuning and arguments.script == script_names.CLASSES and "test" in splits:
+    if request.is_finetuning and request.script == script_names.CLASSES and "test" in splits:
         logger.warning(
             "There is no validation split: the split 'test' is evaluated, as run_classification.py does it. A "
             "checkpoint that is chosen by it is chosen by the test; --validation_file names other rows."
         )
         return {"validation": "test"}
     unread = _unread(corpus, splits)
-    if arguments.is_finetuning or "train" not in splits:
+    if request.is_finetuning or "train" not in splits:
         raise ValueError(
             f"{corpus.name!r} has no split 'validation' to evaluate; it has {_listed(splits)}: give "
             f"--validation_file.{unread}"
         )
-    share = arguments.validation_split_percentage
+    share = request.validation_split_percentage
     logger.info(
         "There is no validation split: the first %d %% of the training documents are held out, as run_mlm.py does "
         "it.%s",
@@ -110,15 +110,15 @@ def _evaluated(arguments: RunArguments, corpus: Corpus, splits: Sequence[str]) -
     return {"train": f"train[{share}%:]", "validation": f"train[:{share}%]"}
 
 
-def find_whole(arguments: RunArguments) -> tuple[Corpus, list[str]]:
+def find_whole(request: Request) -> tuple[Corpus, list[str]]:
     """The data with all their splits, and the names of these."""
     from limba.tasks.pretraining import masked_text
     from limba.tasks.supervised import dataset_table
 
     files: Mapping[str, list[str]] | None = None
     class_names: Mapping[str, tuple[str, ...]] = {}
-    folder = arguments.dataset_name if arguments.benchmark is None else None
-    given = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
+    folder = request.dataset_name if request.benchmark is None else None
+    given = {"train": request.train_file, "validation": request.validation_file, "test": request.test_file}
     for split, file in given.items():
         if file is not None and local_path(file).is_dir():
             names = f"{file.rstrip('/')}/*.jsonl"
@@ -129,7 +129,7 @@ def find_whole(arguments: RunArguments) -> tuple[Corpus, list[str]]:
             "they were made of."
         )
     if folder is not None and Path(folder).expanduser().is_dir():
-        files, class_names = _files_of_folder(arguments, local_path(folder))
+        files, class_names = _files_of_folder(request, local_path(folder))
         name = local_path(folder).name
     elif any(given.values()):
         files = {
@@ -138,29 +138,27 @@ def find_whole(arguments: RunArguments) -> tuple[Corpus, list[str]]:
             if file is not None
         }
         first = Path(redaction.without_credentials(next(filter(None, given.values()))))
-        name = arguments.entry or first.stem
+        name = request.entry or first.stem
         # A task is not a split: that of train.csv is named for its folder, as that of *.jsonl is.
-        if name == "*" or (arguments.is_finetuning and name in _SPLITS):
+        if name == "*" or (request.is_finetuning and name in _SPLITS):
             name = first.parent.absolute().name
     if files is not None:
         return Corpus(task_name(name), files, class_names=class_names), list(files)
-    if arguments.entry is not None:
-        entry = dataset_table.find_dataset(arguments.entry)
+    if request.entry is not None:
+        entry = dataset_table.find_dataset(request.entry)
         assert entry.splits is not None
-        return Corpus(arguments.entry, splits=entry.splits), list(entry.splits)
-    dataset, config = arguments.dataset_name, arguments.dataset_config_name
-    source = masked_text.open_source(None, dataset, config, None, arguments.text_column)
+        return Corpus(request.entry, splits=entry.splits), list(entry.splits)
+    dataset, config = request.dataset_name, request.dataset_config_name
+    source = masked_text.open_source(None, dataset, config, None, request.text_column)
     splits = list(source.own_splits)  # type: ignore[attr-defined]  # of a data set on the hub
     return Corpus(task_name(f"{dataset}_{config or ''}"), None, dataset, config), splits
 
 
-def _files_of_folder(
-    arguments: RunArguments, folder: Path
-) -> tuple[Mapping[str, list[str]], Mapping[str, tuple[str, ...]]]:
+def _files_of_folder(request: Request, folder: Path) -> tuple[Mapping[str, list[str]], Mapping[str, tuple[str, ...]]]:
     """The files of a data set's folder by split, as the scripts find them, and the names that its card has."""
     from limba.tasks.sources import dataset_layout
 
-    found = dataset_layout.of_folder(folder, arguments.dataset_config_name, without=local_path(arguments.output_dir))
+    found = dataset_layout.of_folder(folder, request.dataset_config_name, without=local_path(request.output_dir))
     if found.load_args:
         raise ValueError(
             f"README.md of {folder} says how its files are read, {dict(found.load_args)}, and `limba run` reads none "
@@ -182,52 +180,51 @@ def _listed(splits: Sequence[str]) -> str:
     return ", ".join(map(repr, splits)) or "none"
 
 
-def row_template(arguments: RunArguments) -> str | tuple[str, ...] | None:
+def row_template(request: Request) -> str | tuple[str, ...] | None:
     """The template of a row's input, or the text before a translation or question; None where an entry has it.
 
     A tuple is the template of one text, in which [SEP] does not stand between two.
     """
-    if arguments.entry is not None:
+    if request.entry is not None:
         return None
-    if arguments.languages is not None or arguments.questions is not None:
-        return arguments.source_prefix
-    columns = arguments.text_column
+    if request.languages is not None or request.questions is not None:
+        return request.source_prefix
+    columns = request.text_column
     prefix, between = (
-        text.replace("{", "{{").replace("}", "}}")
-        for text in (arguments.source_prefix, arguments.text_column_delimiter)
+        text.replace("{", "{{").replace("}", "}}") for text in (request.source_prefix, request.text_column_delimiter)
     )
     if "{" in columns:
         return prefix + columns
     template = prefix + between.join(f"{{{name}}}" for name in columns.split(","))
-    return (template,) if arguments.answers != TEXT and "[SEP]" in prefix + between else template
+    return (template,) if request.answers != TEXT and "[SEP]" in prefix + between else template
 
 
-def row_values(arguments: RunArguments) -> tuple[Any, ...]:
+def row_values(request: Request) -> tuple[Any, ...]:
     """The arguments of `script_task.row_dataset`."""
     return (
-        arguments.entry,
-        row_template(arguments),
-        arguments.label_column_name or "",
-        arguments.labels,
-        arguments.languages,
-        arguments.metrics,
-        arguments.questions,
-        arguments.answers,
-        _drops_empty(arguments),
+        request.entry,
+        row_template(request),
+        request.label_column_name or "",
+        request.labels,
+        request.languages,
+        request.metrics,
+        request.questions,
+        request.answers,
+        _drops_empty(request),
     )
 
 
-def _drops_empty(arguments: RunArguments) -> bool:
+def _drops_empty(request: Request) -> bool:
     """Whether rows without a text or an answer are left out: run_summarization.py does so, run_translation.py not."""
-    is_other = (arguments.entry, arguments.languages, arguments.questions) != (None, None, None)
-    return arguments.script == script_names.SUMMARIES and arguments.answers == TEXT and not is_other
+    is_other = (request.entry, request.languages, request.questions) != (None, None, None)
+    return request.script == script_names.SUMMARIES and request.answers == TEXT and not is_other
 
 
-def word_values(arguments: RunArguments) -> tuple[Any, ...]:
+def word_values(request: Request) -> tuple[Any, ...]:
     """The arguments of `script_task.word_dataset`."""
-    labels = list(arguments.labels or ())
-    by_kind, all_pieces = arguments.return_entity_level_metrics, arguments.label_all_tokens
-    return arguments.text_column, arguments.label_column_name, labels, by_kind, all_pieces
+    labels = list(request.labels or ())
+    by_kind, all_pieces = request.return_entity_level_metrics, request.label_all_tokens
+    return request.text_column, request.label_column_name, labels, by_kind, all_pieces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,38 +246,38 @@ class Counted:
     drops_last: bool = False
 
 
-def count_examples(arguments: RunArguments, corpus: Corpus, vocabulary: Any, is_encoder: bool = False) -> Counted:
+def count_examples(request: Request, corpus: Corpus, vocabulary: Any, is_encoder: bool = False) -> Counted:
     """Counts the training examples of an epoch, where something needs it.
 
     Opens the splits in any case, which finds missing files and columns now.
     """
-    if arguments.is_finetuning:
-        return _count_rows(arguments, corpus, vocabulary)
+    if request.is_finetuning:
+        return _count_rows(request, corpus, vocabulary)
     from limba.tasks import objectives
     from limba.tasks.pretraining import masked_text
 
-    column = arguments.text_column
+    column = request.text_column
     source = masked_text.open_source(corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, column)
-    for split in used_splits(arguments):
+    for split in used_splits(request):
         masked_text.check(source, split, column)
-    counts = _counts(arguments, source)
-    if not (counts or (arguments.do_train and not source.is_remote("train"))):
+    counts = _counts(request, source)
+    if not (counts or (request.do_train and not source.is_remote("train"))):
         return Counted()
     opened = masked_text.open_vocabulary(vocabulary)
     objective: objectives.Objective
     if is_encoder:
-        objective = masked_lm(arguments, vocabulary)
-    elif arguments.task == "prefix_lm":
+        objective = masked_lm(request, vocabulary)
+    elif request.task == "prefix_lm":
         objective = objectives.PrefixLM()
     else:
-        objective = objectives.SpanCorruption(arguments.mlm_probability, arguments.mean_noise_span_length)
-    length = arguments.inputs_length
+        objective = objectives.SpanCorruption(request.mlm_probability, request.mean_noise_span_length)
+    length = request.inputs_length
     fills_buffers = source.num_bytes("train") > BUFFER * objective.raw_length(length) * _BYTES_OF_TOKEN
-    if not counts and fills_buffers and arguments.max_train_samples is None:
+    if not counts and fills_buffers and request.max_train_samples is None:
         return Counted(buffer=BUFFER)
-    if arguments.line_by_line and not is_encoder:
+    if request.line_by_line and not is_encoder:
         logger.warning("Without effect: line_by_line (it is a key of run_mlm.py, and a T5 learns full rows).")
-    if arguments.line_by_line and is_encoder:
+    if request.line_by_line and is_encoder:
         number, is_exact = masked_text.count_lines(source, "train", column), True
         if not counts:
             return Counted(buffer=min(BUFFER, number))
@@ -292,7 +289,7 @@ def count_examples(arguments: RunArguments, corpus: Corpus, vocabulary: Any, is_
     return Counted(number, is_exact, min(BUFFER, number), drops_last=not is_encoder)
 
 
-def masked_lm(arguments: RunArguments, vocabulary: Any) -> Any:
+def masked_lm(request: Request, vocabulary: Any) -> Any:
     """The objective of an encoder's documents, an `objectives.MaskedLM`; rows are framed as its tokenizer frames them.
 
     Args:
@@ -302,10 +299,10 @@ def masked_lm(arguments: RunArguments, vocabulary: Any) -> Any:
     from limba.tasks.pretraining import masked_text
     from limba.tasks.vocabularies import sentencepiece_models
 
-    if arguments.use_nsp:
-        return objectives.MaskedLM(arguments.mlm_probability, pairs="next_sentence")
+    if request.use_nsp:
+        return objectives.MaskedLM(request.mlm_probability, pairs="next_sentence")
     before, behind = sentencepiece_models.ids_of(masked_text.open_vocabulary(vocabulary)).frame
-    return objectives.MaskedLM(arguments.mlm_probability, frame=(len(before), len(behind)))
+    return objectives.MaskedLM(request.mlm_probability, frame=(len(before), len(behind)))
 
 
 def check_vocabulary(reference: Any) -> None:
@@ -315,21 +312,21 @@ def check_vocabulary(reference: Any) -> None:
     sentencepiece_models.check_vocabulary(reference.scoped_configurable_fn())
 
 
-def row_form(arguments: RunArguments) -> Any:
+def row_form(request: Request) -> Any:
     """How rows become examples, and the metrics of answers: a data set of `tasks.supervised`."""
     from limba.tasks.supervised import script_task
 
-    if arguments.answers == WORD_LABELS:
-        return script_task.word_dataset(*word_values(arguments))
-    return script_task.row_dataset(*row_values(arguments))
+    if request.answers == WORD_LABELS:
+        return script_task.word_dataset(*word_values(request))
+    return script_task.row_dataset(*row_values(request))
 
 
-def lengths_of_t5(arguments: RunArguments, model: Any) -> dict[str, Any]:
+def lengths_of_t5(request: Request, model: Any) -> dict[str, Any]:
     """`length_of_labels`, and `length_of_inputs`."""
-    return {**length_of_labels(arguments, model), **length_of_inputs(arguments, model)}
+    return {**length_of_labels(request, model), **length_of_inputs(request, model)}
 
 
-def length_of_labels(arguments: RunArguments, model: Any) -> dict[str, Any]:
+def length_of_labels(request: Request, model: Any) -> dict[str, Any]:
     """`max_target_length` of answers that are a closed set of labels: the tokens of the longest, rounded up.
 
     Padding to 128 would cost time. {} where a key says the length, or other answers are written.
@@ -340,9 +337,9 @@ def length_of_labels(arguments: RunArguments, model: Any) -> dict[str, Any]:
     from limba.tasks.pretraining import masked_text
     from limba.tasks.supervised.row_formats import Template
 
-    if not arguments.is_finetuning or arguments.max_target_length is not None:
+    if not request.is_finetuning or request.max_target_length is not None:
         return {}
-    form = row_form(arguments).format
+    form = row_form(request).format
     if not isinstance(form, Template) or not form.choices:
         return {}
     vocabulary = masked_text.open_vocabulary(model.vocabulary)
@@ -355,102 +352,102 @@ def length_of_labels(arguments: RunArguments, model: Any) -> dict[str, Any]:
     return {"max_target_length": length}
 
 
-def tokenizer_length(arguments: RunArguments, model: Any) -> int | None:
+def tokenizer_length(request: Request, model: Any) -> int | None:
     """The tokenizer's `model_max_length`, where the script cuts rows there; None where it does not.
 
     run_ner.py goes by it where no key says a length; summaries and translations have lengths of their own.
     """
-    is_explicit = arguments.languages is not None or _of_summaries(arguments)
-    if arguments.answers == WORD_LABELS:
-        is_explicit = arguments.max_seq_length is not None
+    is_explicit = request.languages is not None or _of_summaries(request)
+    if request.answers == WORD_LABELS:
+        is_explicit = request.max_seq_length is not None
     return None if is_explicit else model.tokenizer_length
 
 
-def _of_summaries(arguments: RunArguments) -> bool:
-    is_of_rows = arguments.is_finetuning and arguments.answers == TEXT and arguments.questions is None
-    return is_of_rows and arguments.script not in script_names.OF_LABELS
+def _of_summaries(request: Request) -> bool:
+    is_of_rows = request.is_finetuning and request.answers == TEXT and request.questions is None
+    return is_of_rows and request.script not in script_names.OF_LABELS
 
 
-def length_of_inputs(arguments: RunArguments, model: Any) -> dict[str, Any]:
+def length_of_inputs(request: Request, model: Any) -> dict[str, Any]:
     """`max_seq_length` as `tokenizer_length` limits it; {} where that changes nothing."""
-    most = tokenizer_length(arguments, model)
-    if most is None or arguments.inputs_length <= most:
+    most = tokenizer_length(request, model)
+    if most is None or request.inputs_length <= most:
         return {}
     logger.warning(
         "Rows have at most %d tokens, and not %d: model_max_length of the tokenizer says so, as in the script.",
-        *(most, arguments.inputs_length),
+        *(most, request.inputs_length),
     )
     return {"max_seq_length": most}
 
 
-def measure_answers(arguments: RunArguments, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def measure_answers(request: Request, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The task's metrics of the lines that `limba infer` writes; {} where the right answers are not all there."""
     from limba.tasks.supervised import compared_answers, row_formats
     from limba.tasks.vocabularies import LabelVocabulary
 
-    form = row_form(arguments)
+    form = row_form(request)
     texts = [line["inputs"].get("targets_pretokenized", "") for line in lines]
-    if arguments.answers == WORD_LABELS:
+    if request.answers == WORD_LABELS:
         split = LabelVocabulary(form.labels).split
         targets, predictions = [split(text) for text in texts], [split(line["prediction"]) for line in lines]
         return {name: x for metric in form.metrics for name, x in metric(targets, predictions).items()}
     has_references = all("reference" in line["inputs"] for line in lines)
     if not has_references or row_formats.UNKNOWN in texts or not any(text.strip() for text in texts):
         return {}
-    compared = compared_answers.ComparedAnswers(form.format, _answers_vocabulary(arguments))
+    compared = compared_answers.ComparedAnswers(form.format, _answers_vocabulary(request))
     targets = [compared(text, line["inputs"], is_target=True) for text, line in zip(texts, lines, strict=True)]
     predictions = [compared(line["prediction"]) for line in lines]
     return {name: value for metric in form.metrics for name, value in metric(targets, predictions).items()}
 
 
-def work_folder(arguments: RunArguments) -> Path:
+def work_folder(request: Request) -> Path:
     """Where the files of a call lie that are no results: OUTPUT_DIR, or its `evaluated` where nothing is trained.
 
     So an evaluation leaves the run, or the model of Hugging Face, as it is that OUTPUT_DIR holds. If that is the model
     to evaluate, the folder is beside it.
     """
-    out = local_path(arguments.output_dir)
-    if arguments.do_train:
+    out = local_path(request.output_dir)
+    if request.do_train:
         return out
-    model = arguments.model_name_or_path
+    model = request.model_name_or_path
     if model is not None and local_path(model) in (out, *out.parents):
         return out.with_name(f"{out.name}_evaluated")
     return out / "evaluated"
 
 
-def _answers_vocabulary(arguments: RunArguments) -> Any:
+def _answers_vocabulary(request: Request) -> Any:
     """The vocabulary that a T5's texts are decoded with; None for labels and numbers, and for ByT5's bytes."""
     from limba.tasks.vocabularies import sentencepiece_models
 
-    folder = work_folder(arguments) / "initial"
+    folder = work_folder(request) / "initial"
     found = [folder / name for name in (run_folder.VOCABULARY, run_folder.TOKENIZER) if (folder / name).is_file()]
-    return sentencepiece_models.open_vocabulary(found[0]) if found and arguments.answers == TEXT else None
+    return sentencepiece_models.open_vocabulary(found[0]) if found and request.answers == TEXT else None
 
 
-def written(arguments: RunArguments, predictions: Sequence[Any]) -> list[Any]:
+def written(request: Request, predictions: Sequence[Any]) -> list[Any]:
     """Predictions as the scripts write them: a T5's texts without special tokens."""
     from limba.tasks.supervised import script_metrics
 
-    if arguments.answers != TEXT:
+    if request.answers != TEXT:
         return list(predictions)
     return [script_metrics.without_special_tokens(text) if isinstance(text, str) else text for text in predictions]
 
 
-def _count_rows(arguments: RunArguments, corpus: Corpus, vocabulary: Any) -> Counted:
+def _count_rows(request: Request, corpus: Corpus, vocabulary: Any) -> Counted:
     from limba.tasks.supervised import script_task
 
-    form = row_form(arguments)
-    _check_metrics(arguments, form)
+    form = row_form(request)
+    _check_metrics(request, form)
     source = script_task.open_source(form, corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits)
-    for split in used_splits(arguments):
+    for split in used_splits(request):
         source.check(split)
-        _check_rows(arguments, corpus, form, source, split, vocabulary)
-    if _counts(arguments, source):
+        _check_rows(request, corpus, form, source, split, vocabulary)
+    if _counts(request, source):
         number = _num_examples(form, source)
         return Counted(number, buffer=min(BUFFER, number))
-    if not arguments.do_train:
+    if not request.do_train:
         return Counted()
-    most = min(BUFFER, arguments.max_train_samples or BUFFER)
+    most = min(BUFFER, request.max_train_samples or BUFFER)
     # A large file elsewhere is not read, and is taken to have them.
     return Counted(buffer=most if source.has_documents("train", most) else source.count_documents("train"))
 
@@ -464,7 +461,7 @@ def _num_examples(form: Any, source: Any) -> int:
     return sum(map(len, source.documents("train")))
 
 
-def _check_rows(arguments: RunArguments, corpus: Corpus, form: Any, source: Any, split: str, vocabulary: Any) -> None:
+def _check_rows(request: Request, corpus: Corpus, form: Any, source: Any, split: str, vocabulary: Any) -> None:
     """Makes examples of the first rows, as the training does before its first step, and warns of what it finds.
 
     Raises ValueError for a row that makes none, such as one with an unknown label.
@@ -476,27 +473,27 @@ def _check_rows(arguments: RunArguments, corpus: Corpus, form: Any, source: Any,
     from limba.tasks.vocabularies import LabelVocabulary
 
     name = corpus.name
-    is_of_words = arguments.answers == WORD_LABELS
+    is_of_words = request.answers == WORD_LABELS
     step = token_labels.LabelTokens(name, form) if is_of_words else row_preprocessor.Supervise(name, form.format)
     feature = Feature(masked_text.open_vocabulary(vocabulary), add_eos=True)
-    features, lengths = {"inputs": feature, "targets": feature}, {"inputs": arguments.inputs_length}
-    if arguments.answers == LABEL and isinstance(form.format, Template):
+    features, lengths = {"inputs": feature, "targets": feature}, {"inputs": request.inputs_length}
+    if request.answers == LABEL and isinstance(form.format, Template):
         features["targets"] = Feature(LabelVocabulary(form.format.choices), add_eos=False)
-    if arguments.answers == TEXT and split != "test":
-        lengths["targets"] = arguments.target_length if split == "train" else arguments.eval_target_length
+    if request.answers == TEXT and split != "test":
+        lengths["targets"] = request.target_length if split == "train" else request.eval_target_length
     found = step.check_rows(source, split, features, lengths)
     of_answers = ("empty_rows", "unanswered_questions")
     row_preprocessor.warn(x for x in found if split != "test" or x.name not in of_answers)  # These get their answers.
 
 
-def _counts(arguments: RunArguments, source: Any) -> bool:
+def _counts(request: Request, source: Any) -> bool:
     """Whether the training examples are counted: where epochs need it, and with `max_steps` only of files here."""
-    if not arguments.do_train:
+    if not request.do_train:
         return False
-    return arguments.max_steps < 0 or (arguments.has_period_of_epochs and not source.is_remote("train"))
+    return request.max_steps < 0 or (request.has_period_of_epochs and not source.is_remote("train"))
 
 
-def _check_metrics(arguments: RunArguments, form: Any) -> None:
+def _check_metrics(request: Request, form: Any) -> None:
     """Raises if a metric of texts lacks its package, or none is `metric_for_best_model`: both would stop a training."""
     from limba.tasks.metrics import text_metrics
 
@@ -506,26 +503,26 @@ def _check_metrics(arguments: RunArguments, form: Any) -> None:
     answers: dict[str, Callable[[], list[Any]]] = {
         LABEL: lambda: [form.format.prediction(choice) for choice in form.format.choices],
         NUMBER: lambda: [0.0, 1.0],
-        WORD_LABELS: lambda: [[*(arguments.labels or ())]],
+        WORD_LABELS: lambda: [[*(request.labels or ())]],
     }
-    given = answers.get(arguments.answers, lambda: ["a"])()
+    given = answers.get(request.answers, lambda: ["a"])()
     of_form = {metric: getattr(metric, "__wrapped__", metric) for metric in form.metrics}
-    taken = [metric for metric, inner in of_form.items() if arguments.answers in answers or inner in of_texts]
+    taken = [metric for metric, inner in of_form.items() if request.answers in answers or inner in of_texts]
     known = [name for metric in taken for name in metric(given, given)]
-    writes = arguments.answers not in answers
+    writes = request.answers not in answers
     known += ["tokens_per_prediction"] if writes else []
-    looks = arguments.load_best_model_at_end or arguments.early_stopping_patience or arguments.use_lr_drop
-    looks = looks or arguments.save_strategy == "best"
-    folder, name = gin_best.measured(arguments)
+    looks = request.load_best_model_at_end or request.early_stopping_patience or request.use_lr_drop
+    looks = looks or request.save_strategy == "best"
+    folder, name = gin_best.measured(request)
     name = name.removeprefix("eval/")
     if looks and folder == "inference_eval" and name not in known and len(taken) == len(form.metrics):
         raise ValueError(
-            f"metric_for_best_model is {arguments.metric_for_best_model!r}, and the evaluations have loss, "
+            f"metric_for_best_model is {request.metric_for_best_model!r}, and the evaluations have loss, "
             f"{', '.join([*known[:-1], 'gen_len'] if writes else known)}: write one of these, or metric_names."
         )
 
 
-def used_splits(arguments: RunArguments) -> list[str]:
+def used_splits(request: Request) -> list[str]:
     """Of the data, those that are read."""
-    used = {"train": arguments.do_train, "validation": arguments.do_eval, "test": arguments.do_predict}
+    used = {"train": request.do_train, "validation": request.do_eval, "test": request.do_predict}
     return [split for split, is_used in used.items() if is_used]

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from limba.addons.run.keys.run_arguments import RunArguments
+from limba.addons.run.keys.request import Request
 from limba.checkpoint_files.directories import checkpoint_steps
 from limba.files.local_paths import local_path
 
@@ -41,33 +41,33 @@ def newest_in(out: Path) -> Path | None:
     return max(found, default=(0, None))[1]
 
 
-def to_go_on_from(arguments: RunArguments, out: Path) -> Path | None:
+def to_go_on_from(request: Request, out: Path) -> Path | None:
     """The Trainer's newest checkpoint in `out`, if a training would begin there beside it."""
-    return None if not arguments.do_train or own_steps(out) else newest_in(out)
+    return None if not request.do_train or own_steps(out) else newest_in(out)
 
 
-def keys_of(arguments: RunArguments, out: Path) -> dict[str, Any]:
+def keys_of(request: Request, out: Path) -> dict[str, Any]:
     """The keys with which a training goes on from a checkpoint of the Trainer; none if there is no such checkpoint.
 
     A run in `out` that began with one keeps it, also if it is gone, unless `resume_from_checkpoint` names another.
     """
-    if not arguments.do_train or arguments.overwrites:
+    if not request.do_train or request.overwrites:
         return {}
-    given = local_path(arguments.resume_from_checkpoint or "false")
-    path = given if is_one(given) else to_go_on_from(arguments, out)
+    given = local_path(request.resume_from_checkpoint or "false")
+    path = given if is_one(given) else to_go_on_from(request, out)
     if path is None and own_steps(out) and (first := _began_with(out)):
         path = Path(first)
     if path is None:
         return {}
     keys: dict[str, Any] = {"model_name_or_path": str(path), "resume_from_checkpoint": str(path)}
     if not any((path / name).is_file() for name in _TOKENIZERS):
-        keys["tokenizer_name"] = arguments.tokenizer_name or arguments.model_name_or_path
+        keys["tokenizer_name"] = request.tokenizer_name or request.model_name_or_path
     return keys | {"config_name": None, "model_type": None, "initialize_from_scratch": False}
 
 
-def begins_again(arguments: RunArguments, out: Path) -> bool:
+def begins_again(request: Request, out: Path) -> bool:
     """Whether `keys_of` goes on from a checkpoint with which the run in `out` did not begin."""
-    return is_taken(arguments) and (out / "run.json").is_file() and _began_with(out) != arguments.model_name_or_path
+    return is_taken(request) and (out / "run.json").is_file() and _began_with(out) != request.model_name_or_path
 
 
 def _began_with(out: Path) -> str | None:
@@ -76,9 +76,9 @@ def _began_with(out: Path) -> str | None:
     return keys["model_name_or_path"] if _is_taken(keys) else None
 
 
-def is_taken(arguments: RunArguments) -> bool:
+def is_taken(request: Request) -> bool:
     """Whether `keys_of` has made the keys go on from a checkpoint of the Trainer."""
-    return _is_taken(dataclasses.asdict(arguments))
+    return _is_taken(dataclasses.asdict(request))
 
 
 def _is_taken(keys: Mapping[str, Any]) -> bool:
@@ -98,18 +98,18 @@ def step(path: Path) -> int:
         raise ValueError(f"{path / _STATE} is damaged: it needs `global_step`, a whole number ({error!r}).") from error
 
 
-def first_step(arguments: RunArguments, steps: int, out: Path) -> int | None:
+def first_step(request: Request, steps: int, out: Path) -> int | None:
     """The step that a training of `steps` goes on from; None if none is left. Says so where the training begins.
 
     Args:
-      arguments: with `keys_of`.
+      request: with `keys_of`.
 
     Raises:
       ValueError: as `step`.
     """
-    path = Path(arguments.model_name_or_path or "")
+    path = Path(request.model_name_or_path or "")
     first = step(path)
-    if own_steps(out) and not begins_again(arguments, out):
+    if own_steps(out) and not begins_again(request, out):
         return first
     if first >= steps:
         logger.warning(

@@ -10,7 +10,7 @@ import gin
 import pytest
 
 from limba.addons.run import command, outcome, result_files
-from limba.addons.run.keys.run_arguments import RunArguments
+from limba.addons.run.keys.request import Request
 from limba.reports import results_table
 from tasks import registry
 from tasks.sources.sharded import ShardedSource
@@ -242,7 +242,7 @@ def test_the_files_of_results_are_those_of_transformers(tmp_path):
     (run / "goodput.jsonl").write_text(json.dumps(goodput) + "\n")
     keys = {"config_name": "c", "train_file": "t", "output_dir": str(tmp_path), "label_column_name": "a"}
     keys |= {"do_train": True, "do_eval": True, "load_best_model_at_end": True, "metric_for_best_model": "accuracy"}
-    arguments = RunArguments(**keys, num_train_epochs=1.5)
+    arguments = Request(**keys, num_train_epochs=1.5)
     plan = result_files.Plan("run.gin", 32, 8, 20, 10, 320)
     results = result_files.of_training(tmp_path, run / "checkpoint_10", plan, first_step=10)
     result_files.write_state(tmp_path, run / "checkpoint_10", arguments, plan, results)

@@ -14,7 +14,7 @@ import pytest
 
 from limba.addons.run import command, gin_best, gin_optimizer, gin_recipe, script_data
 from limba.addons.run.keys import script_keys
-from limba.addons.run.keys.run_arguments import RunArguments
+from limba.addons.run.keys.request import Request
 from limba.addons.run.keys.schedule_keys import SCHEDULES
 from limba.addons.run.script_data import Corpus
 from limba.checkpoint_files import run_folder
@@ -29,7 +29,7 @@ from tasks.supervised import script_task
 from tasks.vocabularies import ByteVocabulary
 from tests.limba.gin_lines import lines_of
 
-ARGUMENTS = RunArguments(
+ARGUMENTS = Request(
     config_name="config.json", train_file="t.txt", output_dir="/nowhere", do_train=True, learning_rate=3e-4
 )
 DECODING = "decoding.temperature_sample"

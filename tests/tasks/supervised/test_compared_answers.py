@@ -9,7 +9,7 @@ import pytest
 from sentencepiece import sentencepiece_model_pb2
 
 from limba.addons.run import script_data
-from limba.addons.run.keys import run_arguments
+from limba.addons.run.keys import request
 from limba.data import contract
 from limba.inference import metric_loggers, task_metrics
 from tasks.metrics import text_metrics
@@ -117,7 +117,7 @@ def test_the_answers_of_limba_run_are_measured_alike(tmp_path, spiece):
     out = tmp_path / "out"
     (out / "evaluated" / "initial").mkdir(parents=True)
     shutil.copy(spiece, out / "evaluated" / "initial" / "spiece.model")
-    arguments = run_arguments.RunArguments(
+    arguments = request.Request(
         model_name_or_path="m",
         output_dir=str(out),
         text_column_name="text",

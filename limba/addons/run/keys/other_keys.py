@@ -1,52 +1,12 @@
-"""Keys of Hugging Face's scripts and of t5-experiments beside those of `RunArguments`: one table for the messages, for
+"""Keys of Hugging Face's scripts and of t5-experiments beside those of `Request`: one table for the messages, for
 `limba run --help` and for docs/run_keys.md.
 
-A key is another name of one of `RunArguments` (`ALIASES`), has no effect here at any value (`WITHOUT_EFFECT`), or asks
-for something that is not here, unless it has one of the values that ask for nothing (`REFUSED`).
+A key has no effect here at any value (`WITHOUT_EFFECT`), or asks for something that is not here, unless it has one of
+the values that ask for nothing (`REFUSED`).
 """
 
 from collections.abc import Mapping
 from typing import Any
-
-ALIASES: Mapping[str, str] = {
-    "batch_size": "per_device_train_batch_size",
-    "per_gpu_train_batch_size": "per_device_train_batch_size",
-    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
-    "training_accumulation_steps": "gradient_accumulation_steps",
-    **dict.fromkeys(("iters", "max_train_steps"), "max_steps"),
-    "lr": "learning_rate",
-    "lr_scheduler": "lr_scheduler_type",
-    "num_warmup_steps": "warmup_steps",
-    "optimizer": "optim",
-    "save_interval": "save_steps",
-    "save_best": "load_best_model_at_end",
-    "optimize_metric": "metric_for_best_model",
-    "mlm_prob": "mlm_probability",
-    "log_interval": "logging_steps",
-    "valid_interval": "eval_steps",
-    "evaluation_strategy": "eval_strategy",
-    "dataset_config": "dataset_config_name",
-    "clip_grad_norm": "max_grad_norm",
-    "activation_checkpointing": "gradient_checkpointing",
-    "torch_dtype": "dtype",
-    **dict.fromkeys(("input_seq_len", "input_seq_length", "max_source_length", "max_length"), "max_seq_length"),
-    **dict.fromkeys(("target_seq_len", "target_seq_length", "max_answer_length"), "max_target_length"),
-    "val_max_answer_length": "val_max_target_length",
-    "num_beams": "generation_num_beams",
-    **dict.fromkeys(("text_column", "input_column", "text_column_names"), "text_column_name"),
-    **dict.fromkeys(("label_column", "summary_column", "target_column"), "label_column_name"),
-    "metric_name": "metric_names",
-    "num_train_examples": "max_train_samples",
-    "num_validation_examples": "max_eval_samples",
-    "data_path": "dataset_name",
-    "valid_data_path": "validation_file",
-    **dict.fromkeys(("tokenizer", "vocab"), "tokenizer_name"),
-    "model_path": "output_dir",
-    "model_cfg": "config_name",
-    "init_checkpoint": "model_name_or_path",
-    **dict.fromkeys(("token", "use_auth_token", "push_to_hub_token"), "hub_token"),
-    "push_to_hub_model_id": "hub_model_id",
-}
 
 _STREAMED = "text is tokenized and masked while it is read, and there is no cache"
 _RESUMES = "a run resumes at its exact place in the data, with all that it had"

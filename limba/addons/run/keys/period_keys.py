@@ -6,6 +6,7 @@ from typing import Any
 
 # Of periods in steps or epochs.
 STRATEGIES = ("eval_strategy", "save_strategy", "logging_strategy")
+PERIODS = ("steps", "epoch", "no")
 # Whole numbers, or shares of all steps.
 STEPS = ("eval_steps", "save_steps", "logging_steps")
 LOGGING_STEPS = 500
@@ -14,17 +15,17 @@ _LOWER = {"loss", "perplexity", "mse", "rmse", "mae", "error"}
 _HIGHER = {"accuracy", "f1", "precision", "recall", "bleu", "rouge1", "rouge2", "rougeL", "rougeLsum", "match", "em"}
 
 
-def steps_of(arguments: Any, what: str, total: int) -> int:
+def steps_of(request: Any, what: str, total: int) -> int:
     """Steps between two checkpoints ("save"), evaluations ("eval") or lines ("logging") of `total` steps.
 
     A share of them is rounded up, as transformers does it.
     """
-    given = getattr(arguments, f"{what}_steps")
+    given = getattr(request, f"{what}_steps")
     if given is None:
-        given = LOGGING_STEPS if what == "logging" else arguments.save_steps
-    if what == "save" and given < 1 and arguments.load_best_model_at_end:
+        given = LOGGING_STEPS if what == "logging" else request.save_steps
+    if what == "save" and given < 1 and request.load_best_model_at_end:
         # Rounded one by one, checkpoints would miss their evaluations.
-        evaluated = arguments.eval_steps or given
+        evaluated = request.eval_steps or given
         return round(given / evaluated) * max(1, math.ceil(total * evaluated))
     return max(1, math.ceil(total * given)) if given < 1 else int(given)
 
@@ -44,67 +45,60 @@ def complete(used: dict[str, Any]) -> list[str]:
     return [f"As in transformers, eval_steps is that of logging_steps, {used['eval_steps']}."]
 
 
-def check(arguments: Any) -> None:
+def check(request: Any) -> None:
     """Raises ValueError for periods that cannot be, and for what looks at evaluations where there are none."""
     for name in STEPS:
-        value = getattr(arguments, name)
+        value = getattr(request, name)
         if value is not None and not (0 < value < 1 or (value >= 1 and float(value).is_integer())):
             raise ValueError(
                 f"{name} is {value}; it must be a whole number of at least 1, or a share of all steps below 1."
             )
-    if not 0 <= arguments.eval_delay < math.inf:
-        raise ValueError(f"eval_delay is {arguments.eval_delay}; it must be at least 0.")
-    for name in STRATEGIES:
-        strategy = getattr(arguments, name)
-        known = ["steps", "epoch", "no", *(["best"] if name == "save_strategy" else [])]
-        if strategy not in (None, *known):
-            raise ValueError(f"{name} is {strategy!r}; use {', '.join(known[:-1])} or {known[-1]}.")
+    if not 0 <= request.eval_delay < math.inf:
+        raise ValueError(f"eval_delay is {request.eval_delay}; it must be at least 0.")
     wanted = {
-        "load_best_model_at_end": arguments.load_best_model_at_end,
-        "early_stopping_patience": arguments.early_stopping_patience,
-        "use_lr_drop": arguments.use_lr_drop,
-        "save_strategy": arguments.save_strategy == "best" and "'best'",
+        "load_best_model_at_end": request.load_best_model_at_end,
+        "early_stopping_patience": request.early_stopping_patience,
+        "use_lr_drop": request.use_lr_drop,
+        "save_strategy": request.save_strategy == "best" and "'best'",
     }
     for name, value in wanted.items():
-        if value and arguments.do_train and not arguments.do_eval:
+        if value and request.do_train and not request.do_eval:
             raise ValueError(f"{name} is {value}, and looks at evaluations during a training: set do_eval.")
-    _check_best(arguments)
-    if arguments.lr_drop_threshold_mode not in ("rel", "abs"):
-        raise ValueError(f"lr_drop_threshold_mode is {arguments.lr_drop_threshold_mode!r}; use rel or abs.")
-    if not 0 < arguments.lr_drop_factor < 1:
-        raise ValueError(f"lr_drop_factor is {arguments.lr_drop_factor}; it must be between 0 and 1.")
-    if arguments.use_lr_drop and not arguments.lr_drop_min_lr < arguments.learning_rate:
+    _check_best(request)
+    if not 0 < request.lr_drop_factor < 1:
+        raise ValueError(f"lr_drop_factor is {request.lr_drop_factor}; it must be between 0 and 1.")
+    if request.use_lr_drop and not request.lr_drop_min_lr < request.learning_rate:
         raise ValueError(
-            f"lr_drop_min_lr is {arguments.lr_drop_min_lr}; it must be below learning_rate, {arguments.learning_rate}."
+            f"lr_drop_min_lr is {request.lr_drop_min_lr}; it must be below learning_rate, {request.learning_rate}."
         )
 
 
-def notes_of_best(arguments: Any) -> list[str]:
+def notes_of_best(request: Any) -> list[str]:
     """A note if the worst is taken for the best, as it is in transformers, too."""
-    words = {*re.split("[/_]", arguments.metric_for_best_model)}
-    is_used = arguments.load_best_model_at_end or arguments.early_stopping_patience or arguments.use_lr_drop
-    if not words & {"max": _LOWER, "min": _HIGHER}[arguments.best_mode] or not (
-        is_used or arguments.save_strategy == "best"
+    words = {*re.split("[/_]", request.metric_for_best_model)}
+    is_used = request.load_best_model_at_end or request.early_stopping_patience or request.use_lr_drop
+    if not words & {"max": _LOWER, "min": _HIGHER}[request.best_mode] or not (
+        is_used or request.save_strategy == "best"
     ):
         return []
-    right = str(arguments.best_mode == "min").lower()
-    name = arguments.metric_for_best_model
+    right = str(request.best_mode == "min").lower()
+    name = request.metric_for_best_model
     return [f"The worst {name} is taken for the best, as in transformers: write greater_is_better {right}."]
 
 
-def _check_best(arguments: Any) -> None:
+def _check_best(request: Any) -> None:
     """Raises ValueError if the best checkpoint is wanted, and not each checkpoint is evaluated."""
-    if not arguments.load_best_model_at_end or arguments.save_strategy == "best":
+    if not request.load_best_model_at_end or request.save_strategy == "best":
         return
-    if arguments.save_strategy != (arguments.eval_strategy or "steps"):
+    if request.save_strategy != (request.eval_strategy or "steps"):
         raise ValueError(
             "load_best_model_at_end needs an evaluation of each checkpoint; save_strategy is "
-            f"{arguments.save_strategy!r} and eval_strategy {arguments.eval_strategy!r}."
+            f"{request.save_strategy!r} and eval_strategy {request.eval_strategy!r}."
         )
-    save, evaluated = arguments.save_steps, arguments.eval_steps or arguments.save_steps
+    save, evaluated = request.save_steps, request.eval_steps or request.save_steps
     times = save / evaluated
     is_multiple = (save < 1) == (evaluated < 1) and round(times) > 0 and math.isclose(times, round(times))
-    if arguments.save_strategy == "steps" and not is_multiple:
+    if request.save_strategy == "steps" and not is_multiple:
         raise ValueError(
             f"load_best_model_at_end needs an evaluation of each checkpoint; save_steps is {save}, and must be a "
             f"multiple of eval_steps, {evaluated} (logging_steps if it is not given)."

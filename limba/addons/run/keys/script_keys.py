@@ -1,12 +1,13 @@
 """The keys of Hugging Face's scripts that pre-train and fine-tune a T5: what `limba run` takes, as JSON and as flags.
 
-`RunArguments` has the keys that are carried out, `other_keys` all others that are known. Any other key is an error.
+`Request` has the keys that are carried out, `other_keys` all others that are known. Any other key is an error.
 """
 
 import dataclasses
 import difflib
 import importlib.util
 import json
+import logging
 import math
 import re
 import types
@@ -15,15 +16,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.addons.run.keys import first_word, period_keys, schedule_keys, script_names, second_names, t5_experiments
-from limba.addons.run.keys.other_keys import ALIASES, IN_ANY_CASE, ON, REFUSED, WITHOUT_EFFECT
+from limba.addons.run.keys import period_keys, schedule_keys, script_names
+from limba.addons.run.keys.other_keys import IN_ANY_CASE, ON, REFUSED, WITHOUT_EFFECT
+from limba.addons.run.keys.request import BENCHMARK_MODEL, QUESTION_COLUMNS, Request
 from limba.addons.run.keys.row_answers import WORD_TASKS
-from limba.addons.run.keys.run_arguments import BENCHMARK_MODEL, QUESTION_COLUMNS, RunArguments
 from limba.files import untrusted_json
 from limba.files.untrusted_files import shown
 
-FIELDS = {field.name: field for field in dataclasses.fields(RunArguments)}
-_TYPES = typing.get_type_hints(RunArguments)
+logger = logging.getLogger(__name__)
+
+FIELDS = {field.name: field for field in dataclasses.fields(Request)}
+# Other names of keys.
+ALIASES = {other: name for name, field in FIELDS.items() for other in field.metadata["also"]}
+_TYPES = typing.get_type_hints(Request)
 
 # Keys that are read in a way of their own.
 OF_OWN_FORM = {
@@ -47,15 +52,52 @@ _OF_QUESTIONS = {"max_seq_length": 384, "max_target_length": 30}
 _OF_TEXTS = {"max_seq_length": 1024}
 # Keys less alike than that are no misspellings of each other.
 _NEAR = 0.8
+# The same of the names of scripts.
+_NEAR_SCRIPT = 0.85
 # Keys without effect up to which each reason is a line.
 _MANY = 10
+# A call that makes the arguments, not the class.
+_ARGUMENTS = re.compile(rb"TrainingArguments\(\s*(?:\w+\s*=[^=]|[\"'])")
+# What the files begin with in which PyTorch and Python keep objects, and their endings.
+_OF_OBJECTS = (b"PK\x03\x04", b"\x80")
+_ENDINGS = (".bin", ".pt", ".pth", ".pkl")
+_BYTES = 1 << 20
+_AS_JSON = "open('args.json', 'w').write(args.to_json_string())"
+# Two keys of one script that are one key here: as in the script, the first of each pair counts. `num_beams` and `token`
+# are keys of the script, and the others of the Trainer; the scripts without a Trainer read `max_length` only where they
+# have no max_source_length.
+_SECOND_NAMES = (
+    ("num_beams", "generation_num_beams"),
+    ("max_source_length", "max_length"),
+    ("hub_token", "token"),
+    ("per_gpu_train_batch_size", "per_device_train_batch_size"),
+    ("per_gpu_eval_batch_size", "per_device_eval_batch_size"),
+)
+# What a command of t5-experiments' trainer means where it says nothing: that trainer's defaults, not transformers'.
+_OF_T5_EXPERIMENTS: Mapping[str, Any] = {
+    "lr_scheduler_type": "constant",
+    "max_grad_norm": 0.0,
+    "per_device_train_batch_size": 1,
+    "max_seq_length": 128,
+    "decay_all_parameters": True,
+}
+# What asks for evaluations, beside validation data.
+_LOOK_AT_EVALUATIONS = (
+    *("do_eval", "eval_steps", "eval_strategy", "load_best_model_at_end"),
+    *("early_stopping_patience", "use_lr_drop"),
+)
+# Of run_bert_pretraining.py, which predicts next sentences unless it is told not to.
+_OF_BERT_PRETRAINING = ("tokenizer", "mlm_prob", "short_seq_prob", "data_impl", "data_name")
 
 
-def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
+def from_command_line(argv: Sequence[str], precision: str = "no") -> tuple[Request, list[str]]:
     """Reads `[SCRIPT] [CONFIG.json] [--key value | --key=value | --switch] …`; flags override the file.
 
+    Args:
+      precision: that of `accelerate launch`, where no key says bf16, as in TrainingArguments.
+
     Returns:
-      The arguments, and a note for each key that is ignored.
+      The request, and a note for each key that is ignored.
 
     Raises:
       FileNotFoundError: if the file does not exist.
@@ -64,7 +106,7 @@ def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
     values: dict[str, Any] = {}
     rest = list(argv)
     if rest and not rest[0].startswith("--"):
-        first_word.check(rest[0], rest[1:])
+        _check_first_word(rest[0], rest[1:])
     script = rest.pop(0) if rest and not rest[0].startswith("--") and script_names.is_script(rest[0]) else None
     if rest and not rest[0].startswith("--"):
         _check_dashes(rest[0], rest[1:])
@@ -96,7 +138,38 @@ def from_command_line(argv: Sequence[str]) -> tuple[RunArguments, list[str]]:
             if not is_off:
                 _check_switch(name)
             values[of_switch if is_off else name] = not is_off
-    return from_values(({} if script is None else {"script": script}) | values)
+    return from_values(({} if script is None else {"script": script}) | values, precision)
+
+
+def _check_first_word(word: str, rest: Sequence[str]) -> None:
+    """Raises FileNotFoundError or ValueError for a first word that is neither a script nor a file of keys.
+
+    A script of the user's own is none of these: the keys behind it, `rest`, say what is learned.
+    """
+    path = Path(word).expanduser()
+    if path.suffix == ".py" and path.is_file() and not script_names.is_known(word):
+        with path.open("rb") as file:
+            has_arguments = _ARGUMENTS.search(file.read(_BYTES))
+        if has_arguments or not rest:
+            raise ValueError(
+                f"{word} is a file of Python, and arguments in such a file are not read. Write them as JSON there, "
+                f"{_AS_JSON}, and give args.json in its place."
+            )
+    if path.suffix in _ENDINGS and path.is_file() and _begins_as_objects(path):
+        raise ValueError(
+            f"{word} keeps objects of Python, which are not read. Write its arguments as JSON: "
+            f"import torch; args = torch.load({word!r}, weights_only=False); {_AS_JSON}. Then give args.json in its "
+            "place."
+        )
+    if not path.exists() and not script_names.is_known(word) and path.suffix in ("", ".py"):
+        near = difflib.get_close_matches(path.stem, script_names.NAMES, n=1, cutoff=_NEAR_SCRIPT)
+        if near:
+            raise FileNotFoundError(f"There is no script and no file {word}. Did you mean {near[0]}{path.suffix}?")
+
+
+def _begins_as_objects(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4).startswith(_OF_OBJECTS)
 
 
 def _whole(name: str) -> str:
@@ -127,12 +200,12 @@ def _check_dashes(word: str, rest: Sequence[str]) -> None:
     raise ValueError(f"{word!r} is a key without its dashes: write {f'--{key} {value}'.rstrip()}.")
 
 
-def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
+def from_values(values: Mapping[str, Any], precision: str = "no") -> tuple[Request, list[str]]:
     """`from_command_line` of keys and values."""
     script_names.check(values.get("script"))
     for name in values:
         check_key(name)
-    values, of_second_names = second_names.without(_without_what_asks_for_nothing(_flat(values)))
+    values, of_second_names = _without_second_names(_without_what_asks_for_nothing(_flat(values)))
     without_effect: dict[str, list[str]] = {}
     for name in values:
         if name in WITHOUT_EFFECT and name not in IN_ANY_CASE:
@@ -162,7 +235,7 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
         used["task_name"] = used["task_name"].lower()
         if used["task_name"] not in WORD_TASKS:
             used |= {"benchmark": "glue", "dataset_name": used["task_name"]}
-    notes += t5_experiments.complete(values, used)
+    notes += _complete_t5_experiments(values, used)
     notes += period_keys.complete(used)
     notes += schedule_keys.complete(used)
     notes += script_names.complete(values, used)
@@ -184,21 +257,65 @@ def from_values(values: Mapping[str, Any]) -> tuple[RunArguments, list[str]]:
         used |= {"save_strategy": "epoch"} if period == "epoch" else {"save_steps": _typed("save_steps", period)}
     if "optimize_mode" in values:
         used["greater_is_better"] = _is_max(values["optimize_mode"])
+    given = used.get("bf16"), used.get("mixed_precision") == "bf16", used.get("dtype") == "bfloat16"
+    if precision != "no" and not any(given):
+        logger.info("ACCELERATE_MIXED_PRECISION of accelerate launch is %s: it counts as mixed_precision.", precision)
+        used["mixed_precision"] = precision
     if "optim" in used:
         used["optim"] = used["optim"].lower()
-    arguments = RunArguments(**used)
-    if arguments.do_train and not (arguments.learning_rate or arguments.relative_step):
+    request = Request(**used)
+    if request.do_train and not (request.learning_rate or request.relative_step):
         notes.append("learning_rate is 0: the training changes no parameter.")
-    notes += period_keys.notes_of_best(arguments)
-    if arguments.languages is not None and arguments.languages[0] == arguments.languages[1]:
-        notes.append(f"source_lang and target_lang are both {arguments.source_lang}: the answer stands in the input.")
-    if (label := arguments.label_column_name) in re.findall("[^{},]+", arguments.text_column_name or ""):
+    notes += period_keys.notes_of_best(request)
+    if request.languages is not None and request.languages[0] == request.languages[1]:
+        notes.append(f"source_lang and target_lang are both {request.source_lang}: the answer stands in the input.")
+    if (label := request.label_column_name) in re.findall("[^{},]+", request.text_column_name or ""):
         notes.append(f"{label!r} is label_column_name, and in text_column_name: the answer stands in the input.")
-    if not arguments.is_finetuning and arguments.script in (None, script_names.MASKS):
+    if not request.is_finetuning and request.script in (None, script_names.MASKS):
         lengths = ("max_target_length", "val_max_target_length", "generation_max_length")
         of_answers = [name for name in values if ALIASES.get(name, name) in lengths]
         notes += [f"Without effect: {name} (targets are as long as the masked spans need)." for name in of_answers]
-    return arguments, notes
+    return request, notes
+
+
+def _without_second_names(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The values without keys in whose place another one counts, and a note for each that has another value."""
+    left, notes = dict(values), []
+    for first, second in _SECOND_NAMES:
+        if first in values and second in values:
+            del left[second]
+            if str(values[first]) != str(values[second]):
+                notes.append(f"Without effect: {second} ({first} is given, and counts, as in the scripts).")
+    return left, notes
+
+
+def _complete_t5_experiments(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:
+    """Adds the trainer's defaults to the arguments `used`, where the keys and `values` are from one of its commands.
+
+    Returns:
+      A note of what was added.
+    """
+    if "iters" not in values:
+        return []
+    added = {name: value for name, value in _OF_T5_EXPERIMENTS.items() if name not in used}
+    notes = [f"{name} {str(value).lower()}" for name, value in added.items()]
+    used |= added
+    for key, name in (("dataset_name", "train_file"), ("validation_file", "validation_file")):
+        folder = Path(str(used.get(key))).expanduser()
+        if folder.is_dir() and any(folder.glob("*.jsonl")):
+            used.pop(key)
+            used[name] = f"{folder}/*.jsonl"
+            notes.append(f"{name} {used[name]}")
+    if used.get("validation_file"):
+        used.setdefault("eval_steps", used.get("logging_steps"))
+    is_evaluated = used.get("validation_file") or any(used.get(name) for name in _LOOK_AT_EVALUATIONS)
+    if "do_train" not in used:
+        used |= {"do_train": True, "do_eval": bool(is_evaluated)}
+    if not is_evaluated:
+        notes.append("no validation, for which valid_data_path is not given")
+    if "use_nsp" not in values and any(name in values for name in _OF_BERT_PRETRAINING):
+        notes.append("next sentences are not predicted without use_nsp")
+    return [f"iters is a key of t5-experiments: what is not given is as in its trainer: {', '.join(notes)}."]
 
 
 def _complete_summaries(values: Mapping[str, Any], used: dict[str, Any]) -> list[str]:

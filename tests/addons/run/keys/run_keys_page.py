@@ -10,7 +10,7 @@ _BEGIN = """# Keys of `limba run`
 
 What `limba run` does with each key of Hugging Face's `Seq2SeqTrainingArguments` (transformers 4.57 and 5), of its
 example scripts and of t5-experiments; [run.md](run.md) explains the usual ones. This page is written from
-`limba/addons/run/keys/run_arguments.py` and `limba/addons/run/keys/other_keys.py`, by
+`limba/addons/run/keys/request.py` and `limba/addons/run/keys/other_keys.py`, by
 `python -m tests.addons.run.keys.run_keys_page`.
 
 A value of `null` counts as a missing key, and a default of transformers, written out, never stops a run. An unknown key
@@ -20,7 +20,7 @@ is an error.
 
 def page() -> str:
     other_names: dict[str, list[str]] = {}
-    for name, key in other_keys.ALIASES.items():
+    for name, key in script_keys.ALIASES.items():
         other_names.setdefault(key, []).append(f"`{name}`")
     carried = [
         (f"`{name}`", _shown(field.default), ", ".join(other_names.get(name, [])), field.metadata["help"])

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from limba.addons.run import gin_optimizer
-from limba.addons.run.keys import other_keys, run_arguments, script_keys
-from limba.addons.run.keys.script_keys import RunArguments, from_command_line, from_values
+from limba.addons.run.keys import other_keys, request, script_keys
+from limba.addons.run.keys.script_keys import Request, from_command_line, from_values
 from tests.addons.run.keys import run_keys_page
 from tests.limba.gin_lines import lines_of
 
@@ -218,9 +218,9 @@ def test_the_page_of_keys_is_that_of_the_tables():
 
 
 def test_every_key_has_one_place():
-    tables = [set(script_keys.FIELDS), {*other_keys.ALIASES}, {*other_keys.WITHOUT_EFFECT}, {*other_keys.REFUSED}]
+    tables = [set(script_keys.FIELDS), {*script_keys.ALIASES}, {*other_keys.WITHOUT_EFFECT}, {*other_keys.REFUSED}]
     assert sum(map(len, tables)) == len(set.union(*tables))
-    assert set(other_keys.ALIASES.values()) <= {field.name for field in dataclasses.fields(run_arguments.RunArguments)}
+    assert set(script_keys.ALIASES.values()) <= {field.name for field in dataclasses.fields(request.Request)}
 
 
 def test_keys_without_meaning_are_reported():
@@ -331,7 +331,7 @@ def test_all_names_of_adamw_mean_the_same(optim):
 def test_bf16_by_any_of_its_names():
     for change in ({"bf16": True}, {"mixed_precision": "bf16"}, {"dtype": "bfloat16"}):
         assert from_values(EXAMPLE | change)[0].compute_dtype == "bfloat16"
-    assert RunArguments(**EXAMPLE).compute_dtype == "float32"
+    assert Request(**EXAMPLE).compute_dtype == "float32"
 
 
 def test_the_names_of_other_scripts():

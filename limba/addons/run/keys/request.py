@@ -1,11 +1,11 @@
-"""The arguments of `limba run`, under the names and with the defaults that Hugging Face's scripts give them."""
+"""What a command of `limba run` asks for: the table of its keys, named as in Hugging Face's scripts."""
 
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from limba.addons.run.keys import number_limits, period_keys, schedule_keys, script_names
+from limba.addons.run.keys import period_keys, schedule_keys, script_names
 from limba.addons.run.keys.row_answers import ANSWERS, TEXT, WORD_TASKS, RowAnswers
 
 _NO_FP16 = (
@@ -23,13 +23,23 @@ TASKS = ("span_corruption", "prefix_lm", "masked_lm")
 BENCHMARK_MODEL = "google/t5-v1_1-small"
 
 
-def _key(help_: str, default: Any = None) -> Any:
-    return dataclasses.field(default=default, metadata={"help": help_})
+def _key(
+    help_: str,
+    default: Any = None,
+    *,
+    also: Sequence[str] = (),
+    least: float | None = None,
+    below: float | None = None,
+    one_of: Sequence[str] = (),
+) -> Any:
+    """A key: its other names, the limits of a number, and the values of a choice."""
+    metadata = {"help": help_, "also": also, "least": least, "below": below, "one_of": one_of}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True)
-class RunArguments:
-    """The keys and their values; `limba run --help` prints the help of each field.
+class Request:
+    """The keys and their values, without a look at any file; `limba run --help` prints the help of each field.
 
     Raises:
       ValueError: for a value that cannot be, keys that contradict each other, or a missing one.
@@ -37,43 +47,63 @@ class RunArguments:
 
     script: str | None = _key("whose command it is, also as its first word: run_summarization, run_glue, run_ner …")
     # ----------------------------------------------------- model -----------------------------------------------------
-    model_name_or_path: str | None = _key("where to start: a folder of transformers', a name on the hub, a run, a .pth")
-    config_name: str | None = _key("a config.json, its folder or a name: the network from scratch, or that of a .pth")
+    model_name_or_path: str | None = _key(
+        "where to start: a folder of transformers', a name on the hub, a run, a .pth", also=("init_checkpoint",)
+    )
+    config_name: str | None = _key(
+        "a config.json, its folder or a name: the network from scratch, or that of a .pth", also=("model_cfg",)
+    )
     model_type: str | None = _key(
         "in place of config_name: the network that transformers' class has by default, from scratch"
     )
     config_overrides: str | None = _key("in place of the defaults of model_type: hidden_size=256,hidden_act=relu")
     initialize_from_scratch: bool = _key("of model_name_or_path only the network and the tokenizer: new weights", False)
-    tokenizer_name: str | None = _key("a tokenizer's folder, a spiece.model or a name, where it is not the model's")
+    tokenizer_name: str | None = _key(
+        "a tokenizer's folder, a spiece.model or a name, where it is not the model's", also=("tokenizer", "vocab")
+    )
     ignore_config_keys: str | Sequence[str] | None = _key(
         "keys of the model's config.json that have no effect, as you know; else unknown ones are an error"
     )
-    dtype: str = _key("of the computation: float32 or bfloat16; parameters are float32", "float32")
-    mixed_precision: str = _key("no or bf16", "no")
+    dtype: str = _key(
+        "of the computation: float32 or bfloat16; parameters are float32",
+        "float32",
+        also=("torch_dtype",),
+        one_of=("float32", "bfloat16"),
+    )
+    mixed_precision: str = _key("no or bf16", "no", one_of=("no", "bf16"))
     bf16: bool = _key("the same as mixed_precision: bf16", False)
     fp16: bool = _key("refused: it needs a scaled loss, and a T5 overflows in it; write bf16", False)
-    gradient_checkpointing: bool = _key("recompute activations to save memory", False)
+    gradient_checkpointing: bool = _key(
+        "recompute activations to save memory", False, also=("activation_checkpointing",)
+    )
     # ----------------------------------------------------- data ------------------------------------------------------
-    dataset_name: str | None = _key("a data set on the hub, or a folder with files train*, validation* …")
-    dataset_config_name: str | None = _key("its configuration")
+    dataset_name: str | None = _key(
+        "a data set on the hub, or a folder with files train*, validation* …", also=("data_path",)
+    )
+    dataset_config_name: str | None = _key("its configuration", also=("dataset_config",))
     train_file: str | None = _key("a file or pattern: txt, csv, json, jsonl or parquet")
-    validation_file: str | None = _key("the same, for evaluation")
+    validation_file: str | None = _key("the same, for evaluation", also=("valid_data_path",))
     text_column_name: str | None = _key(
-        "the column with the text; also a template: '{question} {context}'; else text, or of documents the first"
+        "the column with the text; also a template: '{question} {context}'; else text, or of documents the first",
+        also=("text_column", "input_column", "text_column_names"),
     )
     validation_split_percentage: int = _key("of the training documents, where there is no validation split", 5)
     test_file: str | None = _key("the same, for do_predict")
     max_seq_length: int | None = _key(
         "tokens of the inputs: 512; of run_summarization and run_translation 1024; of an encoder with labels 128, "
-        "with documents the tokenizer's model_max_length, at most 1024"
+        "with documents the tokenizer's model_max_length, at most 1024",
+        least=1,
+        also=("input_seq_len", "input_seq_length", "max_source_length", "max_length"),
     )
-    max_train_samples: int | None = _key("only the first rows; of run_mlm those behind the grouping of texts")
-    max_eval_samples: int | None = _key("the same of the validation split")
+    max_train_samples: int | None = _key(
+        "only the first rows; of run_mlm those behind the grouping of texts", least=1, also=("num_train_examples",)
+    )
+    max_eval_samples: int | None = _key("the same of the validation split", least=1, also=("num_validation_examples",))
     task: str | None = _key(
         "what is learned from documents: by a T5 span_corruption, the default, or prefix_lm; by an encoder masked_lm"
     )
-    mlm_probability: float = _key("share of tokens that is masked", 0.15)
-    mean_noise_span_length: float = _key("tokens of a masked span, of a T5", 3.0)
+    mlm_probability: float = _key("share of tokens that is masked", 0.15, also=("mlm_prob",))
+    mean_noise_span_length: float = _key("tokens of a masked span, of a T5", 3.0, least=1)
     whole_word_mask: bool = _key("mask whole words, of an encoder", False)
     line_by_line: bool = _key("of an encoder: a row for each document, a line of txt, cut at max_seq_length", False)
     use_nsp: bool = _key("predict the next sentence too, of an encoder", False)
@@ -81,14 +111,19 @@ class RunArguments:
     benchmark: str | None = _key("glue or super_glue, with the task as dataset_name; or squad, cnn_dailymail …")
     task_name: str | None = _key("a task of GLUE; or ner, pos or chunk, of run_ner: the column <task_name>_tags")
     answers: str = _key(
-        "text of a T5; of an encoder label, number or word_labels, which the data say where no key does", TEXT
+        "text of a T5; of an encoder label, number or word_labels, which the data say where no key does",
+        TEXT,
+        one_of=tuple(ANSWERS),
     )
     do_regression: bool | None = _key("an encoder's answers are numbers; false: labels, also where they look so")
     return_entity_level_metrics: bool = _key("of labels of words: the scores of each kind of entity too", False)
     label_all_tokens: bool = _key("of labels of words: all pieces of a word have its label, not only the first", False)
     text_column_delimiter: str = _key("between the texts of several columns, text_column_names: a,b", " ")
     source_prefix: str = _key("text before each input", "")
-    label_column_name: str | None = _key("the column with the answer: fine-tuning in place of masked spans")
+    label_column_name: str | None = _key(
+        "the column with the answer: fine-tuning in place of masked spans",
+        also=("label_column", "summary_column", "target_column"),
+    )
     source_lang: str | None = _key("with target_lang: rows have a column translation, texts by language")
     target_lang: str | None = _key("the language to translate to, by BLEU; source_prefix is the text before each input")
     question_column: str | None = _key("one of these three: answers to questions about a context (question)")
@@ -101,15 +136,25 @@ class RunArguments:
         """all answers: '["bad", "good"]', or the text of each value: '{"0": "bad", "1": "good"}'"""
     )
     metric_names: str | Sequence[str] | None = _key(
-        "of tasks.metrics.text_metrics: accuracy, rouge, bleu, mse …; several: bleu,rouge"
+        "of tasks.metrics.text_metrics: accuracy, rouge, bleu, mse …; several: bleu,rouge", also=("metric_name",)
     )
-    max_target_length: int | None = _key("tokens of the answers: 128, of a closed set of labels those of the longest")
-    val_max_target_length: int | None = _key("the same, in evaluations; max_target_length if it is not given")
-    generation_max_length: int | None = _key("tokens of a generated answer; val_max_target_length if it is not given")
-    generation_num_beams: int | None = _key("beams of generated answers; without it, or with 1, greedy")
-    max_predict_samples: int | None = _key("only the first rows of the test split")
+    max_target_length: int | None = _key(
+        "tokens of the answers: 128, of a closed set of labels those of the longest",
+        least=1,
+        also=("target_seq_len", "target_seq_length", "max_answer_length"),
+    )
+    val_max_target_length: int | None = _key(
+        "the same, in evaluations; max_target_length if it is not given", least=1, also=("val_max_answer_length",)
+    )
+    generation_max_length: int | None = _key(
+        "tokens of a generated answer; val_max_target_length if it is not given", least=1
+    )
+    generation_num_beams: int | None = _key(
+        "beams of generated answers; without it, or with 1, greedy", least=1, also=("num_beams",)
+    )
+    max_predict_samples: int | None = _key("only the first rows of the test split", least=1)
     # --------------------------------------------------- training ----------------------------------------------------
-    output_dir: str = _key("where everything goes", "")
+    output_dir: str = _key("where everything goes", "", also=("model_path",))
     overwrite_output_dir: bool = _key(
         "a run of other values in output_dir is moved into its folder before_1, and a new one begins", False
     )
@@ -119,63 +164,95 @@ class RunArguments:
     do_train: bool = _key("train; without any do_… both this and do_eval", False)
     do_eval: bool = _key("evaluate every eval_steps and at the end; alone: the model as it is", False)
     do_predict: bool = _key("answer the test split, after the training if there is one", False)
-    per_device_train_batch_size: int = _key("rows a device and forward pass", 8)
-    per_device_eval_batch_size: int = _key("rows a device", 8)
-    gradient_accumulation_steps: int = _key("forward passes an update", 1)
-    learning_rate: float = _key("the highest of the schedule", 5e-5)
-    lr_scheduler_type: str = _key(", ".join((*schedule_keys.SCHEDULES, schedule_keys.PLATEAU)), "linear")
+    per_device_train_batch_size: int = _key(
+        "rows a device and forward pass", 8, least=1, also=("batch_size", "per_gpu_train_batch_size")
+    )
+    per_device_eval_batch_size: int = _key("rows a device", 8, least=1, also=("per_gpu_eval_batch_size",))
+    gradient_accumulation_steps: int = _key(
+        "forward passes an update", 1, least=1, also=("training_accumulation_steps",)
+    )
+    learning_rate: float = _key("the highest of the schedule", 5e-5, least=0, also=("lr",))
+    lr_scheduler_type: str = _key(
+        ", ".join((*schedule_keys.SCHEDULES, schedule_keys.PLATEAU)), "linear", also=("lr_scheduler",)
+    )
     lr_scheduler_kwargs: Mapping[str, Any] | None = _key(
         """numbers of a schedule: '{"num_cycles": 2}', power, lr_end, min_lr, min_lr_rate …"""
     )
-    warmup_steps: int = _key("steps until learning_rate is reached", 0)
-    warmup_ratio: float = _key("the same, as a share of all steps", 0.0)
+    warmup_steps: int = _key("steps until learning_rate is reached", 0, least=0, also=("num_warmup_steps",))
+    warmup_ratio: float = _key("the same, as a share of all steps", 0.0, least=0)
     optim: str = _key(
         "adamw_torch (all names of AdamW mean the same), adafactor, or adafactor_optax, that of Flax scripts",
         "adamw_torch",
+        also=("optimizer",),
     )
     adafactor: bool = _key("the same as optim: adafactor", False)
     scale_parameter: bool = _key("Adafactor's steps are relative to each parameter", False)
     relative_step: bool = _key("Adafactor's own rate, in place of learning_rate and lr_scheduler_type", False)
     warmup_init: bool = _key("with relative_step: a warm-up from 1e-6", False)
-    adam_beta1: float = _key("of AdamW", 0.9)
-    adam_beta2: float = _key("of AdamW", 0.999)
-    adam_epsilon: float = _key("of AdamW", 1e-8)
-    weight_decay: float = _key("of AdamW; not of norms and position biases", 0.0)
+    adam_beta1: float = _key("of AdamW", 0.9, least=0, below=1)
+    adam_beta2: float = _key("of AdamW", 0.999, least=0, below=1)
+    adam_epsilon: float = _key("of AdamW", 1e-8, least=0)
+    weight_decay: float = _key("of AdamW; not of norms and position biases", 0.0, least=0)
     decay_all_parameters: bool = _key("weight_decay also of norms and position biases, as in t5-experiments", False)
-    label_smoothing_factor: float = _key("share of the target's probability that all tokens get alike", 0.0)
-    max_grad_norm: float = _key("gradients are clipped to this global norm; 0 leaves them", 1.0)
-    clip_grad_value: float | None = _key("each number of a gradient is clipped to this, in place of max_grad_norm")
-    num_train_epochs: float = _key("passes over the training documents", 3.0)
-    max_steps: int = _key("updates, in place of epochs; -1 goes by num_train_epochs", -1)
-    dataloader_drop_last: bool = _key("the last, partial batch of an epoch counts no step, as in Flax scripts", False)
-    num_training_steps: int | None = _key("updates until the schedule has ended, where they are not all of them")
-    logging_strategy: str = _key("steps, epoch, or no: one line of training metrics, at the end", "steps")
-    logging_steps: float | None = _key(
-        "steps between lines of training metrics, 500 if it is not given; below 1 a share of all steps, as below"
+    label_smoothing_factor: float = _key(
+        "share of the target's probability that all tokens get alike", 0.0, least=0, below=1
     )
-    save_strategy: str = _key("steps, epoch, no: one checkpoint, at the end; or best: where metric_… improves", "steps")
-    save_steps: float = _key("steps between checkpoints", 500)
+    max_grad_norm: float = _key(
+        "gradients are clipped to this global norm; 0 leaves them", 1.0, least=0, also=("clip_grad_norm",)
+    )
+    clip_grad_value: float | None = _key(
+        "each number of a gradient is clipped to this, in place of max_grad_norm", least=0
+    )
+    num_train_epochs: float = _key("passes over the training documents", 3.0)
+    max_steps: int = _key(
+        "updates, in place of epochs; -1 goes by num_train_epochs", -1, also=("iters", "max_train_steps")
+    )
+    dataloader_drop_last: bool = _key("the last, partial batch of an epoch counts no step, as in Flax scripts", False)
+    num_training_steps: int | None = _key(
+        "updates until the schedule has ended, where they are not all of them", least=1
+    )
+    logging_strategy: str = _key(
+        "steps, epoch, or no: one line of training metrics, at the end", "steps", one_of=period_keys.PERIODS
+    )
+    logging_steps: float | None = _key(
+        "steps between lines of training metrics, 500 if it is not given; below 1 a share of all steps, as below",
+        also=("log_interval",),
+    )
+    save_strategy: str = _key(
+        "steps, epoch, no: one checkpoint, at the end; or best: where metric_… improves",
+        "steps",
+        one_of=(*period_keys.PERIODS, "best"),
+    )
+    save_steps: float = _key("steps between checkpoints", 500, also=("save_interval",))
     eval_strategy: str | None = _key(
-        "steps or epoch, which set do_eval, or no: one evaluation, at the end; of do_eval, steps"
+        "steps or epoch, which set do_eval, or no: one evaluation, at the end; of do_eval, steps",
+        also=("evaluation_strategy",),
+        one_of=period_keys.PERIODS,
     )
     eval_steps: float | None = _key(
-        "steps between evaluations; else save_steps, with eval_strategy steps logging_steps"
+        "steps between evaluations; else save_steps, with eval_strategy steps logging_steps", also=("valid_interval",)
     )
     eval_delay: float = _key("no evaluation before this step, or this epoch of eval_strategy epoch", 0.0)
     save_total_limit: int | None = _key("newest checkpoints that are kept; all if it is not given, or 0")
-    load_best_model_at_end: bool = _key("keep the best checkpoint by metric_for_best_model, and export it", False)
-    metric_for_best_model: str = _key("loss, or a metric of the evaluations such as accuracy", "loss")
+    load_best_model_at_end: bool = _key(
+        "keep the best checkpoint by metric_for_best_model, and export it", False, also=("save_best",)
+    )
+    metric_for_best_model: str = _key(
+        "loss, or a metric of the evaluations such as accuracy", "loss", also=("optimize_metric",)
+    )
     greater_is_better: bool | None = _key("of that metric; if it is not given, of all but losses")
-    early_stopping_patience: int | None = _key("evaluations without a better metric_for_best_model that end training")
-    early_stopping_threshold: float = _key("a smaller improvement is none", 0.0)
+    early_stopping_patience: int | None = _key(
+        "evaluations without a better metric_for_best_model that end training", least=1
+    )
+    early_stopping_threshold: float = _key("a smaller improvement is none", 0.0, least=0)
     use_lr_drop: bool = _key("lower the rate where metric_for_best_model does not improve", False)
     lr_drop_factor: float = _key("what it is multiplied by", 0.1)
-    lr_drop_patience: int = _key("evaluations without an improvement before it drops at the next", 10)
-    lr_drop_threshold: float = _key("a smaller change is none", 1e-4)
-    lr_drop_threshold_mode: str = _key("rel, a share of the best, or abs", "rel")
-    lr_drop_min_lr: float = _key("the rate does not drop below", 0.0)
-    seed: int = _key("of parameters, dropout, order and masks", 42)
-    data_seed: int | None = _key("of order and masks, where it is another one")
+    lr_drop_patience: int = _key("evaluations without an improvement before it drops at the next", 10, least=0)
+    lr_drop_threshold: float = _key("a smaller change is none", 1e-4, least=0)
+    lr_drop_threshold_mode: str = _key("rel, a share of the best, or abs", "rel", one_of=("rel", "abs"))
+    lr_drop_min_lr: float = _key("the rate does not drop below", 0.0, least=0)
+    seed: int = _key("of parameters, dropout, order and masks", 42, least=0, below=2**32)
+    data_seed: int | None = _key("of order and masks, where it is another one", least=0, below=2**32)
     report_to: str | Sequence[str] = _key(
         "none, tensorboard (always written), wandb, trackio, mlflow, or all that are installed", "tensorboard"
     )
@@ -183,8 +260,12 @@ class RunArguments:
     # ----------------------------------------------------- hub -------------------------------------------------------
     push_to_hub: bool = _key("upload the exported model at the end", False)
     push_to_hub_final_step: bool = _key("the same: only the final model is uploaded in any case", False)
-    hub_model_id: str | None = _key("NAME or ORG/NAME; the last part of output_dir if it is not given")
-    hub_token: str | None = _key("better in HF_TOKEN; it is written nowhere")
+    hub_model_id: str | None = _key(
+        "NAME or ORG/NAME; the last part of output_dir if it is not given", also=("push_to_hub_model_id",)
+    )
+    hub_token: str | None = _key(
+        "better in HF_TOKEN; it is written nowhere", also=("token", "use_auth_token", "push_to_hub_token")
+    )
     hub_private_repo: bool = _key("whether a new repository is private", True)
 
     def __post_init__(self) -> None:
@@ -204,10 +285,7 @@ class RunArguments:
                 f"config_overrides is {self.config_overrides!r}, and changes the defaults of model_type: leave it "
                 "out, or write the values into the config.json that config_name names."
             )
-        for name, value in vars(self).items():
-            if value == "" and name not in ("source_prefix", "text_column_delimiter"):
-                raise ValueError(f"{name} is empty; leave it out, or give a value.")
-        self._check_numbers()
+        self._check_each_key()
         self._check_optimizer()
         period_keys.check(self)
         for name in self.trackers:
@@ -225,8 +303,6 @@ class RunArguments:
             raise ValueError(f"task is {self.task!r}; use {' or '.join(TASKS)}.")
         if self.task is not None and self.is_finetuning:
             raise ValueError(f"task is {self.task!r}, and belongs to documents; rows with answers are learned here.")
-        if self.answers not in ANSWERS:
-            raise ValueError(f"answers is {self.answers!r}; use one of {', '.join(ANSWERS)}.")
         if (self.source_lang is None) != (self.target_lang is None):
             raise ValueError(
                 f"source_lang is {self.source_lang!r} and target_lang {self.target_lang!r}; a translation needs both."
@@ -292,21 +368,23 @@ class RunArguments:
         ):
             if getattr(self, name) == refused:
                 raise ValueError(_NO_FP16.format(f"{name}: {str(refused).lower()}", line))
-        if self.mixed_precision not in ("no", "bf16"):
-            raise ValueError(f"mixed_precision is {self.mixed_precision!r}; use no or bf16.")
-        if self.dtype not in ("float32", "bfloat16"):
-            raise ValueError(f"dtype is {self.dtype!r}; use float32 or bfloat16.")
 
-    def _check_numbers(self) -> None:
-        for name, low in number_limits.LEAST.items():
-            value = getattr(self, name)
-            if value is not None and not low <= value < math.inf:
+    def _check_each_key(self) -> None:
+        """Raises ValueError for a value beyond the limits that the table has for its key."""
+        for field in dataclasses.fields(self):
+            name, value, limits = field.name, getattr(self, field.name), field.metadata
+            if value == "" and name not in ("source_prefix", "text_column_delimiter"):
+                raise ValueError(f"{name} is empty; leave it out, or give a value.")
+            if value is None:
+                continue
+            if (low := limits["least"]) is not None and not low <= value < math.inf:
                 raise ValueError(f"{name} is {value}; it must be at least {low}.")
+            if (high := limits["below"]) is not None and value >= high:
+                raise ValueError(f"{name} is {value}; it must be below {high}.")
+            if (known := limits["one_of"]) and value not in known:
+                raise ValueError(f"{name} is {value!r}; use {', '.join(known[:-1])} or {known[-1]}.")
         if self.warmup_ratio > 1:
             raise ValueError(f"warmup_ratio is {self.warmup_ratio}; it is a share of all steps, from 0 to 1.")
-        for name, high in number_limits.BELOW.items():
-            if (getattr(self, name) or 0) >= high:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be below {high}.")
         if not 0 < self.num_train_epochs < math.inf:
             raise ValueError(f"num_train_epochs is {self.num_train_epochs}; it must be above 0.")
         if self.max_steps != -1 and self.max_steps < 1:
