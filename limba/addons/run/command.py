@@ -25,7 +25,6 @@ OUTPUT_DIR at the end:
 
 import argparse
 import contextlib
-import dataclasses
 import io
 import logging
 import os
@@ -41,29 +40,15 @@ import jax
 
 from limba import command_line, infer, train
 from limba import eval as evaluation
-from limba.addons.run import (
-    earlier_run,
-    encoder_rows,
-    gin_recipe,
-    given_files,
-    outcome,
-    refused_starts,
-    result_files,
-    script_data,
-    text_rows,
-    trackers,
-    trainer_checkpoints,
-)
+from limba.addons.run import earlier_run, gin_text, refused_starts, results
 from limba.addons.run.keys import script_keys
 from limba.addons.run.keys.request import Request
-from limba.addons.run.keys.row_answers import TEXT, WORD_TASKS
+from limba.addons.run.plan import Plan
 from limba.checkpoint_files import run_folder
-from limba.devices import native_logs
 from limba.files import json_text, redaction, storage, written_files
 from limba.files.local_paths import local_path
 from limba.files.storage import AnyPath
 from limba.gin_config import gin_files, recipe
-from limba.network import own_layers
 from limba.workers import distributed, launchers
 
 logger = logging.getLogger(__name__)
@@ -71,72 +56,38 @@ logger = logging.getLogger(__name__)
 # The model to begin with, where a gin file is only checked.
 _MODEL_GIN = "model_of_the_run.gin"
 _PREDICTIONS = "predictions"
-# Keys that ask for an encoder, and what there is of a T5 in place of it.
-_OF_ENCODERS = {
-    "whole_word_mask": "a T5 learns masked spans",
-    "use_nsp": "a T5 has no pairs of sentences",
-    "task": "a T5 learns span_corruption or prefix_lm",
-    "task_name": "a T5 answers with texts, not with a label for each word",
-    "answers": "a T5 answers with texts",
-    "do_regression": "a T5 writes numbers as texts: write metric_names pearson_corrcoef",
-    **dict.fromkeys(
-        ("return_entity_level_metrics", "label_all_tokens"), "a T5 answers with texts, not with a label for each word"
-    ),
-}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Composes the configuration, trains, evaluates, predicts, exports and uploads, as the keys say."""
+    """Trains, evaluates, predicts, exports and uploads, as the keys of a script say.
+
+    The keys become a request, the request a plan, and the plan a gin file; then the programs of `limba train`,
+    `eval` and `infer` run, and what they leave becomes the files of the script.
+    """
     if not argv or any(flag in ("-h", "--help") for flag in argv):
         print(f"usage: limba run [SCRIPT] [CONFIG.json] [--key value …]\n\n{__doc__}\nkeys:\n{script_keys.help_text()}")
         return 0 if argv else 2
     overrides = [flag for flag in argv if flag.startswith("--gin.")]
     flags, keys = _flags().parse_known_args([flag for flag in argv if flag not in overrides])
     request, notes = script_keys.from_command_line(keys, launchers.mixed_precision(os.environ))
-    request = trackers.without_absent(request)
     for note in [*notes, *launchers.without_effect(os.environ)]:
         logger.warning("%s", note)
     if request.hub_token:
         os.environ["HF_TOKEN"] = request.hub_token
     for file in filter(None, (request.train_file, request.validation_file, request.test_file)):
-        redaction.hide(
-            file
-        )  # In all processes: worker 0 alone writes the gin file, which has URLs without credentials.
+        # In all processes: worker 0 alone writes the gin file, which has URLs without credentials.
+        redaction.hide(file)
     command_line.join_others(flags)
-    out = local_path(request.output_dir)
     here = jax.device_count()  # by all processes at once: their devices find each other
-    with refused_starts.put_back(out) as start:
-        planned = distributed.from_first("gin file", lambda: _prepare(request, start, flags, here, overrides))
-        if planned is None:
+    with refused_starts.put_back(local_path(request.output_dir)) as start:
+        written = distributed.from_first("gin file", lambda: _write_gin(request, start, flags, here, overrides))
+        if written is None:
             return 0
-        plan = result_files.Plan(**planned)
-        request = dataclasses.replace(request, **plan.found)
-        if not Path(plan.gin_file).is_file():
-            raise ValueError(
-                f"Worker 0 has written {plan.gin_file}, and it is not here: OUTPUT_DIR must be a folder that all "
-                "workers share. Else take `limba run … --write_gin FILE` and launch/worker.sh FILE."
-            )
-        results: dict[str, Any] = {}
-        work = script_data.work_folder(request)
-        checkpoint: AnyPath = work / "initial"
-        if request.do_train:
-            goes_on = trainer_checkpoints.is_taken(request)
-            first_step = result_files.last_step(out / "run") or goes_on * result_files.last_step(out / "initial")
-            train.main([f"--gin_file={plan.gin_file}", *overrides])
-            trained = distributed.from_first("trained", lambda: str(outcome.trained(out / "run", request)))
-            checkpoint = storage.as_path(trained)
-            results |= result_files.of_training(out, checkpoint, plan, first_step)
-        elif request.do_eval:
-            evaluation.main(_with_bindings(plan.gin_file, *_evaluation(work, request), overrides))
-            if jax.process_index() == 0:
-                results |= outcome.of_evaluation(work / "eval", plan.eval_rows, request.row_answers)
-        seconds_of_answers: float | None = None
-        if request.do_predict:
-            was_there, began = outcome.is_answered(work / _PREDICTIONS / checkpoint.name), time.monotonic()
-            infer.main(_with_bindings(plan.gin_file, *_prediction(work, request, checkpoint), overrides))
-            seconds_of_answers = None if was_there else time.monotonic() - began
+        plan = Plan.of_json(written, request)
+        _check_is_shared(plan)
+        checkpoint, found, seconds_of_answers = _train_evaluate_answer(plan, overrides)
     # The others wait: a run whose processes end before the first one's export is finished would be taken for broken.
-    distributed.from_first("export", lambda: _finish(out, checkpoint, request, plan, results, seconds_of_answers))
+    distributed.from_first("export", lambda: _finish(plan, checkpoint, found, seconds_of_answers))
     return 0
 
 
@@ -152,104 +103,52 @@ def _flags() -> argparse.ArgumentParser:
     return parser
 
 
-def _prepare(
+def _write_gin(
     request: Request, start: refused_starts.Start, flags: argparse.Namespace, here: int, overrides: Sequence[str]
 ) -> dict[str, Any] | None:
-    """Checks everything, and writes the model to begin with and the gin file.
+    """Plans the run, checks its gin file, and writes it and the model to begin with.
 
-    Returns the fields of `result_files.Plan`; None if there is nothing more to do: of `--dry_run`, which has all the
-    checks of a run, and `--write_gin`. `here` is the number of devices, `overrides` are bindings of gin.
+    Returns:
+      The plan as JSON; None if there is nothing more to do: of `--dry_run`, which has all the checks of a run, of
+      `--write_gin`, and of a training that is at its end.
     """
-    if flags.num_devices is not None and (flags.num_devices < 1 or not flags.write_gin):
-        raise ValueError(f"--num_devices is {flags.num_devices}; it is the number of a pod's devices, for --write_gin.")
-    out = start.out
-    of_trainer = trainer_checkpoints.keys_of(request, out)
-    request = dataclasses.replace(request, **of_trainer)
-    _check(request, out)
-    trackers.check(request, overrides)
-    if request.pushes:
-        _check_push(request.hub_model_id or out.name, flags.dry_run)
+    from limba.addons.run import planning  # It imports the converters.
 
-    from limba.addons.run import starting_model
-
-    found: dict[str, Any] = {}
-    if starting_model.has_decoder(*_names(request)[:2]):
-        with native_logs.filtered():
-            found = text_rows.found(request)
-        request = dataclasses.replace(request, **found)
-        request.check_documents()
-    learns_spans = not request.is_finetuning
-    model = starting_model.open_model(*_names(request), request.ignored_config_keys, learns_spans)
-    with native_logs.filtered():
-        complete = script_data.lengths_of_t5 if model.encoder is None else encoder_rows.found
-        found |= complete(request, model)
-    request = dataclasses.replace(request, **found)
-    _check_network(request, model)
-    model = model.for_rows_with(request.row_answers.network)
-    devices = flags.num_devices or here
-    work, named = _folders(request, flags)
-    text, counted = _compose(request, model, named, devices)
-    if of_trainer:
-        if (first := trainer_checkpoints.first_step(request, counted["steps"], out)) is not None:
-            model = model.at_step(first)
-        elif request.do_eval or request.do_predict:
-            of_trainer["do_train"] = False
-            request = dataclasses.replace(request, do_train=False)
-            work, named = _folders(request, flags)
-            text, counted = _compose(request, model, named, devices)
-        else:
-            return None
-    _check_gin(request, work, named, text, model, overrides, flags)
-    if not flags.write_gin:
-        text += given_files.comment(request)
-    _print_gin(text, named, model, flags)
-    gin_file = local_path(flags.write_gin) if flags.write_gin else work / "run.gin"
-    if flags.dry_run:
-        if request.do_train and not (flags.write_gin or request.overwrites):
-            _warn_of_changes(gin_file, text)
+    if (planned := planning.make(request, flags, here, overrides)) is None:
         return None
-    _make_folder(work, empty=work != out)  # An earlier evaluation was perhaps of other weights.
-    if request.do_train and not flags.write_gin:
-        start.keep_files()
-        start.moved = earlier_run.make_room(request, out, text)
-        model = model.kept_in(start.moved) if model.path == out and start.moved is not None else model
-    if _warn_of_changes(gin_file, text) and not flags.write_gin:
-        start.set_aside(out / _PREDICTIONS)
-    keys = json_text.dumps(request.without_secrets(), indent=2, ensure_ascii=False)
-    storage.replace_text(work / "run.json", f"{redaction.redact(keys)}\n")
-    model.write(work / "initial")
-    if flags.write_gin:
-        for name in (run_folder.VOCABULARY, run_folder.TOKENIZER):
-            if (work / "initial" / name).is_file():
-                text += f"\nVOCABULARY_FILE = {str(named / 'initial' / name)!r}\n"
-        gin_file.parent.mkdir(parents=True, exist_ok=True)
-    (written_files.write_text if flags.write_gin else storage.replace_text)(gin_file, text)
-    if not flags.write_gin:
-        return {"gin_file": str(gin_file), "found": {**of_trainer, **found}, **counted}
-    print(
-        f"{gin_file} is written. On every worker {named / 'initial'} must be what it is here; then:\n"
-        f"  bash launch/worker.sh {flags.write_gin} --gin.MODEL_DIR=\"'gs://my-bucket/runs/mine'\""
-    )
-    return None
-
-
-def _print_gin(text: str, named: Path, model: Any, flags: argparse.Namespace) -> None:
-    """Prints the gin file where it is not written alone; of a dry run, that of the model too, which is not written."""
+    plan, model = planned
+    text = gin_text.compose(plan)
+    _check_gin(plan, text, model.gin, overrides, starts=flags.dry_run and not flags.write_gin)
     if flags.dry_run or not flags.write_gin:
         print(text)
     if flags.dry_run:
-        print(f"# {named / 'initial' / 'model.gin'}, which the run writes:\n{model.gin}")
-
-
-def _folders(request: Request, flags: argparse.Namespace) -> tuple[Path, Path]:
-    """The folder of the files that are no results, and as the gin file names it.
-
-    A file for other machines names it as it was given: a relative one is found from where they run.
-    """
-    if flags.write_gin:
-        return local_path(request.output_dir), Path(request.output_dir)
-    work = script_data.work_folder(request)
-    return work, work
+        print(f"# {plan.named / 'initial' / 'model.gin'}, which the run writes:\n{model.gin}")
+        if plan.keys.do_train and not (flags.write_gin or plan.keys.overwrites):
+            _warn_of_changes(plan.gin_file, text)
+        return None
+    _make_folder(plan.work, empty=plan.work != plan.out)  # An earlier evaluation was perhaps of other weights.
+    if plan.keys.do_train and not flags.write_gin:
+        start.keep_files()
+        start.moved = earlier_run.make_room(plan.keys, plan.out, text)
+        model = model.kept_in(start.moved) if model.path == plan.out and start.moved is not None else model
+    if _warn_of_changes(plan.gin_file, text) and not flags.write_gin:
+        start.set_aside(plan.out / _PREDICTIONS)
+    keys = json_text.dumps(plan.keys.without_secrets(), indent=2, ensure_ascii=False)
+    storage.replace_text(plan.work / "run.json", f"{redaction.redact(keys)}\n")
+    model.write(plan.work / "initial")
+    if not flags.write_gin:
+        storage.replace_text(plan.gin_file, text)
+        return plan.as_json(request)
+    for name in (run_folder.VOCABULARY, run_folder.TOKENIZER):
+        if (plan.work / "initial" / name).is_file():
+            text += f"\nVOCABULARY_FILE = {str(plan.named / 'initial' / name)!r}\n"
+    plan.gin_file.parent.mkdir(parents=True, exist_ok=True)
+    written_files.write_text(plan.gin_file, text)
+    print(
+        f"{plan.gin_file} is written. On every worker {plan.named / 'initial'} must be what it is here; then:\n"
+        f"  bash launch/worker.sh {flags.write_gin} --gin.MODEL_DIR=\"'gs://my-bucket/runs/mine'\""
+    )
+    return None
 
 
 def _make_folder(folder: Path, empty: bool) -> None:
@@ -262,43 +161,81 @@ def _make_folder(folder: Path, empty: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def _names(request: Request) -> tuple[str | None, str | None, str | None]:
-    """The model with its weights, or else the network alone, and the tokenizer, as `open_model` takes them."""
-    from limba.addons.run import starting_model
-
-    model, config = request.model_name_or_path, request.config_name
-    if model is None and config is None:
-        assert request.model_type is not None
-        overrides = request.config_overrides or ""
-        config = str(starting_model.default_config(request.model_type, request.tokenizer_name, overrides))
-    if request.initialize_from_scratch:
-        model, config = None, config or model
-    return model, config, request.tokenizer_name
+def _check_is_shared(plan: Plan) -> None:
+    if not plan.gin_file.is_file():
+        raise ValueError(
+            f"Worker 0 has written {plan.gin_file}, and it is not here: OUTPUT_DIR must be a folder that all "
+            "workers share. Else take `limba run … --write_gin FILE` and launch/worker.sh FILE."
+        )
 
 
-def _check_gin(
-    request: Request,
-    out: Path,
-    named: Path,
-    text: str,
-    model: Any,
-    overrides: Sequence[str],
-    flags: argparse.Namespace,
-) -> None:
-    """Reads a gin file as the commands of the run will, with the model as `_MODEL_GIN`. Raises what they would.
+# ----------------------------------------------------- the programs -------------------------------------------------
 
-    A dry run checks the start of the training, too: a run looks itself, and the file of `--write_gin` is for others'
-    devices.
+
+def _train_evaluate_answer(plan: Plan, overrides: Sequence[str]) -> tuple[AnyPath, dict[str, Any], float | None]:
+    """Runs the programs that the plan needs, in this process.
+
+    Returns:
+      The checkpoint that the run is for; the results so far; the seconds that the answers took, None if there are none
+      or they were there before.
     """
-    text = text.replace(str(named / "initial" / "model.gin"), _MODEL_GIN)
-    masks_spans = model.encoder is None and not request.is_finetuning
-    commands: list[tuple[str | None, dict[str, Any]]] = [(None, {})] if request.do_train else []
-    if request.do_eval and not request.do_train:
-        commands.append(_evaluation(out, request))
-    if request.do_predict:
-        commands.append(_prediction(out, request, out / "initial"))
+    checkpoint: AnyPath = plan.work / "initial"
+    found: dict[str, Any] = {}
+    if plan.keys.do_train:
+        first_step = results.last_step(plan.out / "run")
+        if plan.keys.continues_trainer:
+            first_step = first_step or results.last_step(plan.out / "initial")
+        train.main([f"--gin_file={plan.gin_file}", *overrides])
+        checkpoint = storage.as_path(distributed.from_first("trained", lambda: str(results.trained(plan))))
+        found |= results.of_training(plan, checkpoint, first_step)
+    elif plan.keys.do_eval:
+        evaluation.main(_with_bindings(plan, *_evaluation(plan), overrides))
+        if jax.process_index() == 0:
+            found |= results.of_evaluation(plan.work / "eval", plan.eval_rows, plan.keys.row_answers)
+    if not plan.keys.do_predict:
+        return checkpoint, found, None
+    was_there, began = results.is_answered(plan.work / _PREDICTIONS / checkpoint.name), time.monotonic()
+    infer.main(_with_bindings(plan, *_prediction(plan, checkpoint), overrides))
+    return checkpoint, found, None if was_there else time.monotonic() - began
+
+
+def _evaluation(plan: Plan) -> tuple[str, dict[str, Any]]:
+    """The gin file and the bindings that evaluate the model as it is, without a training."""
+    folders = {"CHECKPOINT_PATH": str(plan.work / "initial"), "EVAL_OUTPUT_DIR": str(plan.work / "eval")}
+    return "gin/runs/eval_run.gin", folders | plan.of_dataset("eval")
+
+
+def _prediction(plan: Plan, checkpoint: AnyPath) -> tuple[str, dict[str, Any]]:
+    """Those that answer the test split by a checkpoint; each has a folder, as a longer training has other answers."""
+    answers = plan.work / _PREDICTIONS / checkpoint.name
+    values: dict[str, Any] = {"CHECKPOINT_PATH": str(checkpoint), "INFER_OUTPUT_DIR": str(answers)}
+    values |= {"infer/data.DatasetConfig.split": "test", **plan.of_dataset("infer")}
+    return "gin/runs/predict_run.gin", values
+
+
+def _with_bindings(plan: Plan, more: str, values: dict[str, Any], overrides: Sequence[str]) -> list[str]:
+    """The arguments of a command that follows in this process: gin forgets those of the one before."""
+    gin.clear_config()
+    bindings = [f"--gin.{name}={value!r}" for name, value in values.items()]
+    return [f"--gin_file={plan.gin_file}", f"--gin_file={more}", *bindings, *overrides]
+
+
+def _check_gin(plan: Plan, text: str, model_gin: str, overrides: Sequence[str], starts: bool) -> None:
+    """Reads a gin file as the programs of the run will, with the model as `_MODEL_GIN`. Raises what they would.
+
+    Args:
+      starts: checks the start of the training, too: of a dry run. A run looks itself, and the file of `--write_gin` is
+        for others' devices.
+    """
+    text = text.replace(str(plan.named / "initial" / "model.gin"), _MODEL_GIN)
+    masks_spans = not plan.is_encoder and not plan.keys.is_finetuning
+    commands: list[tuple[str | None, dict[str, Any]]] = [(None, {})] if plan.keys.do_train else []
+    if plan.keys.do_eval and not plan.keys.do_train:
+        commands.append(_evaluation(plan))
+    if plan.keys.do_predict:
+        commands.append(_prediction(plan, plan.work / "initial"))
     with tempfile.TemporaryDirectory(prefix="limba-gin-") as folder:
-        for name, content in (("run.gin", text), (_MODEL_GIN, model.gin)):
+        for name, content in (("run.gin", text), (_MODEL_GIN, model_gin)):
             (Path(folder) / name).write_text(content, "utf-8")
         for more, values in commands:
             gin.clear_config()
@@ -306,10 +243,17 @@ def _check_gin(
             bindings = [*recipe.lines(values), *given]
             gin_files.parse_gin_flags([f"{folder}/run.gin", *([more] if more else [])], bindings, folder)
             if masks_spans:
-                script_data.check_vocabulary(gin.query_parameter("masked_text.task.vocabulary"))
-            if more is None and flags.dry_run and not flags.write_gin:
+                _check_sentinels(gin.query_parameter("masked_text.task.vocabulary"))
+            if more is None and starts:
                 _check_start(folder, overrides)
     gin.clear_config()
+
+
+def _check_sentinels(reference: Any) -> None:
+    """Raises ValueError if a T5's vocabulary for documents, as gin has it bound, has no sentinels."""
+    from limba.tasks.vocabularies import sentencepiece_models
+
+    sentencepiece_models.check_vocabulary(reference.scoped_configurable_fn())
 
 
 def _check_start(folder: str, overrides: Sequence[str]) -> None:
@@ -324,150 +268,19 @@ def _check_start(folder: str, overrides: Sequence[str]) -> None:
         train.main([*flags, "--gin.INITIAL_CHECKPOINT_PATH=()", "--dry_run"])
 
 
-def _evaluation(out: Path, request: Request) -> tuple[str, dict[str, Any]]:
-    """The gin file and the bindings that evaluate the model as it is, without a training."""
-    values: dict[str, Any] = {"CHECKPOINT_PATH": str(out / "initial"), "EVAL_OUTPUT_DIR": str(out / "eval")}
-    return "gin/runs/eval_run.gin", values | _of_dataset("eval", request)
+# ----------------------------------------------------- what is left --------------------------------------------------
 
 
-def _prediction(out: Path, request: Request, checkpoint: AnyPath) -> tuple[str, dict[str, Any]]:
-    """Those that answer the test split by a checkpoint; each has a folder, as a longer training has other answers."""
-    answers = out / _PREDICTIONS / checkpoint.name
-    values: dict[str, Any] = {"CHECKPOINT_PATH": str(checkpoint), "INFER_OUTPUT_DIR": str(answers)}
-    values |= {"infer/data.DatasetConfig.split": "test", **_of_dataset("infer", request)}
-    return "gin/runs/predict_run.gin", values
-
-
-def _of_dataset(role: str, request: Request) -> dict[str, Any]:
-    """The bindings of a data set that is evaluated or answered: the length of its targets is that of the answers."""
-    values: dict[str, Any] = {"batch_size": request.per_device_eval_batch_size * jax.device_count()}
-    if request.is_finetuning:
-        values["task_feature_lengths"] = gin_recipe.feature_lengths(request, request.answer_length)
-    return {f"{role}/data.DatasetConfig.{name}": value for name, value in values.items()}
-
-
-def _with_bindings(gin_file: str, more: str, values: dict[str, Any], overrides: Sequence[str]) -> list[str]:
-    """The arguments of a command that follows in this process: gin forgets those of the one before."""
-    gin.clear_config()
-    bindings = [f"--gin.{name}={value!r}" for name, value in values.items()]
-    return [f"--gin_file={gin_file}", f"--gin_file={more}", *bindings, *overrides]
-
-
-def _finish(
-    out: Path,
-    checkpoint: AnyPath,
-    request: Request,
-    plan: result_files.Plan,
-    results: dict[str, Any],
-    seconds_of_answers: float | None,
-) -> None:
+def _finish(plan: Plan, checkpoint: AnyPath, found: dict[str, Any], seconds_of_answers: float | None) -> None:
     """Writes what the run leaves, exports and uploads the trained model."""
-    if request.do_predict:
-        answers = script_data.work_folder(request) / _PREDICTIONS / checkpoint.name
-        results |= outcome.write_answers(answers, out, request, seconds_of_answers)
-    if request.do_train:
-        outcome.export(out, checkpoint, request)
-        result_files.write_state(out, checkpoint, request, plan, results)
-    result_files.write(out, results, request)
-    if results:
-        print(json_text.dumps(results, ensure_ascii=False))
-
-
-def _check(request: Request, out: Path) -> None:
-    """Raises ValueError for what would fail after the training has begun."""
-    if out.is_file():
-        raise ValueError(f"output_dir is {out}, which is a file; name a folder.")
-    earlier_run.check(request, out)
-    earlier_run.resumed_step(request, out)
-    is_kept = not request.do_train or request.overwrites
-    is_kept = is_kept or trainer_checkpoints.to_go_on_from(request, out) is not None
-    for name in ("config.json", "model.safetensors", "README.md", "trainer_state.json", "all_results.json"):
-        if (out / name).exists() and not (out / "run.json").is_file() and not is_kept:
-            raise ValueError(
-                f"output_dir is {out}, and holds the file {name}, which no `limba run` has written there: it would "
-                "be replaced. Choose another folder, with model_name_or_path "
-                f"{out} to begin with its weights, if it is a model; or write overwrite_output_dir, which moves such "
-                "files into a folder before_1 there."
-            )
-    above = next(folder for folder in out.parents if folder.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise ValueError(f"output_dir is {out}, and nothing can be written in {above}; name another folder.")
-
-
-def _compose(request: Request, model: Any, out: Path, devices: int) -> tuple[str, dict[str, Any]]:
-    """The gin file of a training that begins with a `limba.addons.run.starting_model` and reads the corpus.
-
-    Returns:
-      It, and the other fields of `result_files.Plan`.
-    """
-    with native_logs.filtered():  # The tasks of a user's own may bring TensorFlow in.
-        corpus = script_data.find(request)
-        examples = script_data.count_examples(request, corpus, model.vocabulary, model.encoder is not None)
-    steps, how_many = max(request.max_steps, 0), "max_steps"
-    if examples.number is not None and request.max_steps < 0:
-        steps = gin_recipe.steps_of_epochs(request, examples, devices)
-        about = "" if examples.is_exact else "about "
-        how_many = f"{request.num_train_epochs:g} epochs of {about}{examples.number:,} examples"
-    initial = (model.network.dropout_rate, model.has_weights, model.network.vocab_size, model.encoder)
-    of_encoder: dict[str, Any] = {}
-    if model.encoder is not None and request.is_finetuning:
-        network = request.row_answers.network
-        of_encoder["labels"] = encoder_rows.label_names(request)
-        of_encoder |= {"head": model.head_fields(network), "shared_modules": model.shared_modules(network)}
-    elif model.encoder is not None:
-        of_encoder["frame"] = script_data.masked_lm(request, model.vocabulary).frame
-    plan = gin_recipe.Plan(corpus, out, examples, devices, steps, how_many, *initial, **of_encoder)
-    counted: dict[str, Any] = {
-        "rows": gin_recipe.batch_size(request, devices),
-        "eval_rows": request.per_device_eval_batch_size * devices,
-        "steps": steps,
-    }
-    if examples.number is not None and examples.is_exact:
-        one = dataclasses.replace(request, num_train_epochs=1.0)
-        counted["steps_of_epoch"] = gin_recipe.steps_of_epochs(one, examples, devices)
-        counted["train_samples"] = examples.number
-    return gin_recipe.compose(request, plan), counted
-
-
-def _check_network(request: Request, model: Any) -> None:
-    """Raises ValueError for keys that the network has no use for; warns if no class of Hugging Face holds it."""
-    if model.encoder is None:
-        for name in own_layers.of(model.network):
-            own_layers.attention_class(name)  # Not only its name: a class of PyTorch cannot be trained.
-        for name, instead in _OF_ENCODERS.items():
-            value = getattr(request, name)
-            if value in (True, "masked_lm", *WORD_TASKS) or (name == "answers" and value != TEXT):
-                said = "true" if value is True else repr(value)
-                raise ValueError(f"{name} is {said}, and belongs to encoders; {instead}.")
-    elif not request.is_finetuning:
-        if model.labels:
-            raise ValueError(
-                f"{model.path} is a {model.head.class_name} of {', '.join(model.labels)}, which learns rows with "
-                "labels: name their columns with text_column_name and label_column_name."
-            )
-        if request.task not in (None, "masked_lm"):
-            raise ValueError(f"task is {request.task!r}, and {model.path} is an encoder, which learns masked tokens.")
-        request.check_documents()
-    if model.no_export:
-        if request.pushes:
-            raise ValueError(f"push_to_hub uploads an export. {model.no_export}")
-        logger.warning("%s", model.no_export)
-
-
-def _check_push(repo: str, is_dry: bool) -> None:
-    """Raises ValueError if the upload at the end cannot work. A dry run needs no token, and warns."""
-    from limba.convert.model_files.hf import hub_models
-
-    hf = hub_models.client()
-    if not hf.get_token():
-        needed = f"push_to_hub needs a token for {hf.constants.ENDPOINT}: {hub_models.TOKEN_REMEDY}."
-        if not is_dry:
-            raise ValueError(needed)
-        logger.warning("%s", needed)
-    try:
-        hf.utils.validate_repo_id(repo)
-    except hf.errors.HFValidationError as error:
-        raise ValueError(f"hub_model_id (or the last part of output_dir) is {repo!r}: {error}") from error
+    if plan.keys.do_predict:
+        found |= results.write_answers(plan, plan.work / _PREDICTIONS / checkpoint.name, seconds_of_answers)
+    if plan.keys.do_train:
+        results.export(plan, checkpoint)
+        results.write_state(plan, checkpoint, found)
+    results.write(plan, found)
+    if found:
+        print(json_text.dumps(found, ensure_ascii=False))
 
 
 def _warn_of_changes(gin_file: Path, text: str) -> bool:

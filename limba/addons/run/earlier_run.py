@@ -110,7 +110,7 @@ def make_room(request: Request, out: Path, text: str) -> Path | None:
     Raises:
       RunLockedError: if another process trains there.
     """
-    of_trainer = trainer_checkpoints.to_go_on_from(request, out)
+    of_trainer = trainer_checkpoints.to_go_on_from(request.do_train, out)
     has_run = (out / "run.gin").is_file()
     if request.overwrites:
         if of_trainer is None and has_run and not changes(out / "run.gin", text):

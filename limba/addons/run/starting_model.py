@@ -3,23 +3,27 @@
 
 import dataclasses
 import functools
+import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from limba.addons.run import added_sentinels, default_networks, given_config
+import tokenizers
+
+from limba.addons.run import given_config
 from limba.checkpoint_files import run_folder
 from limba.convert import from_hf
 from limba.convert.families import byt5, heads
 from limba.convert.families.config_files import new_network, t5_config
 from limba.convert.families.heads import Head
 from limba.convert.families.networks import Network
-from limba.convert.families.table import encoder_families, find_encoder, find_t5, no_class
+from limba.convert.families.table import all_families, encoder_families, find_encoder, find_t5, no_class, of_model_type
 from limba.convert.model_files import any_format, encoder_files, encoder_vocabularies, t5_vocabularies, trimmed_model
 from limba.convert.model_files.hf import hf_folder, hf_tokenizer, hub_models, tokenizer_folder, tokenizer_settings
 from limba.convert.model_files.model import Model, ModelHints
 from limba.convert.t5x import limba_run, model_gin
+from limba.data.sentinels import NAME
 from limba.files import json_text, storage, untrusted_files
 from limba.files.local_paths import local_path
 from limba.files.repository import REPOSITORY
@@ -305,8 +309,8 @@ def default_config(model_type: str, tokenizer: str | None, overrides: str = "") 
       FileNotFoundError: if there is no such tokenizer.
       ValueError: if none is given, or a network from scratch cannot be of this type.
     """
-    overridden = default_networks.parsed(overrides)
-    content = default_networks.content(model_type) | overridden
+    overridden = parsed_overrides(overrides)
+    content = default_content(model_type) | overridden
     if tokenizer is None:
         raise ValueError(f"model_type is {model_type!r}, and a network from scratch needs a tokenizer: tokenizer_name.")
     file = hf_tokenizer.temporary_file(json_text.dumps(content).encode(), "config.json")
@@ -314,7 +318,7 @@ def default_config(model_type: str, tokenizer: str | None, overrides: str = "") 
     if any_format.has_decoder(file):
         vocabulary = t5_vocabularies.of_folder(file.parent, _hints(tokenizer, (), learns_sentinels=True))
         assert vocabulary is not None  # The hints name it.
-        tokens = added_sentinels.of_new_network(vocabulary)["vocab_size"]
+        tokens = _with_sentinels(vocabulary)["vocab_size"]
     else:
         given = encoder_vocabularies.of_new_network(file, ModelHints(vocab=str(_local_tokenizer(tokenizer))))
         assert given is not None  # The hints name it.
@@ -341,6 +345,41 @@ def default_config(model_type: str, tokenizer: str | None, overrides: str = "") 
     return file
 
 
+def default_content(model_type: str) -> dict[str, Any]:
+    """A config.json with the class's sizes.
+
+    Raises:
+      ValueError: for a type of which there are none.
+    """
+    family = of_model_type(model_type)
+    if family is None or not family.defaults:
+        known = dict.fromkeys(family.model_type for family in all_families().values() if family.defaults)
+        raise ValueError(
+            f"model_type is {model_type!r}; a network by transformers' defaults is of {', '.join(known)}. Of others "
+            "that Limba has write a config.json, and name it as config_name."
+        )
+    return {"model_type": model_type, **family.defaults}
+
+
+def parsed_overrides(overrides: str) -> dict[str, Any]:
+    """Keys and values of "key=value,key=value"; the reader of the config.json says which keys there are.
+
+    Raises:
+      ValueError: for a part without a value.
+    """
+    found = {}
+    for part in filter(None, overrides.split(",")):
+        key, equals, text = (word.strip() for word in part.partition("="))
+        if not (key and equals and text):
+            raise ValueError(f"config_overrides has {part!r}; it is key=value, and commas stand between several.")
+        text = {"true": "true", "y": "true", "yes": "true", "false": "false", "n": "false"}.get(text.lower(), text)
+        try:
+            found[key] = json.loads(text)
+        except ValueError:
+            found[key] = text
+    return found
+
+
 def _config_file(config: str) -> Path:
     path = from_hf.find(config, with_weights=False)
     return path if path.is_file() else path / "config.json"
@@ -353,7 +392,7 @@ def _new_t5(file: Path, hints: ModelHints, has_tokenizer: bool) -> StartingModel
     given = t5_vocabularies.of_folder(file.parent, hints)
     if given is None:
         raise _no_vocabulary(file)
-    vocabulary = added_sentinels.of_new_network(given)
+    vocabulary = _with_sentinels(given)
     if vocabulary != given:
         hints = dataclasses.replace(hints, vocab=run_folder.vocabulary_file(vocabulary))
         content = _with_rows_for_sentinels(content, given, vocabulary)
@@ -367,6 +406,40 @@ def _new_t5(file: Path, hints: ModelHints, has_tokenizer: bool) -> StartingModel
             hints, vocab=run_folder.vocabulary_file(vocabulary), extra_ids=vocabulary["extra_ids"]
         )
     return StartingModel(file, None, hints, vocabulary, network, content)
+
+
+def _with_sentinels(vocabulary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The vocabulary with the sentinels that `AutoTokenizer` adds to a T5's tokenizer.json; itself if it adds none.
+
+    They stand behind all other tokens, `<extra_id_0>` first, in versions 4 and 5 of transformers. Another class than
+    T5's adds none. The new tokenizer.json lies in a temporary folder.
+
+    Args:
+      vocabulary: as `run.json` describes it; other files of its tokenizer are beside it.
+    """
+    if vocabulary["class"] != run_folder.T5_TOKENIZERS:
+        return vocabulary
+    file = Path(vocabulary["tokenizer_file"])
+    config = hf_tokenizer.read_json(file.parent / "tokenizer_config.json")
+    kind = config.get("tokenizer_class") or hf_tokenizer.read_json(file.parent / "config.json").get("tokenizer_class")
+    extra_ids = config.get("extra_ids", hf_tokenizer.DEFAULT_EXTRA_IDS)
+    opened = tokenizers.Tokenizer.from_file(str(file))
+    others = [_text_of(token) for token in config.get("additional_special_tokens") or ()]
+    if (
+        kind not in (None, *hf_tokenizer.T5_CLASSES)
+        or not isinstance(extra_ids, int)
+        or extra_ids < 1
+        or any(NAME.fullmatch(token) for token in (*opened.get_vocab(), *others))
+    ):
+        return vocabulary
+    opened.add_special_tokens([*others, *(f"<extra_id_{number}>" for number in range(extra_ids))])
+    written = hf_tokenizer.temporary_file(opened.to_str().encode(), run_folder.TOKENIZER)
+    return hf_tokenizer.from_json(written).vocabulary
+
+
+def _text_of(token: Any) -> str:
+    """A token of tokenizer_config.json, which has its name alone or its fields."""
+    return str(token["content"] if isinstance(token, Mapping) else token)
 
 
 def _with_rows_for_sentinels(

@@ -5,7 +5,6 @@ The run begins with its weights at its step, so that the learning rate and the e
 only PyTorch can read, the state of the optimizer, and the place in the data are not taken over.
 """
 
-import dataclasses
 import json
 import logging
 import re
@@ -41,9 +40,9 @@ def newest_in(out: Path) -> Path | None:
     return max(found, default=(0, None))[1]
 
 
-def to_go_on_from(request: Request, out: Path) -> Path | None:
+def to_go_on_from(is_trained: bool, out: Path) -> Path | None:
     """The Trainer's newest checkpoint in `out`, if a training would begin there beside it."""
-    return None if not request.do_train or own_steps(out) else newest_in(out)
+    return None if not is_trained or own_steps(out) else newest_in(out)
 
 
 def keys_of(request: Request, out: Path) -> dict[str, Any]:
@@ -54,7 +53,7 @@ def keys_of(request: Request, out: Path) -> dict[str, Any]:
     if not request.do_train or request.overwrites:
         return {}
     given = local_path(request.resume_from_checkpoint or "false")
-    path = given if is_one(given) else to_go_on_from(request, out)
+    path = given if is_one(given) else to_go_on_from(request.do_train, out)
     if path is None and own_steps(out) and (first := _began_with(out)):
         path = Path(first)
     if path is None:
@@ -67,18 +66,13 @@ def keys_of(request: Request, out: Path) -> dict[str, Any]:
 
 def begins_again(request: Request, out: Path) -> bool:
     """Whether `keys_of` goes on from a checkpoint with which the run in `out` did not begin."""
-    return is_taken(request) and (out / "run.json").is_file() and _began_with(out) != request.model_name_or_path
+    return request.continues_trainer and (out / "run.json").is_file() and _began_with(out) != request.model_name_or_path
 
 
 def _began_with(out: Path) -> str | None:
     """The checkpoint of the Trainer with which the run in `out` began."""
     keys = json.loads((out / "run.json").read_text("utf-8")) if (out / "run.json").is_file() else {}
     return keys["model_name_or_path"] if _is_taken(keys) else None
-
-
-def is_taken(request: Request) -> bool:
-    """Whether `keys_of` has made the keys go on from a checkpoint of the Trainer."""
-    return _is_taken(dataclasses.asdict(request))
 
 
 def _is_taken(keys: Mapping[str, Any]) -> bool:

@@ -9,21 +9,21 @@ from convert.families import roberta
 from convert.families.config_files import encoder_config, t5_config
 from convert.families.table import encoder_families
 from convert.model_files.hf import hub_models
-from limba.addons.run import default_networks, starting_model
+from limba.addons.run import starting_model
 from tests.convert import vocabularies
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 
 
 @pytest.mark.parametrize("kind", dict.fromkeys(family.model_type for family in encoder_families().values()))
 def test_all_that_a_config_json_says_is_transformers_default(tmp_path, kind):
-    (tmp_path / "config.json").write_text(json.dumps(default_networks.content(kind)))
+    (tmp_path / "config.json").write_text(json.dumps(starting_model.default_content(kind)))
     said = encoder_config.read(tmp_path / "config.json").explicit
     of_class = CONFIG_MAPPING[kind]().to_dict()
     assert {key: of_class[key] for key in said} == said and said["hidden_size"] == 768
 
 
 def test_a_t5_and_other_types(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(default_networks.content("t5")))
+    (tmp_path / "config.json").write_text(json.dumps(starting_model.default_content("t5")))
     content = t5_config.read(tmp_path / "config.json")
     of_class = CONFIG_MAPPING["t5"]().to_dict()
     assert {key: of_class[key] for key in content} == content and content["d_ff"] == 2048
@@ -55,7 +55,7 @@ def test_rows_without_a_token_are_named_with_the_cure(tmp_path, caplog, kind):
     else:
         tokenizer = write_tokenizer(tmp_path / "tokenizer.json", SPECIAL_TOKENS).parent
         tokens = len(json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"])
-    rows = default_networks.content(kind)["vocab_size"]
+    rows = starting_model.default_content(kind)["vocab_size"]
     cure = f"{'pad_token_id=0,' if kind == 'modernbert' else ''}vocab_size={tokens}"
     starting_model.default_config(kind, str(tokenizer), "initializer_factor=1.0" if kind == "t5" else "")
     said = f"has {tokens:,} tokens: {rows - tokens:,} of the {rows:,} rows of the embedding are never used"

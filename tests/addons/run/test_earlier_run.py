@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from limba.addons.run import command, earlier_run, given_files
+from limba.addons.run import earlier_run, given_files, planning
 from limba.addons.run.keys.script_keys import from_values
 
 KEYS = {"model_name_or_path": "m", "train_file": "t.csv", "do_train": True, "label_column_name": "l"}
@@ -166,7 +166,7 @@ def test_a_checkpoint_that_is_not_there_or_of_another_run(out, tmp_path):
 
 def test_results_that_limba_did_not_write_are_not_replaced_and_notes_stay(tmp_path):
     (tmp_path / "notes.txt").touch()
-    command._check(_arguments(tmp_path), tmp_path)
+    planning.check_folder(_arguments(tmp_path), tmp_path)
     (tmp_path / "all_results.json").touch()
     with pytest.raises(ValueError, match=r"holds the file all_results.json, which no `limba run` has written"):
-        command._check(_arguments(tmp_path), tmp_path)
+        planning.check_folder(_arguments(tmp_path), tmp_path)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from convert.model_files import any_format
-from limba.addons.run import command, encoder_rows, script_data, text_rows
+from limba.addons.run import columns, command, data
 from limba.addons.run.keys.script_keys import from_values
 from tasks import registry
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
@@ -276,12 +276,12 @@ def test_rows_of_documents_are_as_long_as_the_encoder_reads(asked, found, warned
     arguments = from_values(keys | ({} if asked is None else {"max_seq_length": asked}))[0]
     network = types.SimpleNamespace(max_positions=128)
     model = types.SimpleNamespace(network=network, labels=(), tokenizer_length=512, vocabulary={})
-    assert encoder_rows.found(arguments, model) == ({} if found is None else {"max_seq_length": found})
+    assert columns.of_encoder(arguments, model) == ({} if found is None else {"max_seq_length": found})
     assert caplog.text.count("the encoder reads 128 tokens") == warned
 
 
 @pytest.mark.parametrize(
-    ("columns", "text", "is_named"),
+    ("names", "text", "is_named"),
     [
         (("id", "premise", "hypothesis"), "{id} [SEP] {premise}", True),
         (("idx", "tweet"), "{idx} [SEP] {tweet}", True),
@@ -290,14 +290,14 @@ def test_rows_of_documents_are_as_long_as_the_encoder_reads(asked, found, warned
         (("id", "sentence"), "{sentence}", False),
     ],
 )
-def test_columns_that_run_glue_takes_for_a_pair_are_named(tmp_path, caplog, columns, text, is_named):
-    (tmp_path / "rows.csv").write_text(",".join((*columns, "label")) + "\n" + "1,a,b,c\n"[-2 * len(columns) - 2 :])
+def test_columns_that_run_glue_takes_for_a_pair_are_named(tmp_path, caplog, names, text, is_named):
+    (tmp_path / "rows.csv").write_text(",".join((*names, "label")) + "\n" + "1,a,b,c\n"[-2 * len(names) - 2 :])
     arguments, _ = from_values(
         {"script": "run_glue", "model_name_or_path": "m", "output_dir": "o", "train_file": str(tmp_path / "rows.csv")}
     )
-    corpus = script_data.find_whole(arguments)[0]
-    assert encoder_rows._columns(arguments, corpus, "train") == (text, "label", "label")
-    assert (f"the text is {text!r}, of {[*columns, 'label']}" in caplog.text) is is_named
+    corpus = data.find_whole(arguments)[0]
+    assert columns._columns(arguments, corpus, "train") == (text, "label", "label")
+    assert (f"the text is {text!r}, of {[*names, 'label']}" in caplog.text) is is_named
 
 
 def _class_labels(folder, names):
@@ -319,7 +319,7 @@ def _of_rows(arguments, labels=()):
     model = types.SimpleNamespace(network=network, labels=labels, head=head, tokenizer_length=24, path="m")
     if labels:
         head.class_name = arguments.row_answers.network or "SequenceClassifier"
-    return encoder_rows.found(arguments, model)
+    return columns.of_encoder(arguments, model)
 
 
 BY_NUMBER = {"0": "O", "1": "B-X", "2": "B-Y"}
@@ -330,9 +330,9 @@ def test_the_labels_of_numbers_are_their_names(tmp_path, how):
     """ClassLabel of `datasets`: all names are labels, in their order, also those that no row has."""
     names = [*BY_NUMBER.values()]
     if how == "parquet":
-        data = {"train_file": str(_class_labels(tmp_path / "a", names))}
+        given = {"train_file": str(_class_labels(tmp_path / "a", names))}
     else:
-        data = {"dataset_name": str(tmp_path)}
+        given = {"dataset_name": str(tmp_path)}
         row = {"text": "w5", "tokens": ["w5", "w6"], "tags": [0, 1], "label": 0}
         lines = json.dumps(row) + "\n" + json.dumps(row | {"label": 1}) + "\n"
         (tmp_path / "train.jsonl").write_text(lines)
@@ -341,19 +341,19 @@ def test_the_labels_of_numbers_are_their_names(tmp_path, how):
         features |= {"text": {"dtype": "string", "_type": "Value"}}
         features |= {"tokens": {"feature": features["text"], "_type": "Sequence"}}
         (tmp_path / "dataset_infos.json").write_text(json.dumps({"default": {"features": features}}))
-    keys = {"model_name_or_path": "m", "output_dir": "o", "do_train": True, **data}
+    keys = {"model_name_or_path": "m", "output_dir": "o", "do_train": True, **given}
     words = from_values(keys | {"script": "run_ner", "label_column_name": "tags"})[0]
     assert _of_rows(words)["labels"] == names
     classes = from_values(keys | {"script": "run_glue", "text_column_names": "text"})[0]
     found = _of_rows(classes)["labels"]
     assert found == {**BY_NUMBER, **{name: name for name in names}}
-    assert encoder_rows.label_names(
+    assert columns.label_names(
         dataclasses.replace(classes, label_column_name="label", labels=found, answers="label")
     ) == tuple(names)
     # A T5 writes the names.
     of_t5 = from_values(keys | {"text_column_name": "text", "label_column_name": "label"})[0]
-    assert text_rows.found(of_t5)["labels"] == found
-    assert text_rows.found(dataclasses.replace(of_t5, labels={"0": "a", "1": "b", "2": "c"})) == {}
+    assert columns.of_t5(of_t5)["labels"] == found
+    assert columns.of_t5(dataclasses.replace(of_t5, labels={"0": "a", "1": "b", "2": "c"})) == {}
 
 
 def test_numbers_with_other_names_are_refused(tmp_path):
@@ -367,8 +367,8 @@ def test_numbers_with_other_names_are_refused(tmp_path):
             _of_rows(arguments)
     # A trained model has its own order: numbers of rows are mapped by name, or refused where they are places.
     asked = from_values({**keys, "do_eval": True, "script": "run_glue", "text_column_names": "text"})[0]
-    corpus = script_data.find_whole(asked)[0]
-    labels = encoder_rows._labels(asked, ("O", "B-X"), corpus, "label", "label")
+    corpus = data.find_whole(asked)[0]
+    labels = columns._labels(asked, ("O", "B-X"), corpus, "label", "label")
     assert labels == {"O": "O", "B-X": "B-X", "0": "B-X", "1": "O"}
     with pytest.raises(ValueError, match="number 0 of the column 'tags' is 'B-X' in the data"):
-        encoder_rows._labels(asked, ("O", "B-X"), corpus, "tags", "word_labels")
+        columns._labels(asked, ("O", "B-X"), corpus, "tags", "word_labels")

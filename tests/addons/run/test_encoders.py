@@ -11,10 +11,11 @@ from convert.families.config_files import new_network
 from convert.model_files import any_format, encoder_vocabularies
 from convert.model_files.hf import tokenizer_folder
 from convert.model_files.model import ModelHints
-from limba.addons.run import command, gin_best
+from limba.addons.run import command, gin_text
 from limba.addons.run.keys import script_keys
 from limba.network.encoders.block_layout import BigBirdSparsityConfig
 from limba.reports import writers
+from tests.addons.run.plans import plan_of
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 from tests.limba.gin_lines import lines_of
 
@@ -129,13 +130,13 @@ def test_flags_of_t5_experiments():
     assert sorted(note.split()[2] for note in notes) == ["a", "model_cls", "reset_optimizer"]
     assert (arguments.max_steps, arguments.mlm_probability, arguments.weight_decay) == (100, 0.2, 0.5)
     assert (arguments.tokenizer_name, arguments.config_name, arguments.best_mode) == ("vocab", "bert.json", "max")
-    assert gin_best.measured(arguments) == ("training_eval", "accuracy")
-    assert lines_of(gin_best.best_checkpoints(arguments, "t"))[1:] == [
+    assert arguments.measured == ("training_eval", "accuracy")
+    assert lines_of(gin_text._best_checkpoints(plan_of(arguments)))[1:] == [
         "checkpoints.SaveBestCheckpointer:",
         "  metric_name_to_monitor = 'training_eval/t/accuracy'",
         "  metric_mode = 'max'",
     ]
-    assert lines_of(gin_best.actions(arguments, "t")) == [
+    assert lines_of(gin_text._actions(plan_of(arguments))) == [
         "train_script.train.actions = {'TRAIN_EVAL': [@actions.StopOnPlateauAction(), @actions.DropOnPlateauAction()]}",
         "actions.StopOnPlateauAction:",
         *("  metric = ('t', 'accuracy')", "  mode = 'max'", "  patience = 3"),

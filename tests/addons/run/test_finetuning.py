@@ -9,12 +9,14 @@ from pathlib import Path
 import gin
 import pytest
 
-from limba.addons.run import command, outcome, result_files
+from limba.addons.run import command, results
 from limba.addons.run.keys.request import Request
+from limba.addons.run.plan import Counted
 from limba.reports import results_table
 from tasks import registry
 from tasks.sources.sharded import ShardedSource
 from tests import compilation
+from tests.addons.run.plans import plan_of
 from tests.convert import vocabularies
 from tests.limba.workers.test_distributed import free_port
 
@@ -242,11 +244,11 @@ def test_the_files_of_results_are_those_of_transformers(tmp_path):
     (run / "goodput.jsonl").write_text(json.dumps(goodput) + "\n")
     keys = {"config_name": "c", "train_file": "t", "output_dir": str(tmp_path), "label_column_name": "a"}
     keys |= {"do_train": True, "do_eval": True, "load_best_model_at_end": True, "metric_for_best_model": "accuracy"}
-    arguments = Request(**keys, num_train_epochs=1.5)
-    plan = result_files.Plan("run.gin", 32, 8, 20, 10, 320)
-    results = result_files.of_training(tmp_path, run / "checkpoint_10", plan, first_step=10)
-    result_files.write_state(tmp_path, run / "checkpoint_10", arguments, plan, results)
-    result_files.write(tmp_path, results, arguments)
+    arguments = Request(**keys, num_train_epochs=1.5, per_device_eval_batch_size=2)
+    plan = plan_of(arguments, examples=Counted(320))
+    found = results.of_training(plan, run / "checkpoint_10", first_step=10)
+    results.write_state(plan, run / "checkpoint_10", found)
+    results.write(plan, found)
 
     def read(name):
         return json.loads((tmp_path / name).read_text())
@@ -269,12 +271,12 @@ def test_the_files_of_results_are_those_of_transformers(tmp_path):
     ]
     assert not (tmp_path / "predict_results.json").exists()
     # The same command once more trains nothing, and the time is that of the training.
-    again = result_files.of_training(tmp_path, run / "checkpoint_10", plan, first_step=20)
-    assert again == results
+    again = results.of_training(plan, run / "checkpoint_10", first_step=20)
+    assert again == found
     # Prediction alone adds to what is there.
     alone = dataclasses.replace(arguments, do_train=False, load_best_model_at_end=False)
-    result_files.write(tmp_path, {"predict_samples": 3}, alone)
-    assert read("all_results.json") == {**results, "predict_samples": 3}
+    results.write(plan_of(alone), {"predict_samples": 3})
+    assert read("all_results.json") == {**found, "predict_samples": 3}
 
 
 def test_the_results_keep_the_names_of_the_scripts(tmp_path):
@@ -287,7 +289,7 @@ def test_the_results_keep_the_names_of_the_scripts(tmp_path):
         {"step": 9, "dataset": "inference_eval/t", "eval/accuracy": 0.0, "eval/f1": 0.0, "eval/bleu": 0.0},
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert outcome.of_training(tmp_path / "checkpoint_5") == {
+    assert results.of_checkpoint(tmp_path / "checkpoint_5") == {
         "step": 5,
         "train_loss": 1.5,
         "eval_loss": 0.0,
@@ -300,4 +302,4 @@ def test_the_results_keep_the_names_of_the_scripts(tmp_path):
     of_task = {"exact_match": 40.0, "f1": 50.0, "sad_f1": 0.5, "pearson_corrcoef": None}
     results_table.add(tmp_path, [row | {"metrics": of_task}])
     expected = {"step": 5, "eval_exact_match": 40.0, "eval_f1": 50.0, "eval_sad_f1": 0.5, "eval_pearson_corrcoef": None}
-    assert outcome.of_evaluation(tmp_path) == expected
+    assert results.of_evaluation(tmp_path) == expected

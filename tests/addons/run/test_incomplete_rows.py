@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from limba.addons.run import gin_recipe, script_data
+from limba.addons.run import data, gin_text
 from limba.addons.run.keys.script_keys import from_values
 from limba.checkpoint_files import run_folder
 from limba.data import contract
@@ -13,6 +13,7 @@ from tasks.pipeline import predictions
 from tasks.registry import TaskRegistry
 from tasks.supervised import script_task
 from tasks.vocabularies import ByteVocabulary
+from tests.addons.run.plans import plan_of
 from tests.limba.gin_lines import lines_of
 
 ROWS = [("a", "x"), ("b", ""), ("", "y"), ("c", None), (None, "z"), ("d", "w")]
@@ -37,8 +38,8 @@ def _arguments(file, **keys):
 
 
 def _targets(arguments, split):
-    corpus = script_data.find(arguments)
-    values = inspect.signature(script_task.row_dataset).bind(*script_data.row_values(arguments)).arguments
+    corpus = data.find(arguments)
+    values = inspect.signature(script_task.row_dataset).bind(*arguments.row_values).arguments
     name = script_task.task("incomplete", ByteVocabulary(100), **values, files=corpus.files)
     config = contract.DatasetConfig(name, None, split, 4, shuffle=False, seed=1, pack=False)
     try:
@@ -54,16 +55,16 @@ def test_rows_that_are_left_out(tmp_path, caplog, ending, script, kept):
     for split in ("train", "validation", "test"):
         found = _targets(arguments, split)
         assert found == kept if kept else len(found) == len(ROWS + MANY)
-    corpus = script_data.find(arguments)
-    counted = script_data.count_examples(arguments, corpus, {"class": run_folder.BYTES, "extra_ids": 100})
+    corpus = data.find(arguments)
+    counted = data.count_examples(arguments, corpus, {"class": run_folder.BYTES, "extra_ids": 100})
     assert counted.number == (2 if script else len(ROWS + MANY))
     for split in ("train", "validation", "test"):
         said = f"304 of the first 306 rows of split '{split}' have no text or no answer and are left out"
         assert (said in caplog.text) == bool(script)
-    plan = gin_recipe.Plan(corpus, tmp_path, counted, 1, 50, "max_steps", 0.1, False)
-    assert ("  drops_empty = True" in "\n".join(lines_of(gin_recipe._rows(arguments, plan)))) == bool(script)
+    plan = plan_of(arguments, corpus=corpus, examples=counted)
+    assert ("  drops_empty = True" in "\n".join(lines_of(gin_text._rows(plan)))) == bool(script)
 
 
 def test_a_translation_keeps_them():
     keys = {"script": "run_translation", "source_lang": "en", "target_lang": "uk", "text_column_name": None}
-    assert script_data.row_values(_arguments("t.json", **keys, label_column_name=None))[-1] is False
+    assert _arguments("t.json", **keys, label_column_name=None).row_values[-1] is False

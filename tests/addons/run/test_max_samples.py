@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from limba.addons.run import encoder_rows, script_data, text_rows
+from limba.addons.run import columns, data
 from limba.addons.run.keys.script_keys import from_values
 from limba.checkpoint_files import run_folder
 from limba.data import contract
@@ -61,8 +61,8 @@ def _with(arguments, found):
 
 
 def _rows(arguments, split):
-    corpus = script_data.find(arguments)
-    source = script_task.open_source(script_data.row_form(arguments), corpus.files, splits=corpus.splits)
+    corpus = data.find(arguments)
+    source = script_task.open_source(data.row_form(arguments), corpus.files, splits=corpus.splits)
     return [row for rows in source.documents(split) for row in rows]
 
 
@@ -83,7 +83,7 @@ def test_of_found_columns_the_first_rows(tmp_path, script, keys, is_t5, ending, 
     endings = ("csv", "json") if ending == "both" else (ending, ending)
     files = {split: _write(tmp_path, name, split) for name, split in zip(endings, ("train", "validation"), strict=True)}
     arguments = _complete(script, files, most, **({} if is_t5 else {"labels": '["ask", "tell"]'}), **keys)
-    arguments = _with(arguments, text_rows.found(arguments) if is_t5 else encoder_rows.found(arguments, MODEL))
+    arguments = _with(arguments, columns.of_t5(arguments) if is_t5 else columns.of_encoder(arguments, MODEL))
     read = _rows(arguments, "train")
     assert [row["sentence"] for row in read] == [f"train {i}" for i in range(min(most, ROWS))]
     assert [row["label"] for row in read[:2]] == ["ask", "tell"][:most]
@@ -94,7 +94,7 @@ def test_of_found_columns_the_first_rows(tmp_path, script, keys, is_t5, ending, 
 def test_of_labels_of_words_the_first_rows(tmp_path, most):
     files = {split: _write_words(tmp_path, split) for split in ("train", "validation")}
     arguments = _complete("run_ner", files, most)
-    arguments = _with(arguments, encoder_rows.found(arguments, MODEL))
+    arguments = _with(arguments, columns.of_encoder(arguments, MODEL))
     assert list(arguments.labels) == ["B-X", "O"]
     read = [row_formats.record_of(row["tokens"]) for row in _rows(arguments, "train")]
     assert read == [["train", str(i)] for i in range(min(most, ROWS))]
@@ -106,7 +106,7 @@ def test_labels_are_those_of_the_first_rows(tmp_path):
         opened.write("train 60,shout\n")
     for most, labels in ((60, ["ask", "tell"]), (61, ["ask", "shout", "tell"])):
         arguments = _complete("run_glue", {"train": file, "validation": file}, most)
-        assert encoder_rows.found(arguments, MODEL)["labels"] == labels
+        assert columns.of_encoder(arguments, MODEL)["labels"] == labels
 
 
 @pytest.mark.parametrize(("most", "documents", "made"), [(5, 14, 5), (50, 60, 22)])
@@ -120,11 +120,11 @@ def test_samples_of_documents_are_rows_behind_the_grouping_of_texts(tmp_path, mo
     )
     caplog.set_level("INFO")
     arguments = _complete("run_mlm", files, most)
-    arguments = _with(arguments, encoder_rows.found(arguments, model))
+    arguments = _with(arguments, columns.of_encoder(arguments, model))
     assert (arguments.max_seq_length, arguments.max_train_samples) == (64, documents)
     assert arguments.max_eval_samples == 19  # 7 rows are 448 bytes
     assert f"the first {documents} documents are read, which make {made}" in caplog.text
-    counted = script_data.count_examples(arguments, script_data.find(arguments), model.vocabulary, is_encoder=True)
+    counted = data.count_examples(arguments, data.find(arguments), model.vocabulary, is_encoder=True)
     assert counted.number == made
 
 
@@ -138,7 +138,7 @@ def test_rows_of_documents_are_as_long_as_run_mlm_makes_them(tmp_path, of_tokeni
         **{**vars(MODEL), "network": network, "tokenizer_length": of_tokenizer, "vocabulary": {}}
     )
     files = {"train": str(tmp_path / "train.txt")}
-    assert encoder_rows.found(_complete("run_mlm", files, None), model) == {"max_seq_length": length}
+    assert columns.of_encoder(_complete("run_mlm", files, None), model) == {"max_seq_length": length}
 
 
 @pytest.mark.parametrize(("keys", "rows"), [({}, 20), ({"max_train_samples": 8}, 8), ({"line_by_line": False}, 3)])
@@ -151,9 +151,9 @@ def test_line_by_line_a_line_is_a_row(tmp_path, keys, rows):
     given |= {"train_file": str(tmp_path / "lines.txt"), "max_seq_length": 12 if rows > 3 else 66}
     model = types.SimpleNamespace(**vars(MODEL), vocabulary=vocabulary)
     arguments = from_values(given | keys)[0]
-    arguments = arguments.__class__(**(vars(arguments) | encoder_rows.found(arguments, model)))
-    corpus = script_data.find(arguments)
-    assert script_data.count_examples(arguments, corpus, vocabulary, is_encoder=True).number == rows
+    arguments = arguments.__class__(**(vars(arguments) | columns.of_encoder(arguments, model)))
+    corpus = data.find(arguments)
+    assert data.count_examples(arguments, corpus, vocabulary, is_encoder=True).number == rows
     if rows != 20:
         return
     name = masked_text.task(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from limba.addons.run import script_data
+from limba.addons.run import data
 from limba.addons.run.keys.script_keys import from_values
 from limba.checkpoint_files import run_folder
 
@@ -26,16 +26,16 @@ def test_the_key_is_named(tmp_path, given, does, says):
     keys = {"model_name_or_path": "m", "output_dir": "o", "label_column_name": "label"}
     arguments = from_values(keys | files | dict.fromkeys(does, True))[0]
     with pytest.raises(ValueError, match=says):
-        script_data.find(arguments)
+        data.find(arguments)
 
 
 def test_an_evaluation_alone_of_documents_has_the_part_that_a_training_holds_out(tmp_path):
     """As run_mlm.py does; the scripts of rows with answers want a validation file."""
     (tmp_path / "corpus.txt").write_text("a\nb\n")
     keys = {"model_name_or_path": "m", "output_dir": "o", "train_file": str(tmp_path / "corpus.txt"), "do_eval": True}
-    assert script_data.find(from_values(keys)[0]).splits == {"train": "train[5%:]", "validation": "train[:5%]"}
+    assert data.find(from_values(keys)[0]).splits == {"train": "train[5%:]", "validation": "train[:5%]"}
     with pytest.raises(ValueError, match="no split 'validation' to evaluate"):
-        script_data.find(from_values(keys | {"label_column_name": "label"})[0])
+        data.find(from_values(keys | {"label_column_name": "label"})[0])
 
 
 _LABELS = {"text": "a b", "label": "x"}
@@ -74,7 +74,7 @@ def test_the_files_of_a_folder_have_the_splits_of_datasets_and_test_is_never_val
     (folder / "out").mkdir()
     (folder / "out" / "train_results.json").write_text("{}")
     with caplog.at_level("INFO"):
-        found = script_data.find(from_values(keys)[0])
+        found = data.find(from_values(keys)[0])
     assert found.files == of_datasets
     for split, name in (splits or {}).items():
         assert found.files[split] == [str(folder / name)]
@@ -84,11 +84,11 @@ def test_the_files_of_a_folder_have_the_splits_of_datasets_and_test_is_never_val
     assert (found.splits["train"], found.splits["validation"]) == ("train[5%:]", "train[:5%]")
     assert "the first 5 % of the training documents are held out" in caplog.text
     with pytest.raises(ValueError, match=r"no split 'validation' to evaluate.*give --validation_file"):
-        script_data.find(from_values(keys | {"label_column_name": "label"})[0])
+        data.find(from_values(keys | {"label_column_name": "label"})[0])
     if "test" in of_datasets:
         assert f"The split 'test', {found.files['test'][0].rpartition('/')[2]}, is for do_predict" in caplog.text
         classes = from_values(keys | {"label_column_name": "label", "script": "run_classification"})[0]
-        assert script_data.find(classes).splits["validation"] == "test"
+        assert data.find(classes).splits["validation"] == "test"
         assert "the split 'test' is evaluated, as run_classification.py does it" in caplog.text
 
 
@@ -99,19 +99,19 @@ def test_the_card_of_a_folder_names_its_splits(tmp_path):
     for name in ("a.csv", "test.csv"):
         (tmp_path / name).write_text("text\nx\n")
     keys = {"model_name_or_path": "m", "output_dir": "o", "dataset_name": str(tmp_path), "do_train": True}
-    found = script_data.find(from_values(keys | {"do_eval": True})[0])
+    found = data.find(from_values(keys | {"do_eval": True})[0])
     assert found.files == {"train": [str(tmp_path / "a.csv")], "validation": [str(tmp_path / "test.csv")]}
     with pytest.raises(ValueError, match=r"'en' not found"):
-        script_data.find(from_values(keys | {"dataset_config_name": "en"})[0])
+        data.find(from_values(keys | {"dataset_config_name": "en"})[0])
     (tmp_path / "README.md").write_text(card.replace("config_name: ro", "config_name: ro\n  sep: ';'"))
     with pytest.raises(ValueError, match=r"says how its files are read, \{'sep': ';'\}"):
-        script_data.find(from_values(keys)[0])
+        data.find(from_values(keys)[0])
 
 
 def test_a_folder_is_no_file(tmp_path):
     keys = {"model_name_or_path": "m", "output_dir": "o", "train_file": str(tmp_path), "do_train": True}
     with pytest.raises(ValueError, match=r"train_file is '.*', a folder: .*/\*\.jsonl, or write dataset_name"):
-        script_data.find(from_values(keys)[0])
+        data.find(from_values(keys)[0])
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,10 @@ def test_documents_without_a_text(tmp_path, values, says):
     arguments = from_values(keys | {"do_train": True, "max_seq_length": 3, "max_steps": 1})[0]
     vocabulary = {"class": run_folder.BYTES, "extra_ids": 100}
     if says is None:
-        assert script_data.count_examples(arguments, script_data.find(arguments), vocabulary).buffer == 1
+        assert data.count_examples(arguments, data.find(arguments), vocabulary).buffer == 1
         return
     with pytest.raises(ValueError, match=says):
-        script_data.count_examples(arguments, script_data.find(arguments), vocabulary)
+        data.count_examples(arguments, data.find(arguments), vocabulary)
 
 
 @pytest.mark.parametrize(("answers", "split"), [(["", None], "train"), (["", None], "validation"), (["x", None], "")])
@@ -154,7 +154,7 @@ def test_no_row_has_an_answer(tmp_path, answers, split, script):
     if split == "train" or (split and script == "run_summarization"):
         what = "both a text and an answer" if script == "run_summarization" else "an answer"
         with pytest.raises(ValueError, match=f"none of the 2 rows of split '{split}' has {what}"):
-            script_data.count_examples(arguments, script_data.find(arguments), vocabulary)
+            data.count_examples(arguments, data.find(arguments), vocabulary)
     else:
-        examples = script_data.count_examples(arguments, script_data.find(arguments), vocabulary).number
+        examples = data.count_examples(arguments, data.find(arguments), vocabulary).number
         assert examples == (1 if not split and script == "run_summarization" else 2)

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from limba.addons.run import encoder_rows, gin_best, gin_recipe, script_data
+from limba.addons.run import columns, data, gin_text
 from limba.addons.run.keys.script_keys import from_command_line, from_values
 from tasks.metrics import text_metrics
 from tasks.registry import TaskRegistry
@@ -17,6 +17,7 @@ from tasks.supervised import row_formats, script_metrics, script_task
 from tasks.supervised.question_formats import Questions
 from tasks.supervised.row_preprocessor import Supervise
 from tasks.vocabularies import ByteVocabulary
+from tests.addons.run.plans import plan_of
 from tests.limba.gin_lines import lines_of
 
 KEYS = {"model_name_or_path": "t5-small", "output_dir": "out", "do_train": True, "do_eval": True}
@@ -27,8 +28,8 @@ README = [*COLUMNS, "--max_seq_length", "384", "--doc_stride", "128", "--num_bea
 
 def _examples(arguments):
     """Inputs, targets and references of the task that the gin file of the arguments binds."""
-    plan = gin_recipe.Plan(script_data.find(arguments), None, script_data.Counted(), 1, 1, "max_steps", 0.1, False)
-    text = "\n".join(lines_of(gin_recipe._rows(arguments, plan))).partition("script_task.task:\n")[2]
+    plan = plan_of(arguments, corpus=data.find(arguments))
+    text = "\n".join(lines_of(gin_text._rows(plan))).partition("script_task.task:\n")[2]
     lines = (line.partition(" = ") for line in text.splitlines() if line.startswith("  ") and "%" not in line)
     values = {name.strip(): ast.literal_eval(value) for name, _, value in lines}
     task = TaskRegistry.get(script_task.task(vocabulary=ByteVocabulary(extra_ids=100), **values))
@@ -67,7 +68,7 @@ def test_questions_without_an_answer_are_kept_and_the_log_says_so(tmp_path):
     (tmp_path / "q.json").write_text(json.dumps({"data": rows}))
     keys = {"train_file": f"{tmp_path}/q.json", "question_column": "question", "version_2_with_negative": True}
     arguments, _ = from_values(KEYS | keys | {"do_eval": False})
-    form, corpus = script_data.row_form(arguments), script_data.find(arguments)
+    form, corpus = data.row_form(arguments), data.find(arguments)
     source = script_task.open_source(form, corpus.files)
     (found,) = Supervise("q", form.format).check_examples(source, "train")
     assert found.what == "q: 2 of the first 3 rows of split 'train' have no answer."
@@ -102,7 +103,7 @@ def test_an_encoder_is_told_that_it_marks_no_answers_here():
         with pytest.raises(
             ValueError, match=r"extractive question .* of run_qa.py.* is not here.*run_seq2seq_qa.*a T5"
         ) as told:
-            encoder_rows.found(arguments, None)
+            columns.of_encoder(arguments, None)
         assert "'question'" not in str(told.value)  # which was not given
 
 
@@ -152,14 +153,14 @@ def test_the_scores_of_squad_2():
 def test_the_best_exact_match_has_the_name_of_the_script():
     columns = {"question_column": "question", "train_file": "q.json", "metric_for_best_model": "exact_match"}
     arguments, _ = from_values(KEYS | columns | {"early_stopping_patience": 1, "early_stopping_threshold": 0.5})
-    assert gin_best.measured(arguments) == ("inference_eval", "eval/exact_match")
+    assert arguments.measured == ("inference_eval", "eval/exact_match")
     assert "  metric = ('t', 'exact_match')" in lines_of(
-        gin_best.actions(arguments, "t")
-    ) and "  atol = 0.5" in lines_of(gin_best.actions(arguments, "t"))
+        gin_text._actions(plan_of(arguments))
+    ) and "  atol = 0.5" in lines_of(gin_text._actions(plan_of(arguments)))
     form = types.SimpleNamespace(metrics=[script_metrics.of_script(text_metrics.squad, "text")])
-    script_data._check_metrics(arguments, form)
+    data._check_metrics(arguments, form)
     with pytest.raises(ValueError, match="the evaluations have loss, exact_match, f1"):
-        script_data._check_metrics(dataclasses.replace(arguments, metric_for_best_model="em2"), form)
+        data._check_metrics(dataclasses.replace(arguments, metric_for_best_model="em2"), form)
 
 
 @pytest.mark.parametrize(

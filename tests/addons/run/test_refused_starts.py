@@ -8,6 +8,7 @@ from limba.addons.run import command, earlier_run, refused_starts
 from limba.addons.run.keys.script_keys import from_values
 from limba.checkpoints import restore
 from limba.data import contract
+from tests.addons.run.plans import plan_of
 
 KEYS = {"model_name_or_path": "m", "train_file": "t.csv", "do_train": True, "label_column_name": "l"}
 OTHER_DATA = ValueError(
@@ -120,15 +121,15 @@ def test_limba_run_puts_back(out, monkeypatch):
     """The command: its training is refused."""
     before = _content(out)
 
-    def prepare(arguments, start, *_):
+    def write_gin(request, start, *_):
         _change(out, start)
-        return {"gin_file": str(out / "run.gin"), "rows": 8, "eval_rows": 8, "steps": 5}
+        return plan_of(request).as_json(request)
 
     def refuse(argv):
         assert argv == [f"--gin_file={out / 'run.gin'}"]
         raise OTHER_DATA
 
-    monkeypatch.setattr(command, "_prepare", prepare)
+    monkeypatch.setattr(command, "_write_gin", write_gin)
     monkeypatch.setattr(command.train, "main", refuse)
     flags = [f"--{name}={value}" for name, value in (KEYS | {"output_dir": out}).items()]
     with pytest.raises(ValueError, match=r"output_dir is .* Keys: per_device_train_batch_size was 16 and is 8"):

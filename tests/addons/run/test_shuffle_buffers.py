@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
-from limba.addons.run import gin_recipe, script_data
+from limba.addons.run import data, gin_text
 from limba.addons.run.keys.script_keys import from_values
+from limba.addons.run.plan import Counted
 from limba.checkpoint_files import run_folder
 from limba.data import contract
 from tasks.pipeline import task_batches
@@ -14,6 +15,7 @@ from tasks.registry import TaskRegistry
 from tasks.sources.sharded import ShardedSource
 from tasks.supervised import script_task
 from tasks.vocabularies import ByteVocabulary
+from tests.addons.run.plans import plan_of
 from tests.limba.gin_lines import lines_of
 
 ROWS = 32
@@ -34,7 +36,7 @@ def _rows(folder, number):
 
 
 def _counted(arguments, vocabulary=BYTES):
-    return script_data.count_examples(arguments, script_data.find(arguments), vocabulary)
+    return data.count_examples(arguments, data.find(arguments), vocabulary)
 
 
 @pytest.mark.parametrize(
@@ -44,11 +46,11 @@ def _counted(arguments, vocabulary=BYTES):
 def test_of_rows(tmp_path, rows, keys, buffer):
     arguments = _arguments(_rows(tmp_path, rows), **OF_ROWS, **keys)
     counted = _counted(arguments)
-    assert counted == script_data.Counted(None, True, buffer)
+    assert counted == Counted(None, True, buffer)
     of_epochs = _counted(dataclasses.replace(arguments, max_steps=-1))
     assert of_epochs.buffer == buffer and of_epochs.number == keys.get("max_train_samples", rows)
-    plan = gin_recipe.Plan(script_data.find(arguments), tmp_path, counted, 1, 6, "max_steps", 0.1, False)
-    assert f"  shuffle_buffer_size = {buffer}" in lines_of(gin_recipe._rows(arguments, plan))
+    plan = plan_of(arguments, corpus=data.find(arguments), examples=counted)
+    assert f"  shuffle_buffer_size = {buffer}" in lines_of(gin_text._rows(plan))
 
 
 def test_large_files_elsewhere_are_not_read(tmp_path, monkeypatch):
@@ -58,7 +60,7 @@ def test_large_files_elsewhere_are_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(ShardedSource, "count_documents", lambda *_: pytest.fail("it is read"))
     assert _counted(_arguments(file, **OF_ROWS)).buffer == 4096
     assert _counted(_arguments(file, **OF_ROWS, max_train_samples=48)).buffer == 48
-    assert _counted(_arguments(file, **OF_DOCUMENTS)) == script_data.Counted()
+    assert _counted(_arguments(file, **OF_DOCUMENTS)) == Counted()
 
 
 def test_of_documents(tmp_path, monkeypatch):
@@ -70,21 +72,21 @@ def test_of_documents(tmp_path, monkeypatch):
     )
     of_epochs = _counted(dataclasses.replace(arguments, max_steps=-1), vocabulary)
     assert of_epochs.number == of_epochs.buffer and 20 < of_epochs.buffer < 200
-    assert _counted(arguments, vocabulary) == script_data.Counted(None, True, of_epochs.buffer)
+    assert _counted(arguments, vocabulary) == Counted(None, True, of_epochs.buffer)
     assert _counted(_arguments(tmp_path / "short.txt", **OF_DOCUMENTS), vocabulary).buffer == 1
     monkeypatch.setattr(ShardedSource, "num_bytes", lambda self, split: 2e9)
     monkeypatch.setattr(masked_text, "count_tokens", lambda *_: pytest.fail("it is tokenized"))
-    assert _counted(arguments, vocabulary) == script_data.Counted(None, True, 4096)
+    assert _counted(arguments, vocabulary) == Counted(None, True, 4096)
 
 
 def test_each_row_comes_once_an_epoch(tmp_path):
     """The batches of the run: 32 rows in batches of 32."""
     arguments = _arguments(_rows(tmp_path, ROWS), **OF_ROWS, per_device_train_batch_size=ROWS)
-    corpus, counted = script_data.find(arguments), _counted(arguments)
+    corpus, counted = data.find(arguments), _counted(arguments)
     name = script_task.task(
         f"{corpus.name}_once",
         ByteVocabulary(extra_ids=100),
-        *script_data.row_values(arguments),
+        *arguments.row_values,
         files=corpus.files,
         splits=corpus.splits,
         shuffle_buffer_size=counted.buffer,
@@ -115,10 +117,12 @@ def test_which_scripts_drop_the_last_batch_of_an_epoch(tmp_path, script, is_enco
     given = {"script": script, "max_steps": -1, "per_device_train_batch_size": 8, **OF_DOCUMENTS, **keys}
     arguments = dataclasses.replace(_arguments(tmp_path / "corpus.txt", **given), label_column_name=None)
     vocabulary = {"class": run_folder.BYTES, "extra_ids": 100}
-    counted = script_data.count_examples(arguments, script_data.find(arguments), vocabulary, is_encoder)
+    counted = data.count_examples(arguments, data.find(arguments), vocabulary, is_encoder)
     counted = dataclasses.replace(counted, number=20)  # two batches and a half
-    assert gin_recipe.steps_of_epochs(dataclasses.replace(arguments, num_train_epochs=2), counted, 1) == (6, 4)[drops]
-    assert gin_recipe.steps_of_epochs(arguments, dataclasses.replace(counted, number=3), 1) == 3  # one at least
+    assert (
+        plan_of(dataclasses.replace(arguments, num_train_epochs=2), examples=counted, devices=1).steps == (6, 4)[drops]
+    )
+    assert plan_of(arguments, examples=dataclasses.replace(counted, number=3), devices=1).steps == 3  # one at least
 
 
 def test_rows_that_are_cut_are_counted_before_the_run(tmp_path, caplog):

@@ -21,9 +21,9 @@ def _environment(monkeypatch, tmp_path):
 
 def _found(report_to):
     """`report_to` as the run has it, after its check."""
-    arguments = trackers.without_absent(from_values(KEYS | {"report_to": report_to})[0])
-    trackers.check(arguments, [])
-    return arguments.report_to
+    names = trackers.installed(from_values(KEYS | {"report_to": report_to})[0].trackers)
+    trackers.check(names, [])
+    return names
 
 
 def test_all_is_what_is_installed(monkeypatch, caplog):

@@ -6,8 +6,10 @@ import shutil
 
 import pytest
 
-from limba.addons.run import command, earlier_run, gin_recipe, refused_starts, script_data, trainer_checkpoints
+from limba.addons.run import earlier_run, gin_text, planning, refused_starts, trainer_checkpoints
 from limba.addons.run.keys.script_keys import from_values
+from limba.addons.run.plan import Counted
+from tests.addons.run.plans import plan_of
 
 KEYS = {"model_name_or_path": "m", "train_file": "t.csv", "do_train": True, "label_column_name": "l"}
 
@@ -57,7 +59,7 @@ def _all(folder):
 def test_the_newest_or_the_named_one(out, keys, step):
     keys = {name: value.replace("{}", str(out)) if isinstance(value, str) else value for name, value in keys.items()}
     arguments = _taken(out, **keys)
-    assert trainer_checkpoints.is_taken(arguments) == (step is not None)
+    assert arguments.continues_trainer == (step is not None)
     assert arguments.model_name_or_path == ("m" if step is None else f"{out}/checkpoint-{step}")
     assert not arguments.initialize_from_scratch and arguments.tokenizer_name is None
 
@@ -75,11 +77,10 @@ def test_steps_count_on(out, caplog):
     assert "goes on with its weights at step 20 of 21" in caplog.text and "moments begin at 0" in caplog.text
     assert trainer_checkpoints.first_step(arguments, 20, out) is None
     assert "at step 20, and this training has 20 steps: nothing is trained, and " in caplog.text
-    corpus = script_data.Corpus("rows", {"train": ["t.csv"]})
-    plan = gin_recipe.Plan(corpus, out, script_data.Counted(9, True, 9), 1, 40, "", 0.0, True)
-    text = gin_recipe.compose(arguments, plan)
+    text = gin_text.compose(plan_of(arguments, has_weights=True, examples=Counted(9, True, 9)))
     assert "RestoreCheckpointConfig.reset = ['optimizer']  # steps count on" in text
-    assert "reset = ['step', 'optimizer']" in gin_recipe.compose(_arguments(out), plan)
+    text = gin_text.compose(plan_of(_arguments(out), has_weights=True, examples=Counted(9, True, 9)))
+    assert "reset = ['step', 'optimizer']" in text
 
 
 def test_a_record_that_is_damaged(out):
@@ -91,7 +92,7 @@ def test_a_record_that_is_damaged(out):
 def test_results_make_room_and_checkpoints_stay(out):
     before, arguments = _all(out), _taken(out)
     with refused_starts.put_back(out) as start:
-        command._check(arguments, out)
+        planning.check_folder(arguments, out)
         start.moved = earlier_run.make_room(arguments, out, "")
     assert start.moved == out / "before_1"
     assert {path.name for path in start.moved.iterdir()} == {"all_results.json", "config.json"}
@@ -107,26 +108,26 @@ def test_a_run_that_went_on_is_resumed_and_no_other(out, caplog):
     (out / "run" / "checkpoint_30").mkdir(parents=True)
     for keys in ({}, {"resume_from_checkpoint": True}, {"resume_from_checkpoint": str(out / "checkpoint-20")}):
         assert _taken(out, **keys) == arguments
-    command._check(arguments, out)
+    planning.check_folder(arguments, out)
     assert earlier_run.make_room(arguments, out, "") is None
     assert trainer_checkpoints.first_step(arguments, 20, out) == 20 and not caplog.records
     # Another one begins another run, and the old one is kept.
     other = _taken(out, resume_from_checkpoint=str(out / "checkpoint-10"))
     assert trainer_checkpoints.begins_again(other, out) and not trainer_checkpoints.begins_again(arguments, out)
-    command._check(other, out)
+    planning.check_folder(other, out)
     assert earlier_run.make_room(other, out, "") == out / "before_1"
     assert (out / "before_1" / "run" / "checkpoint_30").is_dir() and (out / "checkpoint-20").is_dir()
     # One that a user began with these weights, at step 0, stays one.
     keys = arguments.without_secrets() | {"resume_from_checkpoint": None}
     (out / "run" / "checkpoint_30").mkdir(parents=True)
     (out / "run.json").write_text(json.dumps(keys))
-    assert not trainer_checkpoints.is_taken(_taken(out, model_name_or_path=str(out / "checkpoint-20")))
+    assert not _taken(out, model_name_or_path=str(out / "checkpoint-20")).continues_trainer
 
 
 def test_overwriting_moves_the_whole_training_away(out, caplog):
     before, arguments = _all(out), _arguments(out, overwrite_output_dir=True)
     with refused_starts.put_back(out) as start:
-        command._check(arguments, out)
+        planning.check_folder(arguments, out)
         start.moved = earlier_run.make_room(arguments, out, "")
     assert start.moved == out / "before_1" and f"the old one is kept in {start.moved}" in caplog.text
     kept = ("notes.txt", "checkpoint-90")
@@ -138,16 +139,16 @@ def test_overwriting_moves_the_whole_training_away(out, caplog):
     start.put_back()
     assert {name: text for name, text in _all(out).items() if name[:3] != "run"} == before
     with pytest.raises(ValueError, match=r"moves the run in .* away, and train_file .* is a part of it"):
-        command._check(part, out)
+        planning.check_folder(part, out)
 
 
 def test_a_model_without_checkpoints_makes_room_when_asked(out, caplog):
     for folder in out.glob("checkpoint-*"):
         shutil.rmtree(folder)
     with pytest.raises(ValueError, match=r"holds the file config.json, which no .* or write overwrite_output_dir"):
-        command._check(_arguments(out), out)
+        planning.check_folder(_arguments(out), out)
     arguments = _arguments(out, overwrite_output_dir=True)
-    command._check(arguments, out)
+    planning.check_folder(arguments, out)
     assert earlier_run.make_room(arguments, out, "") == out / "before_1"
     assert {path.name for path in out.iterdir()} <= {"before_1", "notes.txt", "training_args.bin", "run"}
     assert {path.name for path in (out / "before_1").iterdir()} == {"all_results.json", "config.json"}
@@ -158,11 +159,11 @@ def test_an_evaluation_has_a_folder_of_its_own(out):
     keys = {"do_train": False, "do_eval": True, "validation_file": "v.csv"}
     for model, folder in (("m", out / "evaluated"), (str(out), out.with_name("hf_out_evaluated"))):
         arguments = _taken(out, **keys, model_name_or_path=model)
-        assert script_data.work_folder(arguments) == folder
-        command._check(arguments, out)  # Whatever is there stays.
-    assert script_data.work_folder(_arguments(out)) == out
+        assert arguments.work_folder == folder
+        planning.check_folder(arguments, out)  # Whatever is there stays.
+    assert _arguments(out).work_folder == out
     # A run with another model is no hindrance either.
     (out / "run.json").write_text(json.dumps(_arguments(out, model_name_or_path="other").without_secrets()))
-    command._check(_arguments(out, **keys), out)
+    planning.check_folder(_arguments(out, **keys), out)
     with pytest.raises(ValueError, match="holds a run with model_name_or_path 'other'"):
         earlier_run.check(_arguments(out), out)

@@ -12,7 +12,7 @@ from convert import all_checkpoints
 from convert.t5x import limba_run, t5x_checkpoint
 from limba import eval as evaluation
 from limba.addons.run import command as hf_command
-from limba.addons.run import outcome
+from limba.addons.run import results
 from limba.addons.sweep import sweep_report, trial_folders
 from limba.checkpoint_files import saved_tensors
 from limba.files import output_folder, storage, written_files
@@ -144,7 +144,10 @@ FOLDERS = {
     "chunks of answers": ("tmp-x", lambda folder: shard_files.ShardFiles(folder, "x").num_whole_chunks({})),
     "answers of tasks": ("inference_eval", _measure),
     "a converted checkpoint": ("initial/checkpoint_4", _initial),
-    "a script's export": (".exported/ours", lambda folder: outcome.export(folder, None, None)),
+    "a script's export": (
+        ".exported/ours",
+        lambda folder: results.export(types.SimpleNamespace(out=folder, keys=None), None),
+    ),
     "an evaluation": ("eval", lambda folder: evaluation.run_bindings(_flags(str(folder)))),
     "a script's evaluation": ("eval", lambda folder: hf_command._make_folder(folder, False)),
 }

@@ -3,13 +3,10 @@
 import json
 import logging
 import pathlib
-import shutil
 
 import pytest
 from sentencepiece import sentencepiece_model_pb2
 
-from limba.addons.run import script_data
-from limba.addons.run.keys import request
 from limba.data import contract
 from limba.inference import metric_loggers, task_metrics
 from tasks.metrics import text_metrics
@@ -111,22 +108,3 @@ def test_every_vocabulary_normalizes_as_its_file_says(tmp_path, vocabulary, spie
     )
     tokenizer.save(str(tmp_path / "nfkc.json"))
     assert normalization.normalized(T5TokenizerVocabulary(str(tmp_path / "nfkc.json")), "Ａ， b") == "A, b"
-
-
-def test_the_answers_of_limba_run_are_measured_alike(tmp_path, spiece):
-    out = tmp_path / "out"
-    (out / "evaluated" / "initial").mkdir(parents=True)
-    shutil.copy(spiece, out / "evaluated" / "initial" / "spiece.model")
-    arguments = request.Request(
-        model_name_or_path="m",
-        output_dir=str(out),
-        text_column_name="text",
-        label_column_name="answer",
-        test_file="test.csv",
-        do_predict=True,
-    )
-    lines = [
-        {"inputs": {"targets_pretokenized": truth, "reference": "null"}, "prediction": answer}
-        for truth, answer in zip(ANSWERS, DECODED, strict=True)
-    ]
-    assert script_data.measure_answers(arguments, lines)["accuracy"] == 1.0

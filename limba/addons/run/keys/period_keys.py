@@ -15,21 +15,6 @@ _LOWER = {"loss", "perplexity", "mse", "rmse", "mae", "error"}
 _HIGHER = {"accuracy", "f1", "precision", "recall", "bleu", "rouge1", "rouge2", "rougeL", "rougeLsum", "match", "em"}
 
 
-def steps_of(request: Any, what: str, total: int) -> int:
-    """Steps between two checkpoints ("save"), evaluations ("eval") or lines ("logging") of `total` steps.
-
-    A share of them is rounded up, as transformers does it.
-    """
-    given = getattr(request, f"{what}_steps")
-    if given is None:
-        given = LOGGING_STEPS if what == "logging" else request.save_steps
-    if what == "save" and given < 1 and request.load_best_model_at_end:
-        # Rounded one by one, checkpoints would miss their evaluations.
-        evaluated = request.eval_steps or given
-        return round(given / evaluated) * max(1, math.ceil(total * evaluated))
-    return max(1, math.ceil(total * given)) if given < 1 else int(given)
-
-
 def complete(used: dict[str, Any]) -> list[str]:
     """What TrainingArguments.__post_init__ does with periods, in the arguments `used`; returns notes.
 
@@ -76,10 +61,7 @@ def check(request: Any) -> None:
 def notes_of_best(request: Any) -> list[str]:
     """A note if the worst is taken for the best, as it is in transformers, too."""
     words = {*re.split("[/_]", request.metric_for_best_model)}
-    is_used = request.load_best_model_at_end or request.early_stopping_patience or request.use_lr_drop
-    if not words & {"max": _LOWER, "min": _HIGHER}[request.best_mode] or not (
-        is_used or request.save_strategy == "best"
-    ):
+    if not words & {"max": _LOWER, "min": _HIGHER}[request.best_mode] or not request.looks_at_best:
         return []
     right = str(request.best_mode == "min").lower()
     name = request.metric_for_best_model

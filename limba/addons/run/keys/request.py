@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from limba.addons.run.keys import period_keys, schedule_keys, script_names
-from limba.addons.run.keys.row_answers import ANSWERS, TEXT, WORD_TASKS, RowAnswers
+from limba.addons.run.keys.row_answers import ANSWERS, TEXT, WORD_LABELS, WORD_TASKS, RowAnswers
+from limba.files.local_paths import local_path
 
 _NO_FP16 = (
     "{}: float16 has a small range. It needs a scaled loss, which is not here, and a T5 overflows even with one. "
@@ -510,6 +512,156 @@ class Request:
     def has_period_of_epochs(self) -> bool:
         """Whether something is done every epoch, so that the examples of an epoch are counted."""
         return any(getattr(self, name) == "epoch" for name in period_keys.STRATEGIES)
+
+    @property
+    def writes_texts(self) -> bool:
+        """Whether answers are generated."""
+        return self.is_finetuning and self.answers == TEXT
+
+    @property
+    def searches(self) -> bool:
+        """Whether a generated answer is searched for with beams."""
+        return (self.generation_num_beams or 1) > 1
+
+    @property
+    def used_splits(self) -> list[str]:
+        """Of the data, those that are read."""
+        used = {"train": self.do_train, "validation": self.do_eval, "test": self.do_predict}
+        return [split for split, is_used in used.items() if is_used]
+
+    @property
+    def has_own_length(self) -> bool:
+        """Whether rows have the length of the keys, or the script's, and not the tokenizer's `model_max_length`.
+
+        run_ner.py goes by the tokenizer where no key says a length; summaries and translations have lengths of their
+        own.
+        """
+        if self.answers == WORD_LABELS:
+            return self.max_seq_length is not None
+        of_texts = self.is_finetuning and self.answers == TEXT and self.questions is None
+        return self.languages is not None or (of_texts and self.script not in script_names.OF_LABELS)
+
+    def counts_examples(self, is_remote: Callable[[str], bool]) -> bool:
+        """Whether the training examples are counted: for epochs, and with `max_steps` only of files that are here."""
+        if not self.do_train:
+            return False
+        return self.max_steps < 0 or (self.has_period_of_epochs and not is_remote("train"))
+
+    @property
+    def learns_masks(self) -> bool:
+        """Whether a key says that an encoder learns documents."""
+        of_documents = self.task or self.use_nsp or self.whole_word_mask
+        return bool(of_documents or self.script == script_names.MASKS)
+
+    @property
+    def asks_for_labels(self) -> bool:
+        """Whether a key says that an encoder learns rows with labels."""
+        return bool(
+            self.label_column_name
+            or self.keys_of_rows
+            or self.has_word_task
+            or self.script in script_names.OF_LABELS
+            or self.answers != TEXT
+            or self.do_regression is not None
+        )
+
+    @property
+    def row_template(self) -> str | tuple[str, ...] | None:
+        """The template of a row's input, or the text before a translation or question; None where an entry has it.
+
+        A tuple is the template of one text, in which [SEP] does not stand between two.
+        """
+        if self.entry is not None:
+            return None
+        if self.languages is not None or self.questions is not None:
+            return self.source_prefix
+        columns = self.text_column
+        prefix, between = (
+            text.replace("{", "{{").replace("}", "}}") for text in (self.source_prefix, self.text_column_delimiter)
+        )
+        if "{" in columns:
+            return prefix + columns
+        template = prefix + between.join(f"{{{name}}}" for name in columns.split(","))
+        return (template,) if self.answers != TEXT and "[SEP]" in prefix + between else template
+
+    @property
+    def row_values(self) -> tuple[Any, ...]:
+        """The arguments of `script_task.row_dataset`."""
+        columns = (self.entry, self.row_template, self.label_column_name or "", self.labels)
+        return *columns, self.languages, self.metrics, self.questions, self.answers, self._drops_empty
+
+    @property
+    def _drops_empty(self) -> bool:
+        """Whether rows without a text or an answer are left out: of run_summarization.py, not of run_translation.py."""
+        is_other = (self.entry, self.languages, self.questions) != (None, None, None)
+        return self.script == script_names.SUMMARIES and self.answers == TEXT and not is_other
+
+    @property
+    def word_values(self) -> tuple[Any, ...]:
+        """The arguments of `script_task.word_dataset`."""
+        of_words = self.return_entity_level_metrics, self.label_all_tokens
+        return self.text_column, self.label_column_name, list(self.labels or ()), *of_words
+
+    @property
+    def best_name(self) -> str:
+        """`metric_for_best_model` as the results name it, without `eval_`."""
+        name = self.metric_for_best_model.removeprefix("eval_")
+        of_entities = self.return_entity_level_metrics and name in ("precision", "recall", "f1", "accuracy")
+        return f"overall_{name}" if of_entities else name
+
+    @property
+    def measured(self) -> tuple[str, str]:
+        """`metric_for_best_model` in metrics.jsonl: the folder of its evaluation, and its name there.
+
+        The loss is that of given targets; other metrics of a fine-tuning are those of answers.
+        """
+        name = self.best_name
+        if name == "gen_len":
+            return "inference_eval", "tokens_per_prediction"
+        if name in ("loss", "perplexity"):  # The second rises and falls with the first.
+            return "training_eval", self.row_answers.loss
+        name = self.row_answers.names.get(name, name)
+        return ("inference_eval", f"eval/{name}") if self.is_finetuning else ("training_eval", name)
+
+    @property
+    def looks_at_best(self) -> bool:
+        """Whether something is done by `metric_for_best_model`."""
+        by_it = self.load_best_model_at_end or self.early_stopping_patience or self.use_lr_drop
+        return bool(by_it) or self.save_strategy == "best"
+
+    def steps_between(self, what: str, total: int) -> int:
+        """Steps between two checkpoints ("save"), evaluations ("eval") or lines ("logging") of `total` steps.
+
+        A share of them is rounded up, as transformers does it.
+        """
+        given = getattr(self, f"{what}_steps")
+        if given is None:
+            given = period_keys.LOGGING_STEPS if what == "logging" else self.save_steps
+        if what == "save" and given < 1 and self.load_best_model_at_end:
+            # Rounded one by one, checkpoints would miss their evaluations.
+            evaluated = self.eval_steps or given
+            return round(given / evaluated) * max(1, math.ceil(total * evaluated))
+        return max(1, math.ceil(total * given)) if given < 1 else int(given)
+
+    @property
+    def continues_trainer(self) -> bool:
+        """Whether the model is the checkpoint of Hugging Face's Trainer to resume from (`trainer_checkpoints`)."""
+        return self.model_name_or_path is not None and self.model_name_or_path == self.resume_from_checkpoint
+
+    @property
+    def work_folder(self) -> Path:
+        """Where the files of a call lie that are no results: OUTPUT_DIR, or its `evaluated` where nothing is trained.
+
+        So an evaluation leaves the run, or the model of Hugging Face, as it is that OUTPUT_DIR holds. If that is the
+        model to evaluate, the folder is beside it.
+        """
+        out = local_path(self.output_dir)
+        if self.do_train:
+            return out
+        model = self.model_name_or_path
+        if model is not None and local_path(model) in (out, *out.parents):
+            return out.with_name(f"{out.name}_evaluated")
+        return out / "evaluated"
 
     @property
     def overwrites(self) -> bool:

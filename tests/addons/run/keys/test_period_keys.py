@@ -2,7 +2,6 @@
 
 import pytest
 
-from limba.addons.run.keys import period_keys
 from limba.addons.run.keys.script_keys import from_command_line, from_values
 
 BASE = {"model_name_or_path": "m", "train_file": "t.txt", "output_dir": "o", "do_train": True, "do_eval": True}
@@ -23,7 +22,7 @@ BEST = {"load_best_model_at_end": True}
 )
 def test_shares_are_rounded_up_as_transformers_does(keys, total, expected):
     arguments, _ = from_values(BASE | keys)
-    assert tuple(period_keys.steps_of(arguments, what, total) for what in ("eval", "save", "logging")) == expected
+    assert tuple(arguments.steps_between(what, total) for what in ("eval", "save", "logging")) == expected
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 
-from limba.addons.run import gin_optimizer, script_data
+from limba.addons.run import data, gin_text
 from limba.addons.run.keys import script_keys
 from limba.gin_config import gin_names
 from tests.limba.gin_lines import lines_of
@@ -29,7 +29,7 @@ def test_what_a_command_does_not_say(shards):
         True,
     )
     assert (arguments.per_device_train_batch_size, arguments.max_seq_length) == (1, 128)
-    corpus = script_data.find(arguments)
+    corpus = data.find(arguments)
     assert (corpus.name, corpus.files, corpus.splits) == ("shards", {"train": [f"{shards}/*.jsonl"]}, None)
     assert (arguments.do_train, arguments.do_eval) == (True, False)
     assert note == (
@@ -46,12 +46,12 @@ def test_what_it_says_holds(shards):
     )
     assert (arguments.lr_scheduler_type, arguments.max_grad_norm, arguments.eval_steps) == ("linear", 2.0, 7)
     assert (arguments.per_device_train_batch_size, arguments.max_seq_length, arguments.do_eval) == (4, 512, True)
-    corpus = script_data.find(arguments)
+    corpus = data.find(arguments)
     assert corpus.files == {split: [f"{shards}/*.jsonl"] for split in ("train", "validation")}
     assert "lr_scheduler_type" not in note and "no validation" not in note and "without use_nsp" in note
     # Evaluations are asked for: a part of the documents is held out.
     arguments, _ = script_keys.from_values(GIVEN | {"data_path": str(shards), "valid_interval": 5})
-    assert arguments.do_eval and script_data.find(arguments).splits == {
+    assert arguments.do_eval and data.find(arguments).splits == {
         "train": "train[5%:]",
         "validation": "train[:5%]",
     }
@@ -86,7 +86,7 @@ def test_updates_are_those_of_its_trainer(optimizer):
     gin.clear_config()
     names = ("optimizers", "adafactor", "schedules", "trainer")
     lines = ["from __gin__ import dynamic_registration", *map(gin_names.import_line, names), "import optax"]
-    lines += [*lines_of(gin_optimizer.optimizer(arguments)), *lines_of(gin_optimizer.schedule(arguments, 40))]
+    lines += [*lines_of(gin_text._optimizer(arguments)), *lines_of(gin_text._schedule(arguments, 40))]
     gin.parse_config("\n".join(lines))
     ours = gin.query_parameter("%OPTIMIZER").scoped_configurable_fn()
     rate = gin.query_parameter("trainer.Trainer.learning_rate_fn").scoped_configurable_fn()

@@ -2,23 +2,22 @@
 
 import json
 import logging
-import types
 
 import pytest
 
-from limba.addons.run import encoder_rows, script_data, text_rows
+from limba.addons.run import columns, data
 from limba.addons.run.keys.script_keys import from_values
 
 
-def _found(tmp_path, columns, **keys):
+def _found(tmp_path, names, **keys):
     file = tmp_path / f"rows_{len(list(tmp_path.iterdir()))}.json"
-    file.write_text(json.dumps(dict.fromkeys(columns, "a")) + "\n")
+    file.write_text(json.dumps(dict.fromkeys(names, "a")) + "\n")
     given = {"model_name_or_path": "m", "output_dir": "o", "train_file": str(file), "do_train": True}
-    return text_rows.found(from_values(given | keys)[0])
+    return columns.of_t5(from_values(given | keys)[0])
 
 
 @pytest.mark.parametrize(
-    ("columns", "keys", "text", "summary"),
+    ("names", "keys", "text", "summary"),
     [
         (["body", "title", "id"], {"source_prefix": "summarize: "}, "body", "title"),
         (["body", "title", "id"], {"predict_with_generate": True, "text_column": "id"}, "id", "title"),
@@ -26,9 +25,9 @@ def _found(tmp_path, columns, **keys):
         (["text", "summary"], {"script": "run_summarization.py"}, "text", "summary"),
     ],
 )
-def test_of_summaries_the_first_two_columns_are_read(tmp_path, caplog, columns, keys, text, summary):
+def test_of_summaries_the_first_two_columns_are_read(tmp_path, caplog, names, keys, text, summary):
     caplog.set_level(logging.INFO)
-    found = _found(tmp_path, columns, **keys)
+    found = _found(tmp_path, names, **keys)
     assert found == {"text_column_name": text, "label_column_name": summary, "metric_names": "rouge"}
     assert f"As run_summarization has it, {text!r} is read and the answer is {summary!r}" in caplog.text
 
@@ -37,7 +36,7 @@ def test_the_columns_of_a_known_data_set(tmp_path):
     (tmp_path / "xsum").mkdir()
     (tmp_path / "xsum" / "train.json").write_text(json.dumps({"id": "1", "document": "a", "summary": "b"}) + "\n")
     given = {"model_name_or_path": "m", "output_dir": "o", "dataset_name": str(tmp_path / "xsum"), "do_train": True}
-    found = text_rows.found(from_values(given | {"source_prefix": "s: "})[0])
+    found = columns.of_t5(from_values(given | {"source_prefix": "s: "})[0])
     assert (found["text_column_name"], found["label_column_name"]) == ("document", "summary")
 
 
@@ -58,8 +57,7 @@ def test_documents_stay_documents(tmp_path, caplog):
 def _length(caplog, **keys):
     given = {"model_name_or_path": "m", "output_dir": "o", "train_file": "t.csv", "do_train": True}
     caplog.set_level(logging.INFO)
-    model = types.SimpleNamespace(vocabulary={"class": "ByteVocabulary", "extra_ids": 0})
-    return script_data.length_of_labels(from_values(given | keys)[0], model)
+    return data.length_of_labels(from_values(given | keys)[0], {"class": "ByteVocabulary", "extra_ids": 0})
 
 
 def test_targets_are_as_long_as_the_longest_label(caplog):
@@ -82,7 +80,7 @@ def test_of_documents_without_a_column_text_the_first_is_read(tmp_path, first, k
     file.write_text(json.dumps({first: "a text", "url": "x"}) + "\n")
     given = {"train_file": str(file), "model_name_or_path": "m", "output_dir": "o", "do_train": True}
     arguments, _ = from_values(given | keys)
-    assert encoder_rows.first_column(arguments).get("text_column_name") == found
+    assert columns.first_column(arguments).get("text_column_name") == found
     assert ("'body', the first, is read, as in run_mlm.py" in caplog.text) == (found is not None)
 
 
@@ -99,7 +97,7 @@ def test_documents_are_found_where_evaluations_decide_during_the_training(tmp_pa
     given = {"train_file": str(tmp_path / "train.txt"), "model_name_or_path": "m", "output_dir": "o", "do_train": True}
     given |= {"do_eval": True, "eval_steps": 20, "save_steps": 20, "script": "run_mlm"}
     arguments, _ = from_values(given | keys)
-    assert encoder_rows.first_column(arguments) == {}
+    assert columns.first_column(arguments) == {}
     # An evaluation alone has no training that they could decide in, and passes as in the scripts.
     alone, _ = from_values(given | keys | {"do_train": False})
     assert not alone.do_train and alone.do_eval

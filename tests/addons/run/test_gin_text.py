@@ -12,11 +12,11 @@ import numpy as np
 import optax
 import pytest
 
-from limba.addons.run import command, gin_best, gin_optimizer, gin_recipe, script_data
+from limba.addons.run import data, gin_text
 from limba.addons.run.keys import script_keys
 from limba.addons.run.keys.request import Request
 from limba.addons.run.keys.schedule_keys import SCHEDULES
-from limba.addons.run.script_data import Corpus
+from limba.addons.run.plan import Counted
 from limba.checkpoint_files import run_folder
 from limba.data import contract
 from limba.models import losses
@@ -27,29 +27,27 @@ from tasks.registry import TaskRegistry
 from tasks.sources import corpora
 from tasks.supervised import script_task
 from tasks.vocabularies import ByteVocabulary
+from tests.addons.run.plans import plan_of
 from tests.limba.gin_lines import lines_of
 
 ARGUMENTS = Request(
     config_name="config.json", train_file="t.txt", output_dir="/nowhere", do_train=True, learning_rate=3e-4
 )
 DECODING = "decoding.temperature_sample"
-OUT = pathlib.Path("/nowhere")
-PLAN = gin_recipe.Plan(
-    Corpus("t", files={"train": ["t.txt"]}), OUT, script_data.Counted(), 4, 50, "max_steps", 0.1, False
-)
+
+
+def _plan(keys, **fields):
+    """Of 50 updates."""
+    return plan_of(dataclasses.replace(keys, max_steps=50), **fields)
 
 
 def test_a_signed_url_is_read_and_not_written():
     """The gin file that the run reads back has `***`; the source in this process has the whole URL."""
     url = "https://me:pl4nted@host/corpus.jsonl?part=2&X-Amz-Signature=pl4nted"
     arguments = dataclasses.replace(ARGUMENTS, train_file=url)
-    corpus = script_data.find(arguments)
+    corpus = data.find(arguments)
     assert corpus.name == "corpus" and "pl4nted" not in repr(corpus)
-    files = next(
-        line
-        for line in lines_of(gin_recipe._documents(arguments, dataclasses.replace(PLAN, corpus=corpus)))
-        if "***" in line
-    )
+    files = next(line for line in lines_of(gin_text._documents(_plan(arguments, corpus=corpus))) if "***" in line)
     recorded = ast.literal_eval(files.partition("=")[2].strip())
     assert recorded == {"train": ["https://***@host/corpus.jsonl?part=2&X-Amz-Signature=***"]}
     assert corpora.files_by_split(recorded) == {"train": [url]}
@@ -61,10 +59,10 @@ def test_a_translation_has_its_task(tmp_path):
     rows.write_text("\n".join(json.dumps({"translation": {"en": f"tree {i}", "uk": f"дерево {i}"}}) for i in range(3)))
     given = {"train_file": str(rows), "source_lang": "en", "target_lang": "uk", "source_prefix": "{to} uk: "}
     arguments = dataclasses.replace(ARGUMENTS, **given)
-    corpus = script_data.find(arguments)
+    corpus = data.find(arguments)
     vocabulary = {"class": run_folder.BYTES, "extra_ids": 100}
-    assert script_data.count_examples(arguments, corpus, vocabulary) == script_data.Counted(3, True, 3)
-    lines = lines_of(gin_recipe._rows(arguments, dataclasses.replace(PLAN, corpus=corpus)))
+    assert data.count_examples(arguments, corpus, vocabulary) == Counted(3, True, 3)
+    lines = lines_of(gin_text._rows(_plan(arguments, corpus=corpus)))
     given = {name.strip(): value for name, _, value in (line.partition(" = ") for line in lines) if name[:1] == " "}
     values = {name: ast.literal_eval(value) for name, value in given.items() if value != "%VOCABULARY"}
     task = TaskRegistry.get(script_task.task(vocabulary=ByteVocabulary(extra_ids=100), **values))
@@ -76,7 +74,7 @@ def test_a_translation_has_its_task(tmp_path):
 
 
 def test_a_prefix_lm_has_its_lengths():
-    lines = lines_of(gin_recipe._documents(dataclasses.replace(ARGUMENTS, task="prefix_lm", max_seq_length=64), PLAN))
+    lines = lines_of(gin_text._documents(_plan(dataclasses.replace(ARGUMENTS, task="prefix_lm", max_seq_length=64))))
     parsed = "from __gin__ import dynamic_registration\nfrom tasks import objectives\n" + "\n".join(lines[-4:])
     gin.clear_config()
     gin.parse_config(parsed)
@@ -100,7 +98,8 @@ def test_a_prefix_lm_has_its_lengths():
 def test_lengths_of_answers(keys, lengths):
     """In training, in the losses of evaluations, and of generated answers."""
     arguments = dataclasses.replace(ARGUMENTS, label_column_name="answer", do_eval=True, **keys)
-    lines = [*lines_of(gin_recipe._rows(arguments, PLAN)), *lines_of(gin_recipe._periods(arguments, PLAN))]
+    plan = _plan(arguments)
+    lines = [*lines_of(gin_text._rows(plan)), *lines_of(gin_text._periods(plan))]
     targets = {
         name: ast.literal_eval(value)["targets"]
         for name, equals, value in (line.partition(" = ") for line in lines)
@@ -108,7 +107,7 @@ def test_lengths_of_answers(keys, lengths):
     }
     of_evaluations = (f"{role}_eval/data.DatasetConfig.task_feature_lengths" for role in ("train", "infer"))
     assert targets == dict(zip(("TASK_FEATURE_LENGTHS", *of_evaluations), lengths, strict=True))
-    alone = command._of_dataset("eval", arguments)
+    alone = plan.of_dataset("eval")
     assert alone["eval/data.DatasetConfig.task_feature_lengths"] == {"inputs": 512, "targets": lengths[2]}
 
 
@@ -130,25 +129,28 @@ def _value(lines, name):
 def test_periods(keys, save, evaluate):
     """800 rows are 25 batches of 8 on 4 devices, and 50 steps two epochs."""
     arguments = dataclasses.replace(ARGUMENTS, label_column_name="answer", do_eval=True, **keys)
-    lines = lines_of(gin_recipe._periods(arguments, dataclasses.replace(PLAN, examples=script_data.Counted(800))))
+    lines = lines_of(gin_text._periods(_plan(arguments, examples=Counted(800))))
     assert int(_value(lines, "train_script.train.stats_period")) == (50 if "do_train" in keys else 500)
     assert (int(_value(lines, "period")), int(_value(lines, "EVAL_PERIOD"))) == (save, evaluate)
     if keys.get("save_strategy") == "epoch":
         with pytest.raises(ValueError, match=r"eval_strategy is 'epoch', .* with max_steps only files .* eval_steps"):
-            lines_of(gin_recipe._periods(arguments, PLAN))
+            lines_of(gin_text._periods(_plan(arguments)))
 
 
 def test_lines_come_every_logging_steps_only_where_they_are_given():
-    lines = lines_of(gin_recipe._periods(dataclasses.replace(ARGUMENTS, logging_steps=0.1), PLAN))
+    lines = lines_of(gin_text._periods(_plan(dataclasses.replace(ARGUMENTS, logging_steps=0.1))))
     assert _value(lines, "train_script.train.log_every") == _value(lines, "train_script.train.stats_period") == "5"
-    assert not [line for line in lines_of(gin_recipe._periods(ARGUMENTS, PLAN)) if "log_every" in line]
+    assert not [line for line in lines_of(gin_text._periods(_plan(ARGUMENTS))) if "log_every" in line]
 
 
 def test_evaluations_are_delayed_by_steps_or_epochs():
     given = {"do_eval": True, "eval_delay": 1.5, "eval_steps": 1}
-    plan = dataclasses.replace(PLAN, examples=script_data.Counted(800))  # 25 steps an epoch
-    for strategy, first in (("steps", "2"), ("epoch", "38")):
-        lines = lines_of(gin_recipe._periods(dataclasses.replace(ARGUMENTS, eval_strategy=strategy, **given), plan))
+    for strategy, first in (("steps", "2"), ("epoch", "38")):  # 25 steps an epoch
+        lines = lines_of(
+            gin_text._periods(
+                _plan(dataclasses.replace(ARGUMENTS, eval_strategy=strategy, **given), examples=Counted(800))
+            )
+        )
         assert _value(lines, "train_script.train.eval_delay") == first
         assert _value(lines, "train_script.train.run_eval_before_training") == "False"
 
@@ -156,7 +158,7 @@ def test_evaluations_are_delayed_by_steps_or_epochs():
 def test_the_best_strategy_keeps_the_checkpoint_of_the_best_evaluation():
     keys = {"save_strategy": "best", "do_eval": True, "eval_steps": 4, "label_column_name": "answer"}
     arguments = dataclasses.replace(ARGUMENTS, metric_for_best_model="gen_len", **keys)
-    lines = lines_of(gin_recipe._periods(arguments, PLAN))
+    lines = lines_of(gin_text._periods(_plan(arguments)))
     assert (_value(lines, "period"), _value(lines, "keep = ")) == ("4", "1")
     assert _value(lines, "metric_name_to_monitor") == "'inference_eval/t/tokens_per_prediction'"
     assert _value(lines, "metric_mode") == "'max'" and _value(lines, "keep_checkpoints_without_metrics") == "False"
@@ -175,15 +177,15 @@ def test_the_best_strategy_keeps_the_checkpoint_of_the_best_evaluation():
 def test_thresholds_are_in_the_numbers_of_the_scripts(keys, atol):
     given = {"early_stopping_patience": 2, "early_stopping_threshold": 0.01}
     arguments = dataclasses.replace(ARGUMENTS, label_column_name="answer", do_eval=True, **given, **keys)
-    assert float(_value(lines_of(gin_best.actions(arguments, "t")), "atol")) == atol
+    assert float(_value(lines_of(gin_text._actions(_plan(arguments))), "atol")) == atol
 
 
 def test_early_stopping_is_to_beat_an_evaluation_after_some_steps():
     """As transformers' callback, whose first evaluation is no step 0; and 0 checkpoints to keep are all of them."""
     arguments = dataclasses.replace(ARGUMENTS, do_eval=True, save_total_limit=0)
-    lines = lines_of(gin_recipe._periods(arguments, PLAN))
+    lines = lines_of(gin_text._periods(_plan(arguments)))
     assert not [line for line in lines if "run_eval_before_training" in line or "keep" in line]
-    lines = lines_of(gin_recipe._periods(dataclasses.replace(arguments, early_stopping_patience=1), PLAN))
+    lines = lines_of(gin_text._periods(_plan(dataclasses.replace(arguments, early_stopping_patience=1))))
     assert _value(lines, "train_script.train.run_eval_before_training") == "False"
     assert not [line for line in lines if "eval_delay" in line]
 
@@ -194,9 +196,7 @@ def test_smoothed_labels_are_those_of_transformers():
     torch = pytest.importorskip("torch")
     vocab, factor = 11, 0.3
     (line,) = lines_of(
-        gin_recipe._smoothing(
-            dataclasses.replace(ARGUMENTS, label_smoothing_factor=factor), dataclasses.replace(PLAN, vocab_size=vocab)
-        )
+        gin_text._smoothing(_plan(dataclasses.replace(ARGUMENTS, label_smoothing_factor=factor), vocab_size=vocab))
     )
     smoothing = float(_value([line], "LABEL_SMOOTHING"))
     logits = np.random.default_rng(0).normal(size=(2, 3, vocab)).astype(np.float32)
@@ -212,7 +212,7 @@ def _learning_rates(arguments):
     gin.clear_config()
     imports = "from __gin__ import dynamic_registration\n"
     imports += "from limba.optimizers import schedules\nfrom limba.training import trainer\n"
-    gin.parse_config(imports + "\n".join(lines_of(gin_optimizer.schedule(arguments, 50))))
+    gin.parse_config(imports + "\n".join(lines_of(gin_text._schedule(arguments, 50))))
     function = gin.query_parameter("trainer.Trainer.learning_rate_fn").scoped_configurable_fn()
     gin.clear_config()
     return np.array([float(function(jax.numpy.int32(step))) for step in range(50)])
@@ -272,15 +272,15 @@ def test_epochs_become_steps_of_the_global_batch():
     arguments = dataclasses.replace(
         ARGUMENTS, per_device_train_batch_size=8, gradient_accumulation_steps=2, num_train_epochs=3.0
     )
-    assert gin_recipe.batch_size(arguments, 4) == 64
-    examples, few = script_data.Counted(1000, drops_last=True), script_data.Counted(10, drops_last=True)
-    assert gin_recipe.steps_of_epochs(arguments, examples, 4) == 45  # 15 whole batches an epoch
-    assert gin_recipe.steps_of_epochs(arguments, few, 4) == 3
+    assert plan_of(arguments).rows == 64
+    examples, few = Counted(1000, drops_last=True), Counted(10, drops_last=True)
+    assert plan_of(arguments, examples=examples).steps == 45  # 15 whole batches an epoch
+    assert plan_of(arguments, examples=few).steps == 3
     half = dataclasses.replace(arguments, num_train_epochs=0.5)
-    assert gin_recipe.steps_of_epochs(half, examples, 4) == 8
+    assert plan_of(half, examples=examples).steps == 8
     # transformers' Trainer: 32 batches of 32 rows, 16 pairs of them.
-    assert gin_recipe.steps_of_epochs(arguments, script_data.Counted(1000), 4) == 48
-    assert gin_recipe.steps_of_epochs(arguments, script_data.Counted(47), 1) == 9
+    assert plan_of(arguments, examples=Counted(1000)).steps == 48
+    assert plan_of(arguments, examples=Counted(47), devices=1).steps == 9
 
 
 def test_what_the_text_binds():
@@ -292,7 +292,7 @@ def test_what_the_text_binds():
         report_to=("tensorboard", "wandb", "mlflow"),
         run_name="mine",
     )
-    text = gin_recipe.compose(arguments, PLAN)
+    text = gin_text.compose(_plan(arguments))
     for line in (
         "TRAIN_STEPS = 50  # max_steps",
         "BATCH_SIZE = 32  # 8 a device x 4 devices x 1 forward passes",
@@ -306,16 +306,16 @@ def test_what_the_text_binds():
         "mlflow_writer.MlflowWriter.name = 'mine'",
     ):
         assert line in text.splitlines()
-    no_clipping = gin_recipe.compose(dataclasses.replace(arguments, max_grad_norm=0.0), PLAN)
+    no_clipping = gin_text.compose(_plan(dataclasses.replace(arguments, max_grad_norm=0.0)))
     assert "clip_by_global_norm" not in no_clipping
-    adafactor = gin_recipe.compose(dataclasses.replace(arguments, adafactor=True), PLAN)
+    adafactor = gin_text.compose(_plan(dataclasses.replace(arguments, adafactor=True)))
     assert "OPTIMIZER = @adafactor.Adafactor()" in adafactor and "adamw" not in adafactor and "optax" not in adafactor
 
 
 @pytest.mark.parametrize(("beams", "is_greedy"), [(None, True), (1, True), (4, False)])
 def test_without_beams_answers_are_greedy(beams, is_greedy):
     arguments = dataclasses.replace(ARGUMENTS, label_column_name="answer", generation_num_beams=beams)
-    lines = gin_recipe.compose(arguments, PLAN).splitlines()
+    lines = gin_text.compose(_plan(arguments)).splitlines()
     imports = "from limba.models import decoding\nfrom limba import models\n"
     at = next(i for i, line in enumerate(lines) if line.startswith("models.EncoderDecoderModel."))
     assert ("from limba.models import decoding" in lines) == is_greedy and "from limba import models" in lines
@@ -327,7 +327,7 @@ def test_without_beams_answers_are_greedy(beams, is_greedy):
     else:
         assert gin.query_parameter("models.DecoderParams.num_decodes") == 4
     gin.clear_config()
-    assert "models." not in gin_recipe.compose(ARGUMENTS, PLAN)  # of documents
+    assert "models." not in gin_text.compose(_plan(ARGUMENTS))  # of documents
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_adafactor_of_the_flax_scripts_is_optax_s(keys, is_optax):
         "learning_rate": 0.005,
     }
     arguments, notes = script_keys.from_values(given | keys)
-    lines = lines_of(gin_optimizer.optimizer(arguments))
+    lines = lines_of(gin_text._optimizer(arguments))
     assert ("Without effect: weight_decay (the Flax scripts' Adafactor has none)." in notes) == ("weight_decay" in keys)
     gin.clear_config()
     header = "from __gin__ import dynamic_registration\nfrom limba.optimizers import adafactor\n"
@@ -387,8 +387,8 @@ def _adafactor_by_gin(arguments):
     gin.clear_config()
     lines = ["from __gin__ import dynamic_registration", "from limba.optimizers import adafactor, schedules"]
     lines = [lines[0], "from limba.optimizers import adafactor", "from limba.optimizers import schedules"]
-    lines += ["from limba.training import trainer", *lines_of(gin_optimizer.optimizer(arguments))]
-    gin.parse_config("\n".join([*lines, *lines_of(gin_optimizer.schedule(arguments, 50))]))
+    lines += ["from limba.training import trainer", *lines_of(gin_text._optimizer(arguments))]
+    gin.parse_config("\n".join([*lines, *lines_of(gin_text._schedule(arguments, 50))]))
     made = gin.query_parameter("%OPTIMIZER").scoped_configurable_fn()
     rate = gin.query_parameter("trainer.Trainer.learning_rate_fn").scoped_configurable_fn()
     gin.clear_config()
@@ -440,17 +440,16 @@ def test_adafactor_is_that_of_the_trainer(scale_parameter, relative_step, weight
 
 
 def test_the_command_of_a_gin_file_can_be_pasted_into_a_shell():
-    plan = dataclasses.replace(PLAN, out=pathlib.Path("/a folder/of me"))
-    assert "#   limba train --gin_file='/a folder/of me/run.gin'" in gin_recipe.compose(ARGUMENTS, plan).splitlines()
+    plan = _plan(ARGUMENTS, named=pathlib.Path("/a folder/of me"))
+    assert "#   limba train --gin_file='/a folder/of me/run.gin'" in gin_text.compose(plan).splitlines()
 
 
 def test_shared_modules_of_a_head_are_taken_from_the_checkpoint():
-    plan = dataclasses.replace(PLAN, has_weights=True, shared_modules={"head/dense": "mlm_head/dense"})
-    line = next(x for x in lines_of(gin_recipe._training(ARGUMENTS, plan)) if ".assignment_map" in x)
+    plan = _plan(ARGUMENTS, has_weights=True, shared_modules={"head/dense": "mlm_head/dense"})
+    line = next(x for x in lines_of(gin_text._training(plan)) if ".assignment_map" in x)
     assert ast.literal_eval(line.partition("=")[2].partition("#")[0].strip()) == [
         ("target/head/dense/(.*)", r"target/mlm_head/dense/\1")
     ]
     assert not any(
-        ".assignment_map" in x
-        for x in lines_of(gin_recipe._training(ARGUMENTS, dataclasses.replace(plan, shared_modules={})))
+        ".assignment_map" in x for x in lines_of(gin_text._training(dataclasses.replace(plan, shared_modules={})))
     )

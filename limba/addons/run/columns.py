@@ -1,5 +1,8 @@
-"""Rows with labels for an encoder, as run_glue.py, run_classification.py and run_ner.py take them from the data: which
-columns are read, whether labels, numbers or labels of words are learned, and which labels there are."""
+"""What is learned from the data where no key says it, as Hugging Face's scripts find it: which columns are read.
+
+Of a T5 the columns of texts and summaries or labels; of an encoder, whether labels, numbers or labels of words are
+learned, and which labels there are.
+"""
 
 import dataclasses
 import logging
@@ -9,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.addons.run import script_data
-from limba.addons.run.keys import script_names
+from limba.addons.run import data
+from limba.addons.run.keys import script_keys, script_names
 from limba.addons.run.keys.request import DOCUMENTS, Request
 from limba.addons.run.keys.row_answers import LABEL, NUMBER, TEXT, WORD_LABELS
-from limba.addons.run.script_data import Corpus
+from limba.addons.run.plan import Corpus
 from limba.checkpoint_files import run_folder
 
 logger = logging.getLogger(__name__)
@@ -24,11 +27,77 @@ _AS_PAIR, _NUMBERS = "{sentence1} [SEP] {sentence2}", {"id", "idx", "index", "Un
 _WHOLE = re.compile(r"[+-]?\d+")
 # Beyond that a column has texts and no labels.
 _MOST_LABELS = 1000
+# Texts and summaries of public data sets, by the last part of their names.
+_SUMMARIES = {
+    "cnn_dailymail": ("article", "highlights"),
+    "wiki_summary": ("article", "highlights"),
+    "xsum": ("document", "summary"),
+    "multi_news": ("document", "summary"),
+    "samsum": ("dialogue", "summary"),
+    "orange_sum": ("text", "summary"),
+    "pn_summary": ("article", "summary"),
+    "thaisum": ("body", "summary"),
+    "big_patent": ("description", "abstract"),
+    "psc": ("extract_text", "summary_text"),
+    "amazon_reviews_multi": ("review_body", "review_title"),
+    "xglue": ("news_body", "news_title"),
+}
 # Of run_mlm.py, where no key says how long rows are.
 _LONGEST = 1024
 
 
-def found(request: Request, model: Any) -> dict[str, Any]:
+def of_t5(request: Request) -> dict[str, Any]:
+    """The keys that name the columns, where the script finds them in the data; {} if the keys are complete.
+
+    Raises:
+      FileNotFoundError, ValueError: if the data are not there, or have too few columns.
+    """
+    is_of_labels = request.script in script_names.OF_LABELS
+    if request.is_finetuning:
+        return _labels_of_numbers(request)
+    if not (is_of_labels or request.script == script_names.SUMMARIES):
+        return first_column(request)
+    corpus = data.find(dataclasses.replace(request, label_column_name=_LABEL))
+    names = column_names(corpus, request.used_splits[0])
+    if is_of_labels:
+        text = request.text_column_name or text_of(names, _LABEL).replace(" [SEP] ", " ")
+        keys: dict[str, Any] = {"text_column_name": text, "label_column_name": _LABEL}
+    elif len(names) < 2:
+        if request.source_prefix:
+            only = f"{corpus.name!r} has only the column {', '.join(names)}: run_summarization learns from two"
+            raise ValueError(f"{only}. source_prefix belongs to it; leave it out to learn from documents.")
+        logger.warning("%r has only the column %s: masked spans are learned, no summaries.", corpus.name, names)
+        return first_column(request)
+    else:
+        keys = _of_summaries(request, names)
+    logger.info(
+        "As %s has it, %s is read and the answer is %r (text_column_name and label_column_name name others).",
+        *(request.script, repr(keys["text_column_name"]), keys["label_column_name"]),
+    )
+    return keys | _labels_of_numbers(dataclasses.replace(request, **keys))
+
+
+def _labels_of_numbers(request: Request) -> dict[str, Any]:
+    """`labels` where the answers are numbers of a ClassLabel: a T5 writes the names."""
+    column = request.label_column_name
+    if column is None or request.labels is not None or request.entry is not None:
+        return {}
+    names = class_names(data.find(request), column, request.used_splits)
+    return {"labels": named_labels(names)} if names else {}
+
+
+def _of_summaries(request: Request, names: list[str]) -> dict[str, Any]:
+    known = _SUMMARIES.get((request.dataset_name or "").rstrip("/").rpartition("/")[2], ())
+    first, second = known if known and {*known} <= {*names} else names[:2]
+    text = request.text_column_name or first
+    # The second column may be the text that a key names; a text is not its own summary.
+    summary = second if second != text else next(name for name in names if name != text)
+    metrics = {} if request.metrics or not script_keys.has_rouge() else {"metric_names": "rouge"}
+    # Commas stand between columns, but in braces.
+    return {"text_column_name": f"{{{text}}}" if "," in text else text, "label_column_name": summary, **metrics}
+
+
+def of_encoder(request: Request, model: Any) -> dict[str, Any]:
     """The keys that say what an encoder, a `limba.addons.run.starting_model`, learns from rows, where the data say it.
 
     With them the request is complete. {} if documents are learned.
@@ -53,23 +122,22 @@ def found(request: Request, model: Any) -> dict[str, Any]:
     keys: dict[str, Any] = {}
     if request.entry is not None:
         kind = _of_entry(request.entry)
-        _check_has_labels(request, model)
-    elif _learns_masks(request) and not _asks(request):
+        _check_has_labels(model, request.do_train)
+    elif request.learns_masks and not request.asks_for_labels:
         return _of_documents(request, model)
     else:
         if (columns := _columns(request, *_whole(request))) is None:
             return _of_documents(request, model)
         text, label, kind = columns
-        corpus = script_data.find(dataclasses.replace(request, label_column_name=label))
-        _check_has_labels(request, model)
+        corpus = data.find(dataclasses.replace(request, label_column_name=label))
+        _check_has_labels(model, request.do_train)
         if kind == LABEL and model.head.is_number and request.do_regression is None:
             kind = NUMBER
         labels = _labels(request, model.labels, corpus, label, kind)
         kind = NUMBER if labels is None else kind
         keys = {"text_column_name": text, "label_column_name": label, **({} if labels is None else {"labels": labels})}
-    _check(request, kind)
     completed = dataclasses.replace(request, answers=kind, **keys)
-    _check_head(completed, model)
+    _check_answers(completed, model)
     return {**keys, "answers": kind, "max_seq_length": _length(completed, completed.inputs_length, model)}
 
 
@@ -83,18 +151,19 @@ def _of_documents(request: Request, model: Any) -> dict[str, Any]:
             "most %d.",
             *(length, _LONGEST),
         )
-    _say_other_types(request, model)
+    if not request.use_nsp:
+        _say_other_types(model)
     keys: dict[str, Any] = first_column(request)
     if (length := _length(request, length, model)) != request.max_seq_length:
         keys["max_seq_length"] = length
     return keys | _rows_of_samples(dataclasses.replace(request, **keys), model.vocabulary)
 
 
-def _say_other_types(request: Request, model: Any) -> None:
+def _say_other_types(model: Any) -> None:
     """Warns where the tokenizer's template has token types that rows of masked words have not."""
     from limba.tasks.pretraining import masked_text
 
-    if request.use_nsp or model.vocabulary.get("class") != run_folder.TOKENIZERS:
+    if model.vocabulary.get("class") != run_folder.TOKENIZERS:
         return
     vocabulary: Any = masked_text.open_vocabulary(model.vocabulary)
     if any(vocabulary.frame.types) and getattr(model.network, "num_token_types", 0) > 1:
@@ -111,17 +180,13 @@ def _rows_of_samples(request: Request, described: Mapping[str, Any]) -> dict[str
     """
     from limba.tasks.pretraining import masked_text
 
-    keys = {
-        split: key
-        for split, key in script_data.MOST.items()
-        if split in script_data.used_splits(request) and getattr(request, key)
-    }
+    keys = {split: key for split, key in data.MOST.items() if split in request.used_splits and getattr(request, key)}
     if not keys:
         return {}
-    corpus = script_data.find(dataclasses.replace(request, max_train_samples=None, max_eval_samples=None))
+    corpus = data.find(dataclasses.replace(request, max_train_samples=None, max_eval_samples=None))
     column, length = request.text_column, request.inputs_length
     source = masked_text.open_source(corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, column)
-    objective = script_data.masked_lm(request, described)
+    objective = data.masked_lm(request.mlm_probability, request.use_nsp, described)
     found = {}
     for split, key in keys.items():
         masked_text.check(source, split, column)
@@ -138,30 +203,22 @@ def _rows_of_samples(request: Request, described: Mapping[str, Any]) -> dict[str
 
 def _length(request: Request, length: int, model: Any) -> int:
     """The tokens of a row, as far as the encoder reads and its tokenizer says; warns if more were asked for."""
-    length = script_data.length_of_inputs(dataclasses.replace(request, max_seq_length=length), model).get(
-        "max_seq_length", length
-    )
+    length = data.within(length, None if request.has_own_length else model.tokenizer_length)
     most = model.network.max_positions
     if request.max_seq_length is not None and length > most:
         logger.warning("max_seq_length is %d, and the encoder reads %d tokens: rows are cut there.", length, most)
     return min(length, most)
 
 
-def _learns_masks(request: Request) -> bool:
-    """Whether a key says that documents are learned."""
-    of_documents = request.task or request.use_nsp or request.whole_word_mask
-    return bool(of_documents or request.script == script_names.MASKS)
-
-
 def label_names(request: Request) -> tuple[str, ...]:
     """The labels of a complete request, in the order of the logits; the name of a number."""
-    from limba.tasks.supervised import row_formats, script_task
+    from limba.tasks.supervised import row_formats
 
     if request.answers == WORD_LABELS:
         return tuple(request.labels or ())
     if request.answers == NUMBER:
         return (request.label_column_name or _LABEL,)
-    form = script_task.row_dataset(*script_data.row_values(request)).format
+    form = data.row_form(request).format
     assert isinstance(form, row_formats.Template)
     return form.choices
 
@@ -195,7 +252,7 @@ def _columns(request: Request, corpus: Corpus, split: str) -> tuple[str, str, st
     words = named_text or (_WORDS if _WORDS in names else next(iter(unnamed), text))
     tags = named or next((x for x in unnamed if x != words), _TAGS)
     are_lists = _have_lists(corpus, split, {words, tags}, names)
-    if not _asks(request) and not are_lists:
+    if not request.asks_for_labels and not are_lists:
         if _LABEL not in names:
             return None
         if text in names:
@@ -240,25 +297,13 @@ def first_column(request: Request) -> dict[str, str]:
 
 def _whole(request: Request) -> tuple[Corpus, str]:
     """The data, and the split that shows the columns: the first of those that are read."""
-    corpus, splits = script_data.find_whole(request)
-    return corpus, next((split for split in script_data.used_splits(request) if split in splits), splits[0])
+    corpus, splits = data.find_whole(request)
+    return corpus, next((split for split in request.used_splits if split in splits), splits[0])
 
 
 def column_names(corpus: Corpus, split: str) -> list[str]:
     """Of all columns of a split."""
     return _open(corpus, (), ()).column_names(split)
-
-
-def _asks(request: Request) -> bool:
-    """Whether a key says that rows with labels are learned."""
-    return bool(
-        request.label_column_name
-        or request.keys_of_rows
-        or request.has_word_task
-        or request.script in script_names.OF_LABELS
-        or request.answers != TEXT
-        or request.do_regression is not None
-    )
 
 
 def text_of(names: Sequence[str], label: str) -> str:
@@ -287,7 +332,7 @@ def _labels(request: Request, of_model: Sequence[str], corpus: Corpus, column: s
         raise ValueError(f"labels is {request.labels!r}; those of words are a list, in the order of their numbers.")
     if request.labels is not None:
         return request.labels
-    names = () if kind == NUMBER else class_names(request, corpus, column)
+    names = () if kind == NUMBER else class_names(corpus, column, request.used_splits)
     if names and {*names} <= {*of_model}:
         return _named_labels(of_model, names, column, kind)
     if of_model and kind != NUMBER:
@@ -314,7 +359,7 @@ def _labels(request: Request, of_model: Sequence[str], corpus: Corpus, column: s
     if kind == WORD_LABELS and all(isinstance(value, int) for value in seen):
         return [str(number) for number in range(max(seen, default=0) + 1)]
     if kind == LABEL and request.script == script_names.CLASSES:
-        seen |= _labels_of_other_splits(request, corpus, column, seen)
+        seen |= _labels_of_other_splits(corpus, column, seen, request.used_splits)
     labels = _sorted_labels(list(seen), column)
     if kind == LABEL and len(labels) < 2:
         raise ValueError(
@@ -324,10 +369,10 @@ def _labels(request: Request, of_model: Sequence[str], corpus: Corpus, column: s
     return labels
 
 
-def class_names(request: Request, corpus: Corpus, column: str) -> tuple[str, ...]:
+def class_names(corpus: Corpus, column: str, splits: Sequence[str]) -> tuple[str, ...]:
     """The labels that the numbers of a column stand for, a ClassLabel of `datasets`; () where nothing says so.
 
-    The first split that is read says it.
+    The first of the splits that are read says it.
 
     Raises:
       ValueError: if splits, or files of one, give a number different names.
@@ -336,7 +381,7 @@ def class_names(request: Request, corpus: Corpus, column: str) -> tuple[str, ...
     from limba.tasks.supervised import cell_texts
 
     source = _open(corpus, (column,), ())
-    first, *others = script_data.used_splits(request)
+    first, *others = splits
     names = source.class_names(first, column) or corpus.class_names.get(column, ())
     if names:
         of_others = {repr(split): source.class_names(split, column) or names for split in others}
@@ -364,14 +409,14 @@ def _named_labels(labels: Sequence[str], names: Sequence[str], column: str, kind
 
 
 def _labels_of_other_splits(
-    request: Request, corpus: Corpus, column: str, known: Mapping[Any, None]
+    corpus: Corpus, column: str, known: Mapping[Any, None], splits: Sequence[str]
 ) -> dict[Any, None]:
     """Labels that only rows of evaluation or prediction have, which run_classification.py adds to the others."""
     from limba.tasks.supervised import cell_texts
 
     seen = {"", *(cell_texts.plain_text(cell_texts.as_text(value)) for value in known)}
     more: dict[Any, None] = {}
-    for split in script_data.used_splits(request):
+    for split in splits:
         if split == "train" or column not in column_names(corpus, split):
             continue
         values = dict.fromkeys(_values(corpus, split, column, nested=False))
@@ -453,8 +498,23 @@ def _open(corpus: Corpus, columns: Sequence[str], nested: Sequence[str]) -> Any:
 # -------------------------------------------------------- checks -----------------------------------------------------
 
 
-def _check(request: Request, kind: str) -> None:
-    """Raises ValueError for keys that an encoder has no use for with these answers."""
+def _check_has_labels(model: Any, is_trained: bool) -> None:
+    """Raises ValueError if nothing is trained, and the model has no head with labels."""
+    if not model.labels and not is_trained:
+        raise ValueError(
+            f"{model.path} is a {model.head.class_name}, which has no labels, and do_train is not given: name a model "
+            "that was trained on such rows, or add do_train."
+        )
+
+
+def _check_answers(request: Request, model: Any) -> None:
+    """Raises ValueError for keys of a complete request that an encoder has no use for with these answers.
+
+    Also if a model has another head than the answers need, or other labels.
+    """
+    from limba.tasks.vocabularies import LabelVocabulary
+
+    kind = request.answers
     for name, remedy in (
         ("generation_num_beams", "an encoder generates nothing: leave it out"),
         ("use_nsp", "it belongs to documents: leave it out"),
@@ -469,21 +529,6 @@ def _check(request: Request, kind: str) -> None:
     for name, of in (*of_words, ("do_regression", NUMBER)):
         if getattr(request, name) and kind != of:
             raise ValueError(f"{name} is true, and the rows are learned with {kind}: leave it out, or answers {kind}.")
-
-
-def _check_has_labels(request: Request, model: Any) -> None:
-    """Raises ValueError if nothing is trained, and the model has no head with labels."""
-    if not model.labels and not request.do_train:
-        raise ValueError(
-            f"{model.path} is a {model.head.class_name}, which has no labels, and do_train is not given: name a model "
-            "that was trained on such rows, or add do_train."
-        )
-
-
-def _check_head(request: Request, model: Any) -> None:
-    """Raises ValueError if a model has another head than the answers need, or other labels."""
-    from limba.tasks.vocabularies import LabelVocabulary
-
     names, answers = label_names(request), request.row_answers
     if request.answers == LABEL:
         LabelVocabulary(names)  # refuses what cannot be one

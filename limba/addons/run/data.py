@@ -7,44 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.addons.run import gin_best
 from limba.addons.run.keys import script_names
 from limba.addons.run.keys.request import Request
 from limba.addons.run.keys.row_answers import LABEL, NUMBER, TEXT, WORD_LABELS
-from limba.checkpoint_files import run_folder
+from limba.addons.run.plan import BUFFER, Corpus, Counted
 from limba.files import redaction
 from limba.files.local_paths import local_path
 
 logger = logging.getLogger(__name__)
 
-# Examples in the shuffle buffers of a task, where an epoch has as many.
-BUFFER = 4096
 _SPLITS = ("train", "training", "validation", "test")
 # Bytes of text a token beyond which files surely fill the buffers, and are not tokenized to find it out.
 _BYTES_OF_TOKEN = 8
 MOST = {"train": "max_train_samples", "validation": "max_eval_samples", "test": "max_predict_samples"}
 # Of the length of labels, as in `limba.inference.text_batches`.
 _MULTIPLE = 8
-
-
-@dataclasses.dataclass(frozen=True)
-class Corpus:
-    """Where the documents or rows are, as `masked_text.open_source` and `script_task.open_source` take it.
-
-    Attributes:
-      name: of the task.
-      has_validation, has_test: whether it has these splits.
-      class_names: the texts of numbers by column, where the card of a folder says them.
-    """
-
-    name: str
-    files: Mapping[str, Sequence[str]] | None = None
-    dataset: str | None = None
-    dataset_config: str | None = None
-    splits: Mapping[str, str] | None = None
-    has_validation: bool = False
-    has_test: bool = False
-    class_names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
 def task_name(corpus: str) -> str:
@@ -69,7 +46,8 @@ def find(request: Request) -> Corpus:
         )
     parts = dict(corpus.splits or {split: split for split in splits})
     if "validation" not in splits and request.do_eval:
-        parts |= _evaluated(request, corpus, splits)
+        share = request.validation_split_percentage
+        parts |= _evaluated(corpus, splits, request.script, request.is_finetuning, share)
     for split, key in MOST.items():
         most = getattr(request, key)
         if most is not None and split in parts:
@@ -83,25 +61,28 @@ def find(request: Request) -> Corpus:
     )
 
 
-def _evaluated(request: Request, corpus: Corpus, splits: Sequence[str]) -> dict[str, str]:
+def _evaluated(corpus: Corpus, splits: Sequence[str], script: str | None, of_rows: bool, share: int) -> dict[str, str]:
     """The parts of splits where there is no validation split: each script has its way, and the log says which.
+
+    Args:
+      of_rows: whether rows with answers are learned.
+      share: of the training documents that is held out, in percent.
 
     Raises:
       ValueError: where the script of rows with answers stops, or there is nothing to hold out.
     """
-    if request.is_finetuning and request.script == script_names.CLASSES and "test" in splits:
+    if of_rows and script == script_names.CLASSES and "test" in splits:
         logger.warning(
             "There is no validation split: the split 'test' is evaluated, as run_classification.py does it. A "
             "checkpoint that is chosen by it is chosen by the test; --validation_file names other rows."
         )
         return {"validation": "test"}
     unread = _unread(corpus, splits)
-    if request.is_finetuning or "train" not in splits:
+    if of_rows or "train" not in splits:
         raise ValueError(
             f"{corpus.name!r} has no split 'validation' to evaluate; it has {_listed(splits)}: give "
             f"--validation_file.{unread}"
         )
-    share = request.validation_split_percentage
     logger.info(
         "There is no validation split: the first %d %% of the training documents are held out, as run_mlm.py does "
         "it.%s",
@@ -129,7 +110,9 @@ def find_whole(request: Request) -> tuple[Corpus, list[str]]:
             "they were made of."
         )
     if folder is not None and Path(folder).expanduser().is_dir():
-        files, class_names = _files_of_folder(request, local_path(folder))
+        files, class_names = _files_of_folder(
+            local_path(folder), request.dataset_config_name, local_path(request.output_dir)
+        )
         name = local_path(folder).name
     elif any(given.values()):
         files = {
@@ -154,11 +137,13 @@ def find_whole(request: Request) -> tuple[Corpus, list[str]]:
     return Corpus(task_name(f"{dataset}_{config or ''}"), None, dataset, config), splits
 
 
-def _files_of_folder(request: Request, folder: Path) -> tuple[Mapping[str, list[str]], Mapping[str, tuple[str, ...]]]:
+def _files_of_folder(
+    folder: Path, config: str | None, without: Path
+) -> tuple[Mapping[str, list[str]], Mapping[str, tuple[str, ...]]]:
     """The files of a data set's folder by split, as the scripts find them, and the names that its card has."""
     from limba.tasks.sources import dataset_layout
 
-    found = dataset_layout.of_folder(folder, request.dataset_config_name, without=local_path(request.output_dir))
+    found = dataset_layout.of_folder(folder, config, without=without)
     if found.load_args:
         raise ValueError(
             f"README.md of {folder} says how its files are read, {dict(found.load_args)}, and `limba run` reads none "
@@ -180,72 +165,6 @@ def _listed(splits: Sequence[str]) -> str:
     return ", ".join(map(repr, splits)) or "none"
 
 
-def row_template(request: Request) -> str | tuple[str, ...] | None:
-    """The template of a row's input, or the text before a translation or question; None where an entry has it.
-
-    A tuple is the template of one text, in which [SEP] does not stand between two.
-    """
-    if request.entry is not None:
-        return None
-    if request.languages is not None or request.questions is not None:
-        return request.source_prefix
-    columns = request.text_column
-    prefix, between = (
-        text.replace("{", "{{").replace("}", "}}") for text in (request.source_prefix, request.text_column_delimiter)
-    )
-    if "{" in columns:
-        return prefix + columns
-    template = prefix + between.join(f"{{{name}}}" for name in columns.split(","))
-    return (template,) if request.answers != TEXT and "[SEP]" in prefix + between else template
-
-
-def row_values(request: Request) -> tuple[Any, ...]:
-    """The arguments of `script_task.row_dataset`."""
-    return (
-        request.entry,
-        row_template(request),
-        request.label_column_name or "",
-        request.labels,
-        request.languages,
-        request.metrics,
-        request.questions,
-        request.answers,
-        _drops_empty(request),
-    )
-
-
-def _drops_empty(request: Request) -> bool:
-    """Whether rows without a text or an answer are left out: run_summarization.py does so, run_translation.py not."""
-    is_other = (request.entry, request.languages, request.questions) != (None, None, None)
-    return request.script == script_names.SUMMARIES and request.answers == TEXT and not is_other
-
-
-def word_values(request: Request) -> tuple[Any, ...]:
-    """The arguments of `script_task.word_dataset`."""
-    labels = list(request.labels or ())
-    by_kind, all_pieces = request.return_entity_level_metrics, request.label_all_tokens
-    return request.text_column, request.label_column_name, labels, by_kind, all_pieces
-
-
-@dataclasses.dataclass(frozen=True)
-class Counted:
-    """Training examples of an epoch.
-
-    Attributes:
-      number: None if they were not counted.
-      is_exact: and no estimate.
-      buffer: examples in the shuffle buffers: one of several epochs would mix them. None if it is not known whether an
-        epoch has fewer than `BUFFER`.
-      drops_last: whether the last, partial batch of an epoch is no step, as of T5's masked spans, whose script is one
-        of Flax; else the next epoch fills it up.
-    """
-
-    number: int | None = None
-    is_exact: bool = True
-    buffer: int | None = None
-    drops_last: bool = False
-
-
 def count_examples(request: Request, corpus: Corpus, vocabulary: Any, is_encoder: bool = False) -> Counted:
     """Counts the training examples of an epoch, where something needs it.
 
@@ -258,15 +177,15 @@ def count_examples(request: Request, corpus: Corpus, vocabulary: Any, is_encoder
 
     column = request.text_column
     source = masked_text.open_source(corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, column)
-    for split in used_splits(request):
+    for split in request.used_splits:
         masked_text.check(source, split, column)
-    counts = _counts(request, source)
+    counts = request.counts_examples(source.is_remote)
     if not (counts or (request.do_train and not source.is_remote("train"))):
         return Counted()
     opened = masked_text.open_vocabulary(vocabulary)
     objective: objectives.Objective
     if is_encoder:
-        objective = masked_lm(request, vocabulary)
+        objective = masked_lm(request.mlm_probability, request.use_nsp, vocabulary)
     elif request.task == "prefix_lm":
         objective = objectives.PrefixLM()
     else:
@@ -289,27 +208,22 @@ def count_examples(request: Request, corpus: Corpus, vocabulary: Any, is_encoder
     return Counted(number, is_exact, min(BUFFER, number), drops_last=not is_encoder)
 
 
-def masked_lm(request: Request, vocabulary: Any) -> Any:
+def masked_lm(share: float, of_pairs: bool, vocabulary: Any) -> Any:
     """The objective of an encoder's documents, an `objectives.MaskedLM`; rows are framed as its tokenizer frames them.
 
     Args:
+      share: of the tokens, that is masked.
+      of_pairs: whether the next sentence is predicted, too.
       vocabulary: as run.json describes it.
     """
     from limba.tasks import objectives
     from limba.tasks.pretraining import masked_text
     from limba.tasks.vocabularies import sentencepiece_models
 
-    if request.use_nsp:
-        return objectives.MaskedLM(request.mlm_probability, pairs="next_sentence")
+    if of_pairs:
+        return objectives.MaskedLM(share, pairs="next_sentence")
     before, behind = sentencepiece_models.ids_of(masked_text.open_vocabulary(vocabulary)).frame
-    return objectives.MaskedLM(request.mlm_probability, frame=(len(before), len(behind)))
-
-
-def check_vocabulary(reference: Any) -> None:
-    """Raises ValueError if a T5's vocabulary for documents, as gin has it bound, has no sentinels."""
-    from limba.tasks.vocabularies import sentencepiece_models
-
-    sentencepiece_models.check_vocabulary(reference.scoped_configurable_fn())
+    return objectives.MaskedLM(share, frame=(len(before), len(behind)))
 
 
 def row_form(request: Request) -> Any:
@@ -317,22 +231,17 @@ def row_form(request: Request) -> Any:
     from limba.tasks.supervised import script_task
 
     if request.answers == WORD_LABELS:
-        return script_task.word_dataset(*word_values(request))
-    return script_task.row_dataset(*row_values(request))
+        return script_task.word_dataset(*request.word_values)
+    return script_task.row_dataset(*request.row_values)
 
 
-def lengths_of_t5(request: Request, model: Any) -> dict[str, Any]:
-    """`length_of_labels`, and `length_of_inputs`."""
-    return {**length_of_labels(request, model), **length_of_inputs(request, model)}
-
-
-def length_of_labels(request: Request, model: Any) -> dict[str, Any]:
-    """`max_target_length` of answers that are a closed set of labels: the tokens of the longest, rounded up.
+def length_of_labels(request: Request, vocabulary: Any) -> dict[str, Any]:
+    """`max_target_length` of a T5's answers that are a closed set of labels: the tokens of the longest, rounded up.
 
     Padding to 128 would cost time. {} where a key says the length, or other answers are written.
 
     Args:
-      model: a T5, a `limba.addons.run.starting_model`.
+      vocabulary: as run.json describes it.
     """
     from limba.tasks.pretraining import masked_text
     from limba.tasks.supervised.row_formats import Template
@@ -342,8 +251,8 @@ def length_of_labels(request: Request, model: Any) -> dict[str, Any]:
     form = row_form(request).format
     if not isinstance(form, Template) or not form.choices:
         return {}
-    vocabulary = masked_text.open_vocabulary(model.vocabulary)
-    longest = max(len(vocabulary.encode(label)) for label in form.choices) + 1  # and EOS
+    opened = masked_text.open_vocabulary(vocabulary)
+    longest = max(len(opened.encode(label)) for label in form.choices) + 1  # and EOS
     length = -(-longest // _MULTIPLE) * _MULTIPLE
     logger.info(
         "The longest of the %d labels has %d tokens with EOS: targets have %d (max_target_length says another length).",
@@ -352,85 +261,15 @@ def length_of_labels(request: Request, model: Any) -> dict[str, Any]:
     return {"max_target_length": length}
 
 
-def tokenizer_length(request: Request, model: Any) -> int | None:
-    """The tokenizer's `model_max_length`, where the script cuts rows there; None where it does not.
-
-    run_ner.py goes by it where no key says a length; summaries and translations have lengths of their own.
-    """
-    is_explicit = request.languages is not None or _of_summaries(request)
-    if request.answers == WORD_LABELS:
-        is_explicit = request.max_seq_length is not None
-    return None if is_explicit else model.tokenizer_length
-
-
-def _of_summaries(request: Request) -> bool:
-    is_of_rows = request.is_finetuning and request.answers == TEXT and request.questions is None
-    return is_of_rows and request.script not in script_names.OF_LABELS
-
-
-def length_of_inputs(request: Request, model: Any) -> dict[str, Any]:
-    """`max_seq_length` as `tokenizer_length` limits it; {} where that changes nothing."""
-    most = tokenizer_length(request, model)
-    if most is None or request.inputs_length <= most:
-        return {}
+def within(length: int, most: int | None) -> int:
+    """The length of inputs, where the script cuts them at the tokenizer's `model_max_length`, `most`."""
+    if most is None or length <= most:
+        return length
     logger.warning(
         "Rows have at most %d tokens, and not %d: model_max_length of the tokenizer says so, as in the script.",
-        *(most, request.inputs_length),
+        *(most, length),
     )
-    return {"max_seq_length": most}
-
-
-def measure_answers(request: Request, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The task's metrics of the lines that `limba infer` writes; {} where the right answers are not all there."""
-    from limba.tasks.supervised import compared_answers, row_formats
-    from limba.tasks.vocabularies import LabelVocabulary
-
-    form = row_form(request)
-    texts = [line["inputs"].get("targets_pretokenized", "") for line in lines]
-    if request.answers == WORD_LABELS:
-        split = LabelVocabulary(form.labels).split
-        targets, predictions = [split(text) for text in texts], [split(line["prediction"]) for line in lines]
-        return {name: x for metric in form.metrics for name, x in metric(targets, predictions).items()}
-    has_references = all("reference" in line["inputs"] for line in lines)
-    if not has_references or row_formats.UNKNOWN in texts or not any(text.strip() for text in texts):
-        return {}
-    compared = compared_answers.ComparedAnswers(form.format, _answers_vocabulary(request))
-    targets = [compared(text, line["inputs"], is_target=True) for text, line in zip(texts, lines, strict=True)]
-    predictions = [compared(line["prediction"]) for line in lines]
-    return {name: value for metric in form.metrics for name, value in metric(targets, predictions).items()}
-
-
-def work_folder(request: Request) -> Path:
-    """Where the files of a call lie that are no results: OUTPUT_DIR, or its `evaluated` where nothing is trained.
-
-    So an evaluation leaves the run, or the model of Hugging Face, as it is that OUTPUT_DIR holds. If that is the model
-    to evaluate, the folder is beside it.
-    """
-    out = local_path(request.output_dir)
-    if request.do_train:
-        return out
-    model = request.model_name_or_path
-    if model is not None and local_path(model) in (out, *out.parents):
-        return out.with_name(f"{out.name}_evaluated")
-    return out / "evaluated"
-
-
-def _answers_vocabulary(request: Request) -> Any:
-    """The vocabulary that a T5's texts are decoded with; None for labels and numbers, and for ByT5's bytes."""
-    from limba.tasks.vocabularies import sentencepiece_models
-
-    folder = work_folder(request) / "initial"
-    found = [folder / name for name in (run_folder.VOCABULARY, run_folder.TOKENIZER) if (folder / name).is_file()]
-    return sentencepiece_models.open_vocabulary(found[0]) if found and request.answers == TEXT else None
-
-
-def written(request: Request, predictions: Sequence[Any]) -> list[Any]:
-    """Predictions as the scripts write them: a T5's texts without special tokens."""
-    from limba.tasks.supervised import script_metrics
-
-    if request.answers != TEXT:
-        return list(predictions)
-    return [script_metrics.without_special_tokens(text) if isinstance(text, str) else text for text in predictions]
+    return most
 
 
 def _count_rows(request: Request, corpus: Corpus, vocabulary: Any) -> Counted:
@@ -439,10 +278,10 @@ def _count_rows(request: Request, corpus: Corpus, vocabulary: Any) -> Counted:
     form = row_form(request)
     _check_metrics(request, form)
     source = script_task.open_source(form, corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits)
-    for split in used_splits(request):
+    for split in request.used_splits:
         source.check(split)
-        _check_rows(request, corpus, form, source, split, vocabulary)
-    if _counts(request, source):
+        _check_rows(request, corpus.name, form, source, split, vocabulary)
+    if request.counts_examples(source.is_remote):
         number = _num_examples(form, source)
         return Counted(number, buffer=min(BUFFER, number))
     if not request.do_train:
@@ -461,7 +300,7 @@ def _num_examples(form: Any, source: Any) -> int:
     return sum(map(len, source.documents("train")))
 
 
-def _check_rows(request: Request, corpus: Corpus, form: Any, source: Any, split: str, vocabulary: Any) -> None:
+def _check_rows(request: Request, name: str, form: Any, source: Any, split: str, vocabulary: Any) -> None:
     """Makes examples of the first rows, as the training does before its first step, and warns of what it finds.
 
     Raises ValueError for a row that makes none, such as one with an unknown label.
@@ -472,7 +311,6 @@ def _check_rows(request: Request, corpus: Corpus, form: Any, source: Any, split:
     from limba.tasks.supervised.row_formats import Template
     from limba.tasks.vocabularies import LabelVocabulary
 
-    name = corpus.name
     is_of_words = request.answers == WORD_LABELS
     step = token_labels.LabelTokens(name, form) if is_of_words else row_preprocessor.Supervise(name, form.format)
     feature = Feature(masked_text.open_vocabulary(vocabulary), add_eos=True)
@@ -484,13 +322,6 @@ def _check_rows(request: Request, corpus: Corpus, form: Any, source: Any, split:
     found = step.check_rows(source, split, features, lengths)
     of_answers = ("empty_rows", "unanswered_questions")
     row_preprocessor.warn(x for x in found if split != "test" or x.name not in of_answers)  # These get their answers.
-
-
-def _counts(request: Request, source: Any) -> bool:
-    """Whether the training examples are counted: where epochs need it, and with `max_steps` only of files here."""
-    if not request.do_train:
-        return False
-    return request.max_steps < 0 or (request.has_period_of_epochs and not source.is_remote("train"))
 
 
 def _check_metrics(request: Request, form: Any) -> None:
@@ -511,18 +342,10 @@ def _check_metrics(request: Request, form: Any) -> None:
     known = [name for metric in taken for name in metric(given, given)]
     writes = request.answers not in answers
     known += ["tokens_per_prediction"] if writes else []
-    looks = request.load_best_model_at_end or request.early_stopping_patience or request.use_lr_drop
-    looks = looks or request.save_strategy == "best"
-    folder, name = gin_best.measured(request)
+    folder, name = request.measured
     name = name.removeprefix("eval/")
-    if looks and folder == "inference_eval" and name not in known and len(taken) == len(form.metrics):
+    if request.looks_at_best and folder == "inference_eval" and name not in known and len(taken) == len(form.metrics):
         raise ValueError(
             f"metric_for_best_model is {request.metric_for_best_model!r}, and the evaluations have loss, "
             f"{', '.join([*known[:-1], 'gen_len'] if writes else known)}: write one of these, or metric_names."
         )
-
-
-def used_splits(request: Request) -> list[str]:
-    """Of the data, those that are read."""
-    used = {"train": request.do_train, "validation": request.do_eval, "test": request.do_predict}
-    return [split for split, is_used in used.items() if is_used]
