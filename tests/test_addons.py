@@ -79,9 +79,10 @@ def _copy_without(names: list[str], copy: Path) -> None:
     gone = [f"{folder}/{name}/" for name in names for folder in ("limba/addons", "tests/addons")]
     gone += [file for name in names for file in [*_gin_files(name), f"tests/smoke/test_{name}.py"]]
     for file in tracked.stdout.split("\0"):
-        if file and (house.ROOT / file).is_file() and not file.startswith(tuple(gone)):
+        is_there = (house.ROOT / file).is_file() or (house.ROOT / file).is_symlink()
+        if file and is_there and not file.startswith(tuple(gone)):
             (copy / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(house.ROOT / file, copy / file)
+            shutil.copy(house.ROOT / file, copy / file, follow_symlinks=False)
     file = copy / "limba/addons/table.py"
     lines = file.read_text("utf-8").splitlines(keepends=True)
     for node in ast.walk(ast.parse("".join(lines))):
