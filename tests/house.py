@@ -9,10 +9,12 @@ import collections
 import dataclasses
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from limba import cli
 from limba.addons import table
+from limba.convert import __main__ as convert_commands
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("limba", "tasks", "convert")
@@ -39,6 +41,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 )
 # Above the core: each imports the core and no other of them, and the core imports none.
 ADDONS_FOLDER = "limba.addons"
+# Packages whose names users write in modules of tasks and in gin files.
+FACES = ("tasks.registry", "tasks.sources", "tasks.supervised", "tasks.t5")
+# What the commands of the core import, all in all. It was 62,400 when the border was drawn; new features are add-ons.
+MOST_LINES_OF_THE_CORE = 63_000
 MOST_FLOORS, MOST_ROOMS_OF_A_PACKAGE = 10, 15
 # Above these numbers, look whether a file or folder has one subject. They are no budget: a subject is not cut to fit.
 MOST_FILES_OF_A_FOLDER, MOST_LINES_OF_A_FOLDER, MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 24, 4000, 700, 80
@@ -156,6 +162,28 @@ def circle(found: list[Import]) -> list[str]:
     return []
 
 
+def closure_of_the_core() -> set[str]:
+    """The modules that the core's own commands import, and those that these import."""
+    after: dict[str, set[str]] = collections.defaultdict(set)
+    for one in all_imports():
+        after[one.module].add(one.imported)
+    commands = [*cli.COMMANDS.values(), *convert_commands._COMMANDS.values()]
+    begin = [_short(module) for module, _ in commands if not is_addon(module)]
+    known, found, waiting = modules(), set(), ["limba.cli", "limba.__main__", *begin, *FACES]
+    while waiting:
+        module = waiting.pop()
+        if module in known and module not in found and not is_addon(module):
+            found.add(module)
+            above = [module.rsplit(".", number)[0] for number in range(1, module.count(".") + 1)]
+            waiting += [*after[module], *above]
+    return found
+
+
+def _lines(names: Iterable[str]) -> int:
+    known = modules()
+    return sum(len(known[name].read_text(encoding="utf-8").splitlines()) for name in names)
+
+
 def lines_of(room: str) -> tuple[int, int]:
     """Files and lines of a room, its folders included."""
     files = [file for module, file in modules().items() if room_of(module) == room]
@@ -196,6 +224,8 @@ def problems() -> list[str]:
     for package in PACKAGES:
         if (rooms := _rooms_of(package)) > MOST_ROOMS_OF_A_PACKAGE:
             too_large.append(f"the package {package}: {rooms} rooms")
+    if (lines := _lines(closure_of_the_core())) > MOST_LINES_OF_THE_CORE:
+        too_large.append(f"the core: its commands import {lines:,} lines")
     for folder, (files, lines) in folders().items():
         if files > MOST_FILES_OF_A_FOLDER or lines > MOST_LINES_OF_A_FOLDER:
             too_large.append(f"the folder {folder}: {files} files, {lines} lines")
@@ -223,6 +253,11 @@ def main() -> int:
         print(f"{floor:5}  {room:23} {files:6} {lines:7}  {below}")
     for package in PACKAGES:
         print(f"{package}: {_rooms_of(package)} rooms beside its commands, {_lines_of_package(package):,} lines")
+    closure, addons = closure_of_the_core(), [name for name in modules() if is_addon(name)]
+    print(f"the core's commands import {len(closure)} modules with {_lines(closure):,} lines")
+    print(
+        f"{len(table.ADDONS)} add-ons: {len(addons)} modules, {_lines(addons):,} lines; all: {_lines(modules()):,} lines"
+    )
     largest = sorted(folders().items(), key=lambda folder: folder[1], reverse=True)[:3]
     print("folders with most files:", ", ".join(f"{name} ({files} files, {n} lines)" for name, (files, n) in largest))
     for walk, files in walks().items():

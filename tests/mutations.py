@@ -275,7 +275,7 @@ def choose(number: int, seed: int, ran: dict[str, list[str]], root: Path = ROOT)
 def room_of(mutant: Mutant, root: Path) -> list[str]:
     """The tests of a file's room, those that mirror the file first; of a package's own files where there is no room."""
     path = Path(mutant.file)
-    folder = Path("tests") / path.parent
+    folder = Path("tests") / str(path.parent).removeprefix("limba/" if path.parts[1] == "addons" else "")
     own = folder / f"test_{path.stem}.py"
     tests = [str(own)] if (root / own).is_file() else []
     if len(path.parts) > 2 and (root / folder).is_dir():
