@@ -7,6 +7,7 @@ It may import rooms on lower floors, and itself. Imports inside functions count 
 import ast
 import collections
 import dataclasses
+import functools
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -124,6 +125,7 @@ def imports(module: str, file: Path, known: dict[str, Path]) -> Iterator[Import]
                 yield Import(module, name, id(node) not in at_the_top)
 
 
+@functools.cache
 def all_imports() -> list[Import]:
     known = modules()
     return [found for module, file in known.items() for found in imports(module, file, known)]
