@@ -257,9 +257,8 @@ def main() -> int:
         print(f"{package}: {_rooms_of(package)} rooms beside its commands, {_lines_of_package(package):,} lines")
     closure, addons = closure_of_the_core(), [name for name in modules() if is_addon(name)]
     print(f"the core's commands import {len(closure)} modules with {_lines(closure):,} lines")
-    print(
-        f"{len(table.ADDONS)} add-ons: {len(addons)} modules, {_lines(addons):,} lines; all: {_lines(modules()):,} lines"
-    )
+    print(f"{len(table.ADDONS)} add-ons: {len(addons)} modules, {_lines(addons):,} lines")
+    print(f"all: {_lines(modules()):,} lines")
     largest = sorted(folders().items(), key=lambda folder: folder[1], reverse=True)[:3]
     print("folders with most files:", ", ".join(f"{name} ({files} files, {n} lines)" for name, (files, n) in largest))
     for walk, files in walks().items():
