@@ -19,6 +19,7 @@ import jax
 
 from limba.checkpoints import checkpointing, run_description
 from limba.checkpoints.train_state import TrainState
+from limba.data import setting_names
 from limba.data.contract import Batch, DatasetConfig, ReadingStoppedError, TaskBatches
 from limba.models import metrics as metrics_lib
 from limba.network.finite_numbers.layers import NotFiniteError, which_are_finite
@@ -71,11 +72,11 @@ def train_loop(run: Run, state: TrainState, resumed: bool, run_eval_before_train
         return first_step, state
     if first_step >= periods.total_steps:
         logger.info(
-            "%s is already at step %d of %d: nothing is trained. To go on, give more steps (--gin.TRAIN_STEPS=…; "
-            "`limba run`: max_steps).",
+            "%s is already at step %d of %d: nothing is trained. To go on, give more steps: %s.",
             run.model_dir,
             first_step,
             periods.total_steps,
+            setting_names.shown("--gin.TRAIN_STEPS=…"),
         )
         return first_step, state
     loop = _Loop(run, state, first_step)

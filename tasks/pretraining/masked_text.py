@@ -1,4 +1,4 @@
-"""An objective over a corpus that a gin file names, without a Python module: the task of `limba run`.
+"""An objective over a corpus that a gin file names, without a Python module: a task of the pipeline.
 
 MIXTURE_OR_TASK_NAME = @masked_text.task()
 masked_text.task:
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from limba.checkpoint_files import run_folder
+from limba.data import setting_names
 from limba.tasks.objectives import Objective
 from limba.tasks.pretraining import denoising, pretraining_tasks
 from limba.tasks.sources import corpora
@@ -120,7 +121,7 @@ def count_examples(
     if total < raw_length:
         raise ValueError(
             f"The split {split!r} has {total} tokens, and one example of {inputs_length} inputs takes "
-            f"{raw_length}: give more text, or a smaller max_seq_length."
+            f"{raw_length}: give more text, or fewer inputs in {setting_names.shown('TASK_FEATURE_LENGTHS', 'inputs')}."
         )
     return total // raw_length, is_exact
 
@@ -136,7 +137,8 @@ def check(source: ShardedSource, split: str, text_column: str) -> None:
         if not isinstance(value, str | None):
             raise ValueError(
                 f"Column {text_column!r} of split {split!r} has {value!r}, and documents are texts; the columns are "
-                f"{', '.join(map(repr, source.column_names(split)))}: name the one with the texts (text_column_name)."
+                f"{', '.join(map(repr, source.column_names(split)))}: name the one with the texts: "
+                f"{setting_names.shown('text_column')}."
             )
         if (value or "").strip():
             return

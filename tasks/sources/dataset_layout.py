@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from limba.data import setting_names
 from limba.files import untrusted_files, untrusted_json, untrusted_yaml
 from limba.tasks.sources import arrow_tables, class_names
 
@@ -112,7 +113,7 @@ def of_folder(folder: pathlib.Path, config: str | None = None, without: pathlib.
     if found is None or not found.files:
         raise FileNotFoundError(
             f"{folder} has no file of texts, such as train.jsonl ({', '.join(arrow_tables.SUFFIXES)}); name the files "
-            "with train_file and validation_file."
+            f"with {setting_names.shown('data_files')}."
         )
     files = {split: [str(folder / path) for path in of_split] for split, of_split in found.files.items()}
     return dataclasses.replace(found, files=files)

@@ -175,9 +175,7 @@ class ShardedSource(abc.ABC):
             if column not in found.schema.names:
                 tables = self._open(split)[0]
                 file = tables.shards[0].name
-                raise missing_columns.NoColumnError(
-                    missing_columns.describe(column, found.names, self._columns, tables.builder, where, file)
-                )
+                raise missing_columns.error(column, found.names, self._columns, tables.builder, where, file)
             fields.append(self._with_type(split, found.schema.field(column)))
             try:
                 chunks.dtype_of(fields[-1], column in self._nested_columns)

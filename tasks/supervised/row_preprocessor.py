@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from limba.data import token_rows
+from limba.data import setting_names, token_rows
 from limba.data.contract import TOKEN_TYPES
 from limba.data.lint_findings import Finding
 from limba.data.token_rows import Row, Texts
@@ -172,7 +172,7 @@ class Supervise(Step):
                 raise ValueError(
                     f"Task {self.task!r}: the labels {of_tokens[key]!r} and {label!r} have the same tokens{cut}, and "
                     "no answer tells them apart. Give them other texts, a vocabulary with their characters, or "
-                    "longer targets in TASK_FEATURE_LENGTHS (of `limba run` max_target_length)."
+                    f"longer targets in {setting_names.shown('TASK_FEATURE_LENGTHS', 'targets')}."
                 )
             of_tokens[key] = label
         if not changed:
@@ -251,7 +251,7 @@ def _check_answers(task: str, split: str, counts: Mapping[str, int]) -> None:
         what = "both a text and an answer" if counts["dropped"] == counts["rows"] else "an answer"
         raise ValueError(
             f"Task {task!r}: none of the {counts['rows']:,} rows of split {split!r} has {what}. Fill their column, or "
-            "name another one (of `limba run` label_column_name and text_column_name)."
+            f"name another one: {setting_names.shown('label_column and inputs')}."
         )
 
 
@@ -271,14 +271,14 @@ def _about_rows(
         (
             *("unanswered", "unanswered_questions", "no answer"),
             "they teach to write nothing, which is right only if an answer is not always there",
-            "They are kept, as in run_seq2seq_qa.py: their target is empty, and an empty prediction is right.",
+            "They are kept: their target is empty, and an empty prediction is right.",
         ),
         (
             *("blank", "empty_rows", "no text in the columns of the inputs", costs),
             "Leave these rows out of the file, or fill these columns: the model reads the words around them alone.",
         ),
         (
-            *("dropped", "dropped_rows", "no text or no answer and are left out, as run_summarization.py does", costs),
+            *("dropped", "dropped_rows", "no text or no answer and are left out", costs),
             "Fill these cells if the rows are to be learned and predicted.",
         ),
         (
@@ -309,15 +309,12 @@ def check_generated(task: Any, split: str, lengths: Mapping[str, int] | None) ->
         return
     is_told = (task.name, "targets", (lengths or {}).get("targets")) in _told_of_cut
     for finding in find_in_rows(task, split, lengths):
-        if not finding.what.endswith(_CUT) or " have inputs longer " in finding.what:
+        if not isinstance(finding, CutTexts) or finding.feature == "inputs":
             warn([finding])
         elif not is_told:
-            cut = finding.what.removesuffix(_CUT)
-            what = f"{cut}: generated answers and scores end there; metrics compare with the whole texts."
-            remedy = (
-                "Raise the targets of the evaluation's task_feature_lengths (of `limba run` generation_max_length)."
-            )
-            warn([dataclasses.replace(finding, what=what, remedy=remedy)])
+            what = f"{finding.counted}: generated answers and scores end there; metrics compare with the whole texts."
+            setting = setting_names.shown("task_feature_lengths", "generated")
+            warn([dataclasses.replace(finding, what=what, remedy=f"Raise the targets of the evaluation's {setting}.")])
 
 
 def warn(findings: Iterable[Finding]) -> None:
@@ -392,17 +389,26 @@ class _Cutter:
         return [Row(ids.tolist()[:most], [0] * len(ids), len(ids)) for ids in parts]
 
 
-_CUT = " and are cut."
 # Texts of which `cut_texts` or `warn_of_cut` has warned: task, feature and length.
 _told_of_cut: set[tuple[str, str, int]] = set()
 
 
+@dataclasses.dataclass(frozen=True)
+class CutTexts(Finding):
+    """Texts that are longer than the model reads.
+
+    Attributes:
+      feature: whose texts they are.
+      counted: how many there are, the beginning of `what`.
+    """
+
+    feature: str = ""
+    counted: str = ""
+
+
 def _where(name: str, setting: str | None) -> str:
-    """What says the length of a feature: of gin, and of `limba run`."""
-    if setting is not None:
-        return setting
-    keys = {"inputs": "max_seq_length or max_source_length", "targets": "max_target_length or val_max_target_length"}
-    return "TASK_FEATURE_LENGTHS" + (f" (of `limba run` {keys[name]})" if name in keys else "")
+    """What sets the length of a feature."""
+    return setting_names.shown("TASK_FEATURE_LENGTHS", name) if setting is None else setting
 
 
 def cut_texts(
@@ -413,12 +419,15 @@ def cut_texts(
     if not cut:
         return []
     _told_of_cut.add((task, name, most))
-    problem = (
+    counted = (
         f"{task}: {cut:,} of the first {len(lengths):,} examples of split {split!r} have {name} longer than {most} "
-        f"tokens (the longest: {int(lengths.max())}){_CUT}"
+        f"tokens (the longest: {int(lengths.max())})"
     )
-    remedy = f"Raise {_where(name, setting)}, or shorten them."
-    return [Finding("cut_texts", "warning", problem, f"the model does not see the ends of these {name}", remedy)]
+    cost, remedy = (
+        f"the model does not see the ends of these {name}",
+        f"Raise {_where(name, setting)}, or shorten them.",
+    )
+    return [CutTexts("cut_texts", "warning", f"{counted} and are cut.", cost, remedy, name, counted)]
 
 
 def warn_of_cut(task: str, name: str, lengths: np.ndarray, most: int, setting: str | None = None) -> None:

@@ -15,6 +15,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from limba.data import setting_names
 from limba.tasks.metrics import tagging_metrics, text_metrics
 from limba.tasks.metrics.glue_metrics import COMBINED_SCORES
 from limba.tasks.sources import corpora
@@ -118,8 +119,8 @@ def word_dataset(
         return _as_scripts(make(labels, tokens, tags, (tagging_metrics.ner_scores(by_kind),)), "word_labels")
     if by_kind:
         raise ValueError(
-            f"return_entity_level_metrics is true, and the labels {', '.join(labels)} name no entities: these are O, "
-            "B-KIND and I-KIND. Leave it out: the scores of each label are there in any case."
+            f"{setting_names.shown('by_kind')} is true, and the labels {', '.join(labels)} name no entities: these are "
+            "O, B-KIND and I-KIND. Leave it out: the scores of each label are there in any case."
         )
     return _as_scripts(make(labels, tokens, tags), "word_labels")
 

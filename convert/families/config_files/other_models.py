@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+from limba.data import setting_names
 from limba.files.untrusted_files import cut, shown
 
 _SAVE_IN_4 = "Load it in transformers 4 with {}, and save it: that writes safetensors."
@@ -94,11 +95,6 @@ _FOLDERS = (
         "If T5X or Limba wrote it, give the folder checkpoint_<step> around it to `limba convert from-t5x`.",
     ),
 )
-_TOKENIZER = Kind(
-    (),
-    "a tokenizer alone",
-    "Give it with --vocab, or as tokenizer_name of `limba run`, beside a model.",
-)
 _OF_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "*.model", "vocab.txt")
 _FILES = {
     **dict.fromkeys((".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z"), "a packed folder: unpack it, and give that"),
@@ -119,7 +115,9 @@ def of_folder(names: Sequence[str]) -> Kind | None:
         if all(fnmatch.filter(names, file) for file in kind.files):
             return kind
     is_tokenizer = "config.json" not in names and any(fnmatch.filter(names, file) for file in _OF_TOKENIZERS)
-    return _TOKENIZER if is_tokenizer else None
+    if not is_tokenizer:
+        return None
+    return Kind((), "a tokenizer alone", f"Give it with {setting_names.shown('--vocab')}, beside a model.")
 
 
 def of_file(path: Path) -> str:

@@ -3,8 +3,8 @@
 from limba.convert.families.config_keys.keys import COMMON, carried, only, settings, table, without_effect
 
 _FROM_SCRATCH = (
-    "No class of transformers has it. `limba run --model_cfg` and `limba convert from-hf` with the config.json alone "
-    "train such a network from scratch; for weights remove the key if they are of a plain BERT."
+    "No class of transformers has it. Such a network is trained from scratch, from the config.json alone; for weights "
+    "remove the key if they are of a plain BERT."
 )
 _SCALED = "Train such a model where it comes from; for the one without remove the key."
 

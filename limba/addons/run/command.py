@@ -40,7 +40,7 @@ import jax
 
 from limba import command_line, infer, train
 from limba import eval as evaluation
-from limba.addons.run import earlier_run, gin_text, refused_starts, results
+from limba.addons.run import core_words, earlier_run, gin_text, refused_starts, results
 from limba.addons.run.keys import script_keys
 from limba.addons.run.keys.request import Request
 from limba.addons.run.plan import Plan
@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
         redaction.hide(file)
     command_line.join_others(flags)
     here = jax.device_count()  # by all processes at once: their devices find each other
-    with refused_starts.put_back(local_path(request.output_dir)) as start:
+    with core_words.translated(), refused_starts.put_back(local_path(request.output_dir)) as start:
         written = distributed.from_first("gin file", lambda: _write_gin(request, start, flags, here, overrides))
         if written is None:
             return 0

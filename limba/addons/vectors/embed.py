@@ -99,9 +99,9 @@ def main(argv: Sequence[str]) -> int:
     try:
         inputs = flags.input + input_files.read_texts(flags.input_file, of_texts)
     except ValueError as error:
-        from limba.tasks.sources.damaged_files.missing_columns import NoColumnError
+        from limba.tasks.sources.damaged_files.missing_columns import MissingColumnError
 
-        if flags.text_column is not None or not isinstance(error, NoColumnError):
+        if flags.text_column is not None or not isinstance(error, MissingColumnError):
             raise
         raise ValueError(f"{error} Say which column has the texts: --text_column NAME.") from error
     if not inputs:

@@ -13,12 +13,20 @@ def other_delimiter(found: Sequence[str]) -> str | None:
     return next((mark for mark in (";", "\t", "|") if len(found) == 1 and mark in found[0]), None)
 
 
-class NoColumnError(ValueError):
-    """A table has no column of a name that was asked for."""
+class MissingColumnError(ValueError):
+    """A column that a file lacks.
+
+    Attributes:
+      nearest: the column that was probably meant; None if the cause is another.
+    """
+
+    nearest: str | None = None
 
 
-def describe(column: str, found: Sequence[str], wanted: Sequence[str], builder: object, where: str, file: str) -> str:
-    """The message for a column that is not there, with the remedy.
+def error(
+    column: str, found: Sequence[str], wanted: Sequence[str], builder: object, where: str, file: str
+) -> MissingColumnError:
+    """The error for a column that is not there, with the remedy.
 
     Args:
       column: the missing one of `wanted`, the columns to read.
@@ -27,7 +35,21 @@ def describe(column: str, found: Sequence[str], wanted: Sequence[str], builder: 
       where: the split and its files, for the message.
       file: the first of them.
     """
-    problem = f"There is no column {column!r} in {where}"
+    nearest = difflib.get_close_matches(column, found, n=1, cutoff=0.5)
+    cause = _other_cause(column, found, wanted, builder, file, bool(nearest))
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
+    if builder == "csv" and not nearest:
+        hint = ". If these are values, put a header with the names of the columns before them."
+    names = f". The columns are {', '.join(map(repr, found))}{hint}"
+    missing = MissingColumnError(f"There is no column {column!r} in {where}{cause or names}")
+    missing.nearest = nearest[0] if nearest and not cause else None
+    return missing
+
+
+def _other_cause(
+    column: str, found: Sequence[str], wanted: Sequence[str], builder: object, file: str, is_near: bool
+) -> str:
+    """Why a column is not there, if its name is not wrong, and the remedy, as the end of a sentence; "" if it is."""
     other = other_delimiter(found)
     if builder == "csv" and other is not None:
         tabs = "rename it to .tsv" if other == "\t" else "with tabs as .tsv"
@@ -36,35 +58,28 @@ def describe(column: str, found: Sequence[str], wanted: Sequence[str], builder: 
             f"load_args={{'delimiter': {other!r}}})"
         )
         return (
-            f"{problem}: its header {found[0]!r} is separated by {other!r}. Save it with commas, {tabs}, or give "
+            f": its header {found[0]!r} is separated by {other!r}. Save it with commas, {tabs}, or give "
             f"data_files={source} with all splits, after `from tasks import sources`."
         )
     if f"{{{column}}}" in found:
         return (
-            f"{problem}: braces stand for the column whose name is in them, and the column is {{{column}}}. Rename it: "
+            f": braces stand for the column whose name is in them, and the column is {{{column}}}. Rename it: "
             "a name cannot have braces here."
         )
     same = [name for name in found if unicodedata.normalize("NFC", name) == unicodedata.normalize("NFC", column)]
     if same:
         return (
-            f"{problem}: the column there looks the same, and has {len(same[0])} characters where yours has "
+            f": the column there looks the same, and has {len(same[0])} characters where yours has "
             f"{len(column)}: letters with marks are written in another form of Unicode (NFC, NFD). Copy the name from "
             f"here, {same[0]!r}, or rename the column."
         )
-    nearest = difflib.get_close_matches(column, found, n=1, cutoff=0.5)
-    if builder == "csv" and not nearest and any(map(_looks_like_a_value, found)):
+    if builder == "csv" and not is_near and any(map(_looks_like_a_value, found)):
         first = ",".join(found)
         return (
-            f"{problem}. The first line of a csv must be its header, with the names of the columns, and here it is "
+            ". The first line of a csv must be its header, with the names of the columns, and here it is "
             f"{first[:60] + ('…' if len(first) > 60 else '')!r}. Put a header such as {','.join(wanted)!r} before it."
         )
-    first_line = (
-        ". If these are values, put a header with the names of the columns before them." if builder == "csv" else "."
-    )
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else first_line
-    if nearest and "," in nearest[0]:
-        hint += f" A comma in text_column_name stands between two columns: write {{{nearest[0]}}} for one."
-    return f"{problem}. The columns are {', '.join(map(repr, found))}{hint}"
+    return ""
 
 
 def _looks_like_a_value(name: str) -> bool:

@@ -72,7 +72,7 @@ def test_questions_without_an_answer_are_kept_and_the_log_says_so(tmp_path):
     source = script_task.open_source(form, corpus.files)
     (found,) = Supervise("q", form.format).check_examples(source, "train")
     assert found.what == "q: 2 of the first 3 rows of split 'train' have no answer."
-    assert "kept, as in run_seq2seq_qa.py: their target is empty, and an empty prediction is right" in found.remedy
+    assert "kept: their target is empty, and an empty prediction is right" in found.remedy
     assert "Leave" not in found.remedy
 
 

@@ -227,7 +227,7 @@ def test_what_is_too_long_or_empty_is_counted(tmp_path, caplog):
 
 
 def test_the_length_of_answers_cuts_no_reference(tmp_path, caplog):
-    """Those of `limba run`: generation_max_length is below the targets, max_target_length is not."""
+    """Of generated answers and scores it is the end; teacher-forced evaluations cut the targets."""
     entry = SupervisedDataset("{text}", "mood")
     files = {"validation": _write_csv(tmp_path / "v.csv", [("x", "a" * n) for n in range(1, 31)])}
     register_supervised_task("answers", entry, vocabulary=BYTES, data_files=files)
@@ -239,10 +239,9 @@ def test_the_length_of_answers_cuts_no_reference(tmp_path, caplog):
         found = _examples(TaskRegistry.get("answers"), lengths={"inputs": 9, "targets": length})
     of = "answers: {} of the first 30 examples of split 'validation' have targets longer than {} tokens (the longest: "
     assert [record.getMessage() for record in caplog.records] == [
-        f"{of.format(6, 25)}31) and are cut. Raise TASK_FEATURE_LENGTHS (of `limba run` max_target_length or "
-        "val_max_target_length), or shorten them.",
+        f"{of.format(6, 25)}31) and are cut. Raise TASK_FEATURE_LENGTHS, or shorten them.",
         f"{of.format(20, 11)}31): generated answers and scores end there; metrics compare with the whole texts. Raise "
-        "the targets of the evaluation's task_feature_lengths (of `limba run` generation_max_length).",
+        "the targets of the evaluation's task_feature_lengths.",
     ]
     assert max(len(x["targets_pretokenized"]) for x in found) == 30
 

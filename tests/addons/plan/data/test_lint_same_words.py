@@ -13,7 +13,6 @@ from tasks.vocabularies import ByteVocabulary, SentencePieceVocabulary
 from tests.convert import vocabularies
 
 LENGTHS = {"inputs": 11, "targets": 8}
-KEYS = " (of `limba run` max_seq_length or max_source_length)"
 
 
 def _register(name, **files):
@@ -41,7 +40,7 @@ def test_of_texts_that_are_cut(tmp_path, caplog, capsys):
     preview.main(["same_cut", "--inputs_length", "11", "--targets_length", "8"])
     assert "inputs 86.4%" in capsys.readouterr().out
     logged = [record.getMessage() for record in caplog.records]
-    assert logged == [f"{sentence} Raise TASK_FEATURE_LENGTHS{KEYS}, or shorten them."] * 2
+    assert logged == [f"{sentence} Raise TASK_FEATURE_LENGTHS, or shorten them."] * 2
     assert _linted("same_cut") == [("cut_texts", "warning", sentence)]
 
 
