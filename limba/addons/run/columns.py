@@ -69,7 +69,9 @@ def of_t5(request: Request) -> dict[str, Any]:
         logger.warning("%r has only the column %s: masked spans are learned, no summaries.", corpus.name, names)
         return first_column(request)
     else:
-        keys = _of_summaries(request, names)
+        keys = _of_summaries(names, request.dataset_name or "", request.text_column_name)
+        if not request.metrics and script_keys.has_rouge():
+            keys["metric_names"] = "rouge"
     logger.info(
         "As %s has it, %s is read and the answer is %r (text_column_name and label_column_name name others).",
         *(request.script, repr(keys["text_column_name"]), keys["label_column_name"]),
@@ -86,15 +88,15 @@ def _labels_of_numbers(request: Request) -> dict[str, Any]:
     return {"labels": named_labels(names)} if names else {}
 
 
-def _of_summaries(request: Request, names: list[str]) -> dict[str, Any]:
-    known = _SUMMARIES.get((request.dataset_name or "").rstrip("/").rpartition("/")[2], ())
+def _of_summaries(names: list[str], dataset: str, named: str | None) -> dict[str, Any]:
+    """The columns of a text, which may be `named`, and its summary."""
+    known = _SUMMARIES.get(dataset.rstrip("/").rpartition("/")[2], ())
     first, second = known if known and {*known} <= {*names} else names[:2]
-    text = request.text_column_name or first
+    text = named or first
     # The second column may be the text that a key names; a text is not its own summary.
     summary = second if second != text else next(name for name in names if name != text)
-    metrics = {} if request.metrics or not script_keys.has_rouge() else {"metric_names": "rouge"}
     # Commas stand between columns, but in braces.
-    return {"text_column_name": f"{{{text}}}" if "," in text else text, "label_column_name": summary, **metrics}
+    return {"text_column_name": f"{{{text}}}" if "," in text else text, "label_column_name": summary}
 
 
 def of_encoder(request: Request, model: Any) -> dict[str, Any]:
@@ -126,7 +128,8 @@ def of_encoder(request: Request, model: Any) -> dict[str, Any]:
     elif request.learns_masks and not request.asks_for_labels:
         return _of_documents(request, model)
     else:
-        if (columns := _columns(request, *_whole(request))) is None:
+        whole, splits = data.find_whole(request)
+        if (columns := _columns(request, whole, _shown_split(request.used_splits, splits))) is None:
             return _of_documents(request, model)
         text, label, kind = columns
         corpus = data.find(dataclasses.replace(request, label_column_name=label))
@@ -138,7 +141,9 @@ def of_encoder(request: Request, model: Any) -> dict[str, Any]:
         keys = {"text_column_name": text, "label_column_name": label, **({} if labels is None else {"labels": labels})}
     completed = dataclasses.replace(request, answers=kind, **keys)
     _check_answers(completed, model)
-    return {**keys, "answers": kind, "max_seq_length": _length(completed, completed.inputs_length, model)}
+    of_tokenizer = None if completed.has_own_length else model.tokenizer_length
+    length = _length(completed.inputs_length, completed.max_seq_length, of_tokenizer, model.network.max_positions)
+    return {**keys, "answers": kind, "max_seq_length": length}
 
 
 def _of_documents(request: Request, model: Any) -> dict[str, Any]:
@@ -154,7 +159,9 @@ def _of_documents(request: Request, model: Any) -> dict[str, Any]:
     if not request.use_nsp:
         _say_other_types(model)
     keys: dict[str, Any] = first_column(request)
-    if (length := _length(request, length, model)) != request.max_seq_length:
+    of_tokenizer = None if request.has_own_length else model.tokenizer_length
+    length = _length(length, request.max_seq_length, of_tokenizer, model.network.max_positions)
+    if length != request.max_seq_length:
         keys["max_seq_length"] = length
     return keys | _rows_of_samples(dataclasses.replace(request, **keys), model.vocabulary)
 
@@ -201,11 +208,10 @@ def _rows_of_samples(request: Request, described: Mapping[str, Any]) -> dict[str
     return found
 
 
-def _length(request: Request, length: int, model: Any) -> int:
-    """The tokens of a row, as far as the encoder reads and its tokenizer says; warns if more were asked for."""
-    length = data.within(length, None if request.has_own_length else model.tokenizer_length)
-    most = model.network.max_positions
-    if request.max_seq_length is not None and length > most:
+def _length(length: int, asked: int | None, of_tokenizer: int | None, most: int) -> int:
+    """The tokens of a row, as far as the tokenizer says and the encoder reads, `most`; warns if more were asked for."""
+    length = data.within(length, of_tokenizer)
+    if asked is not None and length > most:
         logger.warning("max_seq_length is %d, and the encoder reads %d tokens: rows are cut there.", length, most)
     return min(length, most)
 
@@ -284,7 +290,8 @@ def first_column(request: Request) -> dict[str, str]:
     """The column of documents where no key names it and none is `text`: the first, as run_mlm.py takes it; else {}."""
     if request.text_column_name is not None:
         return {}
-    names = column_names(*_whole(request))
+    corpus, splits = data.find_whole(request)
+    names = column_names(corpus, _shown_split(request.used_splits, splits))
     if DOCUMENTS in names or not names:
         return {}
     logger.warning(
@@ -295,10 +302,9 @@ def first_column(request: Request) -> dict[str, str]:
     return {"text_column_name": names[0]}
 
 
-def _whole(request: Request) -> tuple[Corpus, str]:
-    """The data, and the split that shows the columns: the first of those that are read."""
-    corpus, splits = data.find_whole(request)
-    return corpus, next((split for split in request.used_splits if split in splits), splits[0])
+def _shown_split(used: Sequence[str], splits: Sequence[str]) -> str:
+    """The split that shows the columns: the first of those that are read."""
+    return next((split for split in used if split in splits), splits[0])
 
 
 def column_names(corpus: Corpus, split: str) -> list[str]:

@@ -183,7 +183,7 @@ def _train_evaluate_answer(plan: Plan, overrides: Sequence[str]) -> tuple[AnyPat
     found: dict[str, Any] = {}
     if plan.keys.do_train:
         first_step = results.last_step(plan.out / "run")
-        if plan.keys.continues_trainer:
+        if plan.keys.of_trainer:
             first_step = first_step or results.last_step(plan.out / "initial")
         train.main([f"--gin_file={plan.gin_file}", *overrides])
         checkpoint = storage.as_path(distributed.from_first("trained", lambda: str(results.trained(plan))))

@@ -235,30 +235,29 @@ def row_form(request: Request) -> Any:
     return script_task.row_dataset(*request.row_values)
 
 
-def length_of_labels(request: Request, vocabulary: Any) -> dict[str, Any]:
-    """`max_target_length` of a T5's answers that are a closed set of labels: the tokens of the longest, rounded up.
+def length_of_labels(form: Any, vocabulary: Any) -> int | None:
+    """Tokens of a T5's answers that are a closed set of labels: of the longest, rounded up; None for other answers.
 
-    Padding to 128 would cost time. {} where a key says the length, or other answers are written.
+    Padding to 128 would cost time.
 
     Args:
+      form: that of `row_form`.
       vocabulary: as run.json describes it.
     """
     from limba.tasks.pretraining import masked_text
     from limba.tasks.supervised.row_formats import Template
 
-    if not request.is_finetuning or request.max_target_length is not None:
-        return {}
-    form = row_form(request).format
-    if not isinstance(form, Template) or not form.choices:
-        return {}
+    if not isinstance(form.format, Template) or not form.format.choices:
+        return None
+    choices = form.format.choices
     opened = masked_text.open_vocabulary(vocabulary)
-    longest = max(len(opened.encode(label)) for label in form.choices) + 1  # and EOS
+    longest = max(len(opened.encode(label)) for label in choices) + 1  # and EOS
     length = -(-longest // _MULTIPLE) * _MULTIPLE
     logger.info(
         "The longest of the %d labels has %d tokens with EOS: targets have %d (max_target_length says another length).",
-        *(len(form.choices), longest, length),
+        *(len(choices), longest, length),
     )
-    return {"max_target_length": length}
+    return length
 
 
 def within(length: int, most: int | None) -> int:

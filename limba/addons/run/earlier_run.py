@@ -49,7 +49,7 @@ def check(request: Request, out: Path) -> None:
                 f"overwrite_output_dir moves the run in {out} away, and {name} {value!r} is a part of it: choose "
                 "another output_dir."
             )
-    if request.overwrites or trainer_checkpoints.begins_again(request, out):
+    if request.overwrites or trainer_checkpoints.begins_again(request.of_trainer, out):
         return
     if not (out / "run.json").is_file():
         return
@@ -125,14 +125,14 @@ def make_room(request: Request, out: Path, text: str) -> Path | None:
             folder = _move(out, paths, "before", stay)
         logger.warning("overwrite_output_dir: a new run begins in %s; the old one is kept in %s.", out, folder)
         return folder
-    if trainer_checkpoints.begins_again(request, out) or (of_trainer is not None and not has_run):
+    if trainer_checkpoints.begins_again(request.of_trainer, out) or (of_trainer is not None and not has_run):
         # The Trainer's checkpoints stay where they are.
         paths = [path for pattern in _FILES for path in out.glob(pattern)]
         with run_lock.held(out / "run"):
             return _move(out, paths, "before") if paths else None
     if not has_run:
         return None
-    model_dir, step = out / "run", resumed_step(request, out)
+    model_dir, step = out / "run", resumed_step(request.resume_from_checkpoint, out)
     if step is None:
         return None
     later = [Path(checkpoint_path(model_dir, x)) for x in checkpoint_steps(model_dir) if x > step]
@@ -162,13 +162,12 @@ def _move(out: Path, paths: Sequence[Path], name: str, stay: Sequence[Path] = ()
     return folder
 
 
-def resumed_step(request: Request, out: Path) -> int | None:
+def resumed_step(given: str | None, out: Path) -> int | None:
     """The step of `resume_from_checkpoint`; None for the newest.
 
     Raises:
       FileNotFoundError, ValueError: if there is no such checkpoint, or it is not of the run in `out`.
     """
-    given = request.resume_from_checkpoint
     if given is None or given.lower() in ("true", "false"):
         return None
     path = local_path(given)

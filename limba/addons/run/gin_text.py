@@ -9,7 +9,6 @@ from typing import Any
 
 from limba.addons.run import trackers
 from limba.addons.run.keys import script_names
-from limba.addons.run.keys.request import Request
 from limba.addons.run.keys.row_answers import TEXT
 from limba.addons.run.plan import Plan
 from limba.files.shell_words import quoted
@@ -49,8 +48,8 @@ def compose(plan: Plan) -> str:
             Binding("LOSS_NORMALIZING_FACTOR", "NUM_REAL_TARGET_TOKENS"),
             *_smoothing(plan),
         ],
-        _optimizer(request),
-        _schedule(request, plan.steps),
+        _optimizer(plan),
+        _schedule(plan),
         _periods(plan),
     ]
     if request.writes_texts:
@@ -179,7 +178,7 @@ def _training(plan: Plan) -> list[Statement]:
         Binding("checkpoints.CheckpointConfig.restore", None, "from scratch"),
     ]
     restore, reset, note = "checkpoints.RestoreCheckpointConfig", ["step"], "steps count from 0, as in the scripts"
-    if request.continues_trainer:
+    if request.of_trainer:
         reset, note = [], "steps count on from those of Hugging Face's Trainer"
     with_weights = [
         Binding("INITIAL_CHECKPOINT_PATH", str(plan.named / "initial")),
@@ -274,10 +273,11 @@ def _plain(mapping: Mapping[str, Any] | None) -> dict[str, Any] | None:
 # ------------------------------------------- the optimizer and the learning rate ------------------------------------
 
 
-def _optimizer(request: Request) -> list[Statement]:
+def _optimizer(plan: Plan) -> list[Statement]:
     """OPTIMIZER, with the gradient clipped as the Trainer does it before any optimizer."""
+    request = plan.keys
     if request.uses_adafactor:
-        return _adafactor(request)
+        return _adafactor(plan)
     by_value = request.clip_grad_value or None
     clipped = request.max_grad_norm > 0 and by_value is None
     clip = [Binding("optax.clip.max_delta", by_value)] if by_value else []
@@ -298,11 +298,12 @@ def _optimizer(request: Request) -> list[Statement]:
     ]
 
 
-def _adafactor(request: Request) -> list[Statement]:
+def _adafactor(plan: Plan) -> list[Statement]:
     """As the Trainer makes it: steps are not relative to the parameters, and every matrix is factored.
 
     That of the Flax scripts, optax's, has the defaults of T5X.
     """
+    request = plan.keys
     is_optax = request.optim == script_names.OPTAX_ADAFACTOR
     decay = request.weight_decay
     exempt = [] if request.decay_all_parameters else [("scale|bias|rel_embedding", 0.0)]
@@ -320,8 +321,9 @@ def _adafactor(request: Request) -> list[Statement]:
     ]
 
 
-def _schedule(request: Request, steps: int) -> list[Statement]:
+def _schedule(plan: Plan) -> list[Statement]:
     """The learning rate: warm-up to `learning_rate`, then the decay, step for step that of transformers."""
+    request, steps = plan.keys, plan.steps
     if request.relative_step:
         name = "relative_step"
         values: dict[str, Any] = {"warmup_init": request.warmup_init}

@@ -59,7 +59,7 @@ def make(
     plan = _plan(keys, model, flags.write_gin, devices)
     if not of_trainer:
         return plan, model
-    if (first := trainer_checkpoints.first_step(keys, plan.steps, out)) is not None:
+    if (first := trainer_checkpoints.first_step(keys.of_trainer or "", plan.steps, out)) is not None:
         return plan, model.at_step(first)
     if not (keys.do_eval or keys.do_predict):
         return None
@@ -68,14 +68,22 @@ def make(
 
 def _complete(request: Request) -> tuple[Request, StartingModel]:
     """The request with what the data and the model say where no key does, and the model."""
-    names = _names(request)
-    is_t5 = starting_model.has_decoder(*names[:2])
+    weights, network = request.model_name_or_path, request.config_name
+    if weights is None and network is None:
+        assert request.model_type is not None
+        overrides = request.config_overrides or ""
+        network = str(starting_model.default_config(request.model_type, request.tokenizer_name, overrides))
+    if request.initialize_from_scratch:
+        weights, network = None, network or weights
+    is_t5 = starting_model.has_decoder(weights, network)
     with native_logs.filtered():
         of_texts = columns.of_t5(request) if is_t5 else {}
     read = dataclasses.replace(request, **of_texts)
     if is_t5:
         read.check_documents()
-    model = starting_model.open_model(*names, read.ignored_config_keys, not read.is_finetuning)
+    model = starting_model.open_model(
+        weights, network, request.tokenizer_name, read.ignored_config_keys, learns_sentinels=not read.is_finetuning
+    )
     with native_logs.filtered():
         of_model = columns.of_encoder(read, model) if model.encoder is not None else _lengths_of_t5(read, model)
     keys = dataclasses.replace(read, **of_model)
@@ -85,7 +93,10 @@ def _complete(request: Request) -> tuple[Request, StartingModel]:
 
 def _lengths_of_t5(request: Request, model: StartingModel) -> dict[str, Any]:
     """The lengths of texts where the labels or the tokenizer say them."""
-    keys = data.length_of_labels(request, model.vocabulary)
+    keys: dict[str, Any] = {}
+    if request.is_finetuning and request.max_target_length is None:
+        of_labels = data.length_of_labels(data.row_form(request), model.vocabulary)
+        keys |= {} if of_labels is None else {"max_target_length": of_labels}
     length = data.within(request.inputs_length, None if request.has_own_length else model.tokenizer_length)
     return keys if length == request.inputs_length else {**keys, "max_seq_length": length}
 
@@ -125,24 +136,12 @@ def _plan(keys: Request, model: StartingModel, write_gin: str | None, devices: i
     )
 
 
-def _names(request: Request) -> tuple[str | None, str | None, str | None]:
-    """The model with its weights, or else the network alone, and the tokenizer, as `open_model` takes them."""
-    model, config = request.model_name_or_path, request.config_name
-    if model is None and config is None:
-        assert request.model_type is not None
-        overrides = request.config_overrides or ""
-        config = str(starting_model.default_config(request.model_type, request.tokenizer_name, overrides))
-    if request.initialize_from_scratch:
-        model, config = None, config or model
-    return model, config, request.tokenizer_name
-
-
 def check_folder(request: Request, out: Path) -> None:
     """Raises ValueError for what would fail after the training has begun."""
     if out.is_file():
         raise ValueError(f"output_dir is {out}, which is a file; name a folder.")
     earlier_run.check(request, out)
-    earlier_run.resumed_step(request, out)
+    earlier_run.resumed_step(request.resume_from_checkpoint, out)
     is_kept = not request.do_train or request.overwrites
     is_kept = is_kept or trainer_checkpoints.to_go_on_from(request.do_train, out) is not None
     for name in ("config.json", "model.safetensors", "README.md", "trainer_state.json", "all_results.json"):

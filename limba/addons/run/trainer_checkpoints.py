@@ -64,9 +64,9 @@ def keys_of(request: Request, out: Path) -> dict[str, Any]:
     return keys | {"config_name": None, "model_type": None, "initialize_from_scratch": False}
 
 
-def begins_again(request: Request, out: Path) -> bool:
-    """Whether `keys_of` goes on from a checkpoint with which the run in `out` did not begin."""
-    return request.continues_trainer and (out / "run.json").is_file() and _began_with(out) != request.model_name_or_path
+def begins_again(model: str | None, out: Path) -> bool:
+    """Whether a training goes on from a checkpoint, `model`, with which the run in `out` did not begin."""
+    return model is not None and (out / "run.json").is_file() and _began_with(out) != model
 
 
 def _began_with(out: Path) -> str | None:
@@ -92,18 +92,18 @@ def step(path: Path) -> int:
         raise ValueError(f"{path / _STATE} is damaged: it needs `global_step`, a whole number ({error!r}).") from error
 
 
-def first_step(request: Request, steps: int, out: Path) -> int | None:
+def first_step(model: str, steps: int, out: Path) -> int | None:
     """The step that a training of `steps` goes on from; None if none is left. Says so where the training begins.
 
     Args:
-      request: with `keys_of`.
+      model: that of `keys_of`.
 
     Raises:
       ValueError: as `step`.
     """
-    path = Path(request.model_name_or_path or "")
+    path = Path(model)
     first = step(path)
-    if own_steps(out) and not begins_again(request, out):
+    if own_steps(out) and not begins_again(model, out):
         return first
     if first >= steps:
         logger.warning(

@@ -2,10 +2,11 @@
 
 import json
 import logging
+import types
 
 import pytest
 
-from limba.addons.run import columns, data
+from limba.addons.run import columns, planning
 from limba.addons.run.keys.script_keys import from_values
 
 
@@ -57,7 +58,8 @@ def test_documents_stay_documents(tmp_path, caplog):
 def _length(caplog, **keys):
     given = {"model_name_or_path": "m", "output_dir": "o", "train_file": "t.csv", "do_train": True}
     caplog.set_level(logging.INFO)
-    return data.length_of_labels(from_values(given | keys)[0], {"class": "ByteVocabulary", "extra_ids": 0})
+    model = types.SimpleNamespace(vocabulary={"class": "ByteVocabulary", "extra_ids": 0}, tokenizer_length=None)
+    return planning._lengths_of_t5(from_values(given | keys)[0], model)
 
 
 def test_targets_are_as_long_as_the_longest_label(caplog):

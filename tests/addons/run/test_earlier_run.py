@@ -157,11 +157,11 @@ def test_the_newest_checkpoint_needs_no_name(out):
 def test_a_checkpoint_that_is_not_there_or_of_another_run(out, tmp_path):
     for name in ("run/checkpoint_5", "checkpoint-5", "run.gin"):
         with pytest.raises(FileNotFoundError, match=r"no such checkpoint; the run in .* has checkpoint_3, "):
-            earlier_run.resumed_step(_arguments(out, resume_from_checkpoint=str(out / name)), out)
+            earlier_run.resumed_step(str(out / name), out)
     with pytest.raises(FileNotFoundError, match="there is no such folder; the run in"):
-        earlier_run.resumed_step(_arguments(out, resume_from_checkpoint=str(tmp_path / "absent")), out)
+        earlier_run.resumed_step(str(tmp_path / "absent"), out)
     with pytest.raises(ValueError, match=r"no checkpoint of this run.*model_name_or_path"):
-        earlier_run.resumed_step(_arguments(out, resume_from_checkpoint=str(tmp_path)), out)
+        earlier_run.resumed_step(str(tmp_path), out)
 
 
 def test_results_that_limba_did_not_write_are_not_replaced_and_notes_stay(tmp_path):

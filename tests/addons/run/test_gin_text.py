@@ -212,7 +212,7 @@ def _learning_rates(arguments):
     gin.clear_config()
     imports = "from __gin__ import dynamic_registration\n"
     imports += "from limba.optimizers import schedules\nfrom limba.training import trainer\n"
-    gin.parse_config(imports + "\n".join(lines_of(gin_text._schedule(arguments, 50))))
+    gin.parse_config(imports + "\n".join(lines_of(gin_text._schedule(_plan(arguments)))))
     function = gin.query_parameter("trainer.Trainer.learning_rate_fn").scoped_configurable_fn()
     gin.clear_config()
     return np.array([float(function(jax.numpy.int32(step))) for step in range(50)])
@@ -349,7 +349,7 @@ def test_adafactor_of_the_flax_scripts_is_optax_s(keys, is_optax):
         "learning_rate": 0.005,
     }
     arguments, notes = script_keys.from_values(given | keys)
-    lines = lines_of(gin_text._optimizer(arguments))
+    lines = lines_of(gin_text._optimizer(_plan(arguments)))
     assert ("Without effect: weight_decay (the Flax scripts' Adafactor has none)." in notes) == ("weight_decay" in keys)
     gin.clear_config()
     header = "from __gin__ import dynamic_registration\nfrom limba.optimizers import adafactor\n"
@@ -387,8 +387,8 @@ def _adafactor_by_gin(arguments):
     gin.clear_config()
     lines = ["from __gin__ import dynamic_registration", "from limba.optimizers import adafactor, schedules"]
     lines = [lines[0], "from limba.optimizers import adafactor", "from limba.optimizers import schedules"]
-    lines += ["from limba.training import trainer", *lines_of(gin_text._optimizer(arguments))]
-    gin.parse_config("\n".join([*lines, *lines_of(gin_text._schedule(arguments, 50))]))
+    lines += ["from limba.training import trainer", *lines_of(gin_text._optimizer(_plan(arguments)))]
+    gin.parse_config("\n".join([*lines, *lines_of(gin_text._schedule(_plan(arguments)))]))
     made = gin.query_parameter("%OPTIMIZER").scoped_configurable_fn()
     rate = gin.query_parameter("trainer.Trainer.learning_rate_fn").scoped_configurable_fn()
     gin.clear_config()

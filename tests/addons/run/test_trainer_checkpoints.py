@@ -59,7 +59,7 @@ def _all(folder):
 def test_the_newest_or_the_named_one(out, keys, step):
     keys = {name: value.replace("{}", str(out)) if isinstance(value, str) else value for name, value in keys.items()}
     arguments = _taken(out, **keys)
-    assert arguments.continues_trainer == (step is not None)
+    assert (arguments.of_trainer is not None) == (step is not None)
     assert arguments.model_name_or_path == ("m" if step is None else f"{out}/checkpoint-{step}")
     assert not arguments.initialize_from_scratch and arguments.tokenizer_name is None
 
@@ -68,14 +68,14 @@ def test_a_checkpoint_in_another_folder_and_a_tokenizer_that_is_not_beside_it(ou
     (out / "checkpoint-5" / "tokenizer.json").unlink()
     arguments = _taken(tmp_path / "new", resume_from_checkpoint=str(out / "checkpoint-5"))
     assert arguments.model_name_or_path == f"{out}/checkpoint-5" and arguments.tokenizer_name == "m"
-    earlier_run.resumed_step(arguments, tmp_path / "new")
+    earlier_run.resumed_step(arguments.resume_from_checkpoint, tmp_path / "new")
 
 
 def test_steps_count_on(out, caplog):
     arguments = _taken(out)
-    assert trainer_checkpoints.first_step(arguments, 21, out) == 20
+    assert trainer_checkpoints.first_step(arguments.of_trainer, 21, out) == 20
     assert "goes on with its weights at step 20 of 21" in caplog.text and "moments begin at 0" in caplog.text
-    assert trainer_checkpoints.first_step(arguments, 20, out) is None
+    assert trainer_checkpoints.first_step(arguments.of_trainer, 20, out) is None
     assert "at step 20, and this training has 20 steps: nothing is trained, and " in caplog.text
     text = gin_text.compose(plan_of(arguments, has_weights=True, examples=Counted(9, True, 9)))
     assert "RestoreCheckpointConfig.reset = ['optimizer']  # steps count on" in text
@@ -110,10 +110,12 @@ def test_a_run_that_went_on_is_resumed_and_no_other(out, caplog):
         assert _taken(out, **keys) == arguments
     planning.check_folder(arguments, out)
     assert earlier_run.make_room(arguments, out, "") is None
-    assert trainer_checkpoints.first_step(arguments, 20, out) == 20 and not caplog.records
+    assert trainer_checkpoints.first_step(arguments.of_trainer, 20, out) == 20 and not caplog.records
     # Another one begins another run, and the old one is kept.
     other = _taken(out, resume_from_checkpoint=str(out / "checkpoint-10"))
-    assert trainer_checkpoints.begins_again(other, out) and not trainer_checkpoints.begins_again(arguments, out)
+    assert trainer_checkpoints.begins_again(other.of_trainer, out) and not trainer_checkpoints.begins_again(
+        arguments.of_trainer, out
+    )
     planning.check_folder(other, out)
     assert earlier_run.make_room(other, out, "") == out / "before_1"
     assert (out / "before_1" / "run" / "checkpoint_30").is_dir() and (out / "checkpoint-20").is_dir()
@@ -121,7 +123,7 @@ def test_a_run_that_went_on_is_resumed_and_no_other(out, caplog):
     keys = arguments.without_secrets() | {"resume_from_checkpoint": None}
     (out / "run" / "checkpoint_30").mkdir(parents=True)
     (out / "run.json").write_text(json.dumps(keys))
-    assert not _taken(out, model_name_or_path=str(out / "checkpoint-20")).continues_trainer
+    assert not _taken(out, model_name_or_path=str(out / "checkpoint-20")).of_trainer
 
 
 def test_overwriting_moves_the_whole_training_away(out, caplog):

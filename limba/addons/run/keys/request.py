@@ -644,9 +644,9 @@ class Request:
         return max(1, math.ceil(total * given)) if given < 1 else int(given)
 
     @property
-    def continues_trainer(self) -> bool:
-        """Whether the model is the checkpoint of Hugging Face's Trainer to resume from (`trainer_checkpoints`)."""
-        return self.model_name_or_path is not None and self.model_name_or_path == self.resume_from_checkpoint
+    def of_trainer(self) -> str | None:
+        """The checkpoint of Hugging Face's Trainer that the training goes on from (`trainer_checkpoints`)."""
+        return self.model_name_or_path if self.model_name_or_path == self.resume_from_checkpoint else None
 
     @property
     def work_folder(self) -> Path:

@@ -1,12 +1,14 @@
 """Schedules and their numbers."""
 
 import ast
+import dataclasses
 
 import pytest
 
 from limba.addons.run import gin_text
 from limba.addons.run.keys.script_keys import from_values
 from limba.optimizers import schedules
+from tests.addons.run.plans import plan_of
 from tests.limba.gin_lines import lines_of
 
 BASE = {"model_name_or_path": "m", "train_file": "t.txt", "output_dir": "o", "do_train": True, "do_eval": True}
@@ -59,7 +61,7 @@ def test_a_rate_of_0_trains_and_changes_nothing_as_in_transformers():
     for kind in ("linear", "cosine", "constant_with_warmup"):
         arguments, notes = from_values(BASE | {"learning_rate": 0, "lr_scheduler_type": kind, "warmup_steps": 2})
         assert "learning_rate is 0: the training changes no parameter." in notes
-        lines = lines_of(gin_text._schedule(arguments, 10))
+        lines = lines_of(gin_text._schedule(plan_of(dataclasses.replace(arguments, max_steps=10))))
         bound = [line.strip().partition(" = ") for line in lines if line.startswith("  ")]
         rate = schedules.create_learning_rate_scheduler(**{name: ast.literal_eval(x) for name, _, x in bound})
         assert [float(rate(step)) for step in (0, 1, 9)] == [0.0, 0.0, 0.0]

@@ -12,6 +12,7 @@ from limba.addons.run import gin_text
 from limba.addons.run.keys import other_keys, request, script_keys
 from limba.addons.run.keys.script_keys import Request, from_command_line, from_values
 from tests.addons.run.keys import run_keys_page
+from tests.addons.run.plans import plan_of
 from tests.limba.gin_lines import lines_of
 
 # The script's own example of a configuration.
@@ -324,7 +325,7 @@ def test_a_key_without_its_dashes_is_written_as_it_should_be(tmp_path):
 
 @pytest.mark.parametrize("optim", ["paged_adamw", "paged_adamw_8bit", "paged_adamw_32bit", "adamw_bnb_8bit"])
 def test_all_names_of_adamw_mean_the_same(optim):
-    lines = lines_of(gin_text._optimizer(from_values(EXAMPLE | {"optim": optim})[0]))
+    lines = lines_of(gin_text._optimizer(plan_of(from_values(EXAMPLE | {"optim": optim})[0])))
     assert "optimizers.chain.transformations = [@optax.clip_by_global_norm(), @optimizers.adamw()]" in lines
 
 

@@ -8,6 +8,7 @@ import pytest
 from limba.addons.run import data, gin_text
 from limba.addons.run.keys import script_keys
 from limba.gin_config import gin_names
+from tests.addons.run.plans import plan_of
 from tests.limba.gin_lines import lines_of
 
 GIVEN = {"iters": 40, "model_path": "out", "model_cfg": "t5-small.json", "lr": 1e-2, "weight_decay": 0.5}
@@ -83,10 +84,11 @@ def test_updates_are_those_of_its_trainer(optimizer):
             theirs[name].grad = torch.tensor(x)
         made.step()
 
+    plan = plan_of(arguments)
     gin.clear_config()
     names = ("optimizers", "adafactor", "schedules", "trainer")
     lines = ["from __gin__ import dynamic_registration", *map(gin_names.import_line, names), "import optax"]
-    lines += [*lines_of(gin_text._optimizer(arguments)), *lines_of(gin_text._schedule(arguments, 40))]
+    lines += [*lines_of(gin_text._optimizer(plan)), *lines_of(gin_text._schedule(plan))]
     gin.parse_config("\n".join(lines))
     ours = gin.query_parameter("%OPTIMIZER").scoped_configurable_fn()
     rate = gin.query_parameter("trainer.Trainer.learning_rate_fn").scoped_configurable_fn()
