@@ -280,6 +280,17 @@ def test_rows_of_documents_are_as_long_as_the_encoder_reads(asked, found, warned
     assert caplog.text.count("the encoder reads 128 tokens") == warned
 
 
+@pytest.mark.parametrize(("asked", "found"), [(None, 64), (100, 100), (300, 128)])
+def test_rows_of_words_go_by_the_tokenizer_where_no_key_says_a_length(rows, asked, found):
+    """As run_ner.py, whose max_seq_length has no default."""
+    keys = {"model_name_or_path": "m", "output_dir": "o", "script": "run_ner", "do_train": True}
+    keys |= {"train_file": str(rows(WORDS)), **({} if asked is None else {"max_seq_length": asked})}
+    head = types.SimpleNamespace(is_number=False)
+    network = types.SimpleNamespace(max_positions=128)
+    model = types.SimpleNamespace(network=network, labels=(), head=head, tokenizer_length=64, vocabulary={})
+    assert columns.of_encoder(from_values(keys)[0], model)["max_seq_length"] == found
+
+
 @pytest.mark.parametrize(
     ("names", "text", "is_named"),
     [
