@@ -19,8 +19,8 @@ import jax
 
 from limba.checkpoints import checkpointing, run_description
 from limba.checkpoints.train_state import TrainState
-from limba.data import setting_names
 from limba.data.contract import Batch, DatasetConfig, ReadingStoppedError, TaskBatches
+from limba.files import setting_names
 from limba.models import metrics as metrics_lib
 from limba.network.finite_numbers.layers import NotFiniteError, which_are_finite
 from limba.reports import progress, writers

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from limba.checkpoint_files import run_folder
-from limba.data import setting_names
+from limba.files import setting_names
 from limba.tasks.objectives import Objective
 from limba.tasks.pretraining import denoising, pretraining_tasks
 from limba.tasks.sources import corpora

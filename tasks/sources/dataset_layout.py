@@ -11,8 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from limba.data import setting_names
-from limba.files import untrusted_files, untrusted_json, untrusted_yaml
+from limba.files import setting_names, untrusted_files, untrusted_json, untrusted_yaml
 from limba.tasks.sources import arrow_tables, class_names
 
 # Read by `datasets` to learn configurations and splits; of the other files it needs the names.

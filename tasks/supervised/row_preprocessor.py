@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from limba.data import setting_names, token_rows
+from limba.data import token_rows
 from limba.data.contract import TOKEN_TYPES
 from limba.data.lint_findings import Finding
 from limba.data.token_rows import Row, Texts
-from limba.files import json_text
+from limba.files import json_text, setting_names
 from limba.tasks.registry import Feature
 from limba.tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, Tokens
 from limba.tasks.registry.steps import Step

@@ -15,7 +15,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from limba.data import setting_names
+from limba.files import setting_names
 from limba.tasks.metrics import tagging_metrics, text_metrics
 from limba.tasks.metrics.glue_metrics import COMBINED_SCORES
 from limba.tasks.sources import corpora

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from limba.data import setting_names
+from limba.files import setting_names
 from limba.files.untrusted_files import cut, shown
 
 _SAVE_IN_4 = "Load it in transformers 4 with {}, and save it: that writes safetensors."

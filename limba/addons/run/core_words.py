@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 
-from limba.data import setting_names
+from limba.files import setting_names
 
 KEYS: Mapping[str, str] = {
     "--gin.TRAIN_STEPS=…": "max_steps",

@@ -6,7 +6,7 @@ import pytest
 
 from limba.addons.run import core_words
 from limba.addons.run.keys import script_keys
-from limba.data import setting_names
+from limba.files import setting_names
 from tasks.sources.damaged_files import missing_columns
 from tests import house
 
