@@ -2,8 +2,8 @@
 
 A run is three chapters, each with one frozen value as its result; what follows reads the second.
 
-1. `keys/script_keys.py`: the command line and a JSON file become a `Request` (`keys/request.py`, the table of keys).
-   No other file is read.
+1. `keys/script_keys.py`: the command line and a JSON file become a `Request` (`keys/request.py`, the table of keys). No
+   other file is read.
 2. `planning.py`: the model, the data, an earlier run and the devices are looked up, once. The result is a `Plan`
    (`plan.py`): the request, complete, with what was found. `starting_model.py`, `data.py`, `columns.py`,
    `earlier_run.py` and `trainer_checkpoints.py` are what it asks.

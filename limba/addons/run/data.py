@@ -279,7 +279,10 @@ def _count_rows(request: Request, corpus: Corpus, vocabulary: Any) -> Counted:
     source = script_task.open_source(form, corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits)
     for split in request.used_splits:
         source.check(split)
-        _check_rows(request, corpus.name, form, source, split, vocabulary)
+        lengths = {"inputs": request.inputs_length}
+        if request.answers == TEXT and split != "test":
+            lengths["targets"] = request.target_length if split == "train" else request.eval_target_length
+        _check_rows(corpus.name, form, source, split, vocabulary, request.answers, lengths)
     if request.counts_examples(source.is_remote):
         number = _num_examples(form, source)
         return Counted(number, buffer=min(BUFFER, number))
@@ -299,7 +302,9 @@ def _num_examples(form: Any, source: Any) -> int:
     return sum(map(len, source.documents("train")))
 
 
-def _check_rows(request: Request, name: str, form: Any, source: Any, split: str, vocabulary: Any) -> None:
+def _check_rows(
+    name: str, form: Any, source: Any, split: str, vocabulary: Any, answers: str, lengths: Mapping[str, int]
+) -> None:
     """Makes examples of the first rows, as the training does before its first step, and warns of what it finds.
 
     Raises ValueError for a row that makes none, such as one with an unknown label.
@@ -310,14 +315,12 @@ def _check_rows(request: Request, name: str, form: Any, source: Any, split: str,
     from limba.tasks.supervised.row_formats import Template
     from limba.tasks.vocabularies import LabelVocabulary
 
-    is_of_words = request.answers == WORD_LABELS
+    is_of_words = answers == WORD_LABELS
     step = token_labels.LabelTokens(name, form) if is_of_words else row_preprocessor.Supervise(name, form.format)
     feature = Feature(masked_text.open_vocabulary(vocabulary), add_eos=True)
-    features, lengths = {"inputs": feature, "targets": feature}, {"inputs": request.inputs_length}
-    if request.answers == LABEL and isinstance(form.format, Template):
+    features = {"inputs": feature, "targets": feature}
+    if answers == LABEL and isinstance(form.format, Template):
         features["targets"] = Feature(LabelVocabulary(form.format.choices), add_eos=False)
-    if request.answers == TEXT and split != "test":
-        lengths["targets"] = request.target_length if split == "train" else request.eval_target_length
     found = step.check_rows(source, split, features, lengths)
     of_answers = ("empty_rows", "unanswered_questions")
     row_preprocessor.warn(x for x in found if split != "test" or x.name not in of_answers)  # These get their answers.

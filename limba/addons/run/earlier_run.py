@@ -41,7 +41,9 @@ def check(request: Request, out: Path) -> None:
     """Raises ValueError if `out` holds a run with another model or order of the data, which is not to be replaced."""
     if not request.do_train:
         return
-    patterns = [pattern for pattern in _patterns(out) if pattern not in _of_source(request, out)]
+    model = (request.model_name_or_path, request.config_name, request.tokenizer_name)
+    source = _of_source(out, *model, request.initialize_from_scratch)
+    patterns = [pattern for pattern in _patterns(out) if pattern not in source]
     for name in (*_OF_MODEL, "train_file"):
         value = getattr(request, name)
         if request.overwrites and isinstance(value, str) and _is_moved(local_path(value), out, patterns):
@@ -80,11 +82,12 @@ def _patterns(out: Path) -> tuple[str, ...]:
     return _FILES + (_FILES_OF_TRAINER if trainer_checkpoints.newest_in(out) else ())
 
 
-def _of_source(request: Request, out: Path) -> tuple[str, ...]:
+def _of_source(
+    out: Path, model: str | None, config: str | None, tokenizer: str | None, from_scratch: bool
+) -> tuple[str, ...]:
     """The patterns of the files in `out` that are the model to begin with, or its network and tokenizer."""
-    model, config, tokenizer = request.model_name_or_path, request.config_name, request.tokenizer_name
     if model is not None and local_path(model) == out:
-        return _WITHOUT_WEIGHTS if request.initialize_from_scratch else _WITHOUT_WEIGHTS + _WEIGHTS
+        return _WITHOUT_WEIGHTS if from_scratch else _WITHOUT_WEIGHTS + _WEIGHTS
     given = [local_path(name) for name in (config, tokenizer) if name is not None]
     return _WITHOUT_WEIGHTS if any(path == out or path.parent == out for path in given) else ()
 
@@ -117,7 +120,8 @@ def make_room(request: Request, out: Path, text: str) -> Path | None:
             logger.info("overwrite_output_dir: the run in %s has the same values and files, and is resumed.", out)
             return None
         paths = [path for pattern in _patterns(out) for path in out.glob(pattern)]
-        source = _of_source(request, out)
+        model = (request.model_name_or_path, request.config_name, request.tokenizer_name)
+        source = _of_source(out, *model, request.initialize_from_scratch)
         stay = [path for path in paths if any(path.match(pattern) for pattern in source)]
         if set(paths) <= set(stay) and not set(_WEIGHTS) <= set(source):
             return None
