@@ -72,7 +72,7 @@ def test_the_launcher_hands_the_same_recipe_to_t5x(directory, tmp_path):
     assert result.returncode == 0, result.stderr
     assert "'--gin_file=gin/recipes/ro_t5_large.gin', '--gin.TRAIN_STEPS=3'" in result.stdout
     assert f"--gin_search_paths={line.ROOT},{line.ROOT}" in result.stdout
-    assert str(line.ROOT / "tasks" / "__init__.py") in result.stdout
+    assert str(line.ROOT / "limba/tasks/__init__.py") in result.stdout
 
 
 def test_a_t5x_dir_without_t5x_is_named(tmp_path):
