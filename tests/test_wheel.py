@@ -142,6 +142,17 @@ def test_a_project_with_a_tasks_py_of_its_own(run, tmp_path):
     run(tmp_path, "-m", "limba", "infer", "runs/mine", "--input=the ___ of names")
 
 
+def test_a_tasks_of_somebody_else_runs_only_where_it_is_named(run, tmp_path):
+    """Limba's gin files say `from tasks import objectives`, and a downloaded folder may have such a module."""
+    (tmp_path / "tasks").mkdir()
+    for name in ("__init__", "objectives"):
+        (tmp_path / f"tasks/{name}.py").write_text("print('theirs runs')\n")
+    (tmp_path / "mine.gin").write_text("include 'gin/recipes/pretrain_laptop.gin'\n")
+    assert run(tmp_path, "-m", "limba", "gin-check", "mine.gin") == "ok mine.gin\n"
+    (tmp_path / "mine.gin").write_text("import tasks\ninclude 'gin/recipes/pretrain_laptop.gin'\n")
+    assert run(tmp_path, "-m", "limba", "gin-check", "mine.gin").count("theirs runs") == 1
+
+
 def test_without_a_tasks_py_the_name_is_limbas(run, tmp_path):
     (tmp_path / "my_tasks.py").write_text("from tasks import objectives, sources\nimport convert.to_hf\n")
     code = (

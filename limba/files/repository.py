@@ -90,14 +90,14 @@ def is_of_limba(name: str) -> bool:
 
 
 def meant(name: str) -> str:
-    """`limba.tasks.objectives` of `tasks.objectives` where somebody else's `tasks` has no such part; else the name."""
+    """`limba.tasks.objectives` of `tasks.objectives` in `from tasks import objectives`, where `tasks` is not Limba's.
+
+    Whatever Limba's package has is Limba's: its own gin files say so, and a folder somebody downloaded may hold a
+    `tasks` too.
+    """
     if is_of_limba(name) or name in _NAMES or name.partition(".")[0] not in _NAMES:
         return name
-    theirs = _spec_of_others(name.partition(".")[0])
-    folders = list(theirs.submodule_search_locations or ()) if theirs is not None else []
-    is_theirs = importlib.machinery.PathFinder.find_spec(".".join(name.split(".")[:2]), folders) is not None
-    is_ours = importlib.util.find_spec(f"limba.{name}") is not None
-    return f"limba.{name}" if is_ours and not is_theirs else name
+    return f"limba.{name}" if importlib.util.find_spec(f"limba.{name}") is not None else name
 
 
 def _spec_of_others(top: str) -> importlib.machinery.ModuleSpec | None:
