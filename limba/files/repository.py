@@ -27,27 +27,38 @@ IN_CLONE = python_path.IN_CLONE
 REPOSITORY = Path(python_path.REPOSITORY)
 
 _NAMES = ("tasks", "convert")
+# Other names of packages and modules: those that files of users have, the longest first. Programs that start the server
+# of `limba serve` themselves have it as `limba.commands.serve`.
+_OTHER_NAMES = {
+    **{f"tasks.examples.{name}": f"limba.addons.diacritics.{name}" for name in ("diacritics_small", "romanian")},
+    "tasks.examples": "limba.addons.examples",
+    "tasks.diacritics": "limba.addons.diacritics",
+    "tasks.minimal_pairs": "limba.addons.pairs",
+    "limba.commands": "limba.addons",
+    "tasks": "limba.tasks",
+    "convert": "limba.convert",
+}
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    """Finds the modules of `limba.tasks` under the name `tasks`: the same objects, and not a second copy."""
+    """Finds the modules of `limba.tasks` under the name `tasks`, and the like: the same objects, not a second copy."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        top = fullname.partition(".")[0]
-        if top not in _NAMES:
+        if (real := _real_name(fullname)) is None:
             return None
-        if fullname == top:
-            if not IN_CLONE and _spec_of_others(top) is not None:
+        top = fullname.partition(".")[0]
+        if fullname in _NAMES:
+            if not IN_CLONE and _spec_of_others(fullname) is not None:
                 return None
-        elif sys.modules.get(top) is not sys.modules.get(f"limba.{top}"):
+        elif top in _NAMES and sys.modules.get(top) is not sys.modules.get(f"limba.{top}"):
             return None  # It is in somebody else's package of this name.
-        real = importlib.util.find_spec(f"limba.{fullname}")
-        return None if real is None else importlib.machinery.ModuleSpec(fullname, self, origin=real.origin)
+        found = importlib.util.find_spec(real)
+        return None if found is None else importlib.machinery.ModuleSpec(fullname, self, origin=found.origin)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        module = importlib.import_module(f"limba.{spec.name}")
+        module = importlib.import_module(_real_name(spec.name) or spec.name)
         # The import system gives what it is handed the spec of this name; `exec_module` gives the own one back.
         spec.loader_state = module.__spec__
         return module
@@ -59,14 +70,22 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
     def get_code(self, fullname: str) -> types.CodeType | None:
         """For `python -m convert`, which runs a module's code as `__main__`."""
-        spec = importlib.util.find_spec(f"limba.{fullname}")
+        spec = importlib.util.find_spec(_real_name(fullname) or fullname)
         assert spec is not None and isinstance(spec.loader, importlib.abc.InspectLoader)
         return spec.loader.get_code(spec.name)
 
     def get_source(self, fullname: str) -> str | None:
-        spec = importlib.util.find_spec(f"limba.{fullname}")
+        spec = importlib.util.find_spec(_real_name(fullname) or fullname)
         assert spec is not None and isinstance(spec.loader, importlib.abc.InspectLoader)
         return spec.loader.get_source(spec.name)
+
+
+def _real_name(name: str) -> str | None:
+    """`limba.tasks.objectives` of `tasks.objectives`; None if it is no other name."""
+    for other, package in _OTHER_NAMES.items():
+        if name == other or name.startswith(f"{other}."):
+            return package + name.removeprefix(other)
+    return None
 
 
 def claim() -> None:

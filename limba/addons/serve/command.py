@@ -65,7 +65,7 @@ def serve(
 
 def serve_engine(engine: BaseEngine, options: argparse.Namespace, name: str, listening_at: socket.socket) -> None:
     """Serves a model until a signal ends it; see `serve`."""
-    from limba.addons.serve import app, web_server
+    from limba.addons.serve import app, listening
 
     begun = time.monotonic()
     engine.warm_up()
@@ -77,7 +77,7 @@ def serve_engine(engine: BaseEngine, options: argparse.Namespace, name: str, lis
         application = web_guard.Guard(application, _hosts(options), posts=None)
     host = f"[{options.host}]" if ":" in options.host else options.host
     greeting = f"{name} answers at http://{host}:{listening_at.getsockname()[1]}/ ; Ctrl-C ends."
-    web_server.make_server(application, greeting, options.timeout_s).run(sockets=[listening_at])
+    listening.make_server(application, greeting, options.timeout_s).run(sockets=[listening_at])
     service.batcher.close()
 
 
@@ -171,9 +171,9 @@ def _hosts(flags: argparse.Namespace) -> list[str]:
 def _listen(flags: argparse.Namespace) -> socket.socket:
     """The server's socket; its port is taken before the model is loaded, which may take minutes."""
     try:
-        from limba.addons.serve import app, web_server  # noqa: F401
+        from limba.addons.serve import app, listening  # noqa: F401
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"The server needs {error.name}: pip install 'limba[serve]'.", name=error.name
         ) from error
-    return web_server.bind(flags.host, flags.port)
+    return listening.bind(flags.host, flags.port)

@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable
 
-from limba.addons.serve import app, web_server
+from limba.addons.serve import app, listening
 from limba.addons.serve.base_engine import Reply
 from limba.addons.serve.request_fields import Limits, RequestError
 
@@ -58,7 +58,7 @@ def service(engine=None, max_queue=64, **options):
 
 if __name__ == "__main__":
     slow = service(UpperCase(0.2), max_batch=4)
-    bound = web_server.bind("127.0.0.1", 0)
-    web_server.make_server(app.make_app(slow), str(bound.getsockname()[1])).run(sockets=[bound])
+    bound = listening.bind("127.0.0.1", 0)
+    listening.make_server(app.make_app(slow), str(bound.getsockname()[1])).run(sockets=[bound])
     slow.batcher.close()
     print("ended", flush=True)

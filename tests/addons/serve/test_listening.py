@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from limba.addons.serve import app, web_server
+from limba.addons.serve import app, listening, web_server
 from tests import house
 from tests.addons.serve.small_service import service
 
@@ -60,8 +60,8 @@ def test_a_request_that_is_on_its_way_at_the_signal_is_answered(monkeypatch):
             await sleep(0.01)
 
     monkeypatch.setattr(web_server.asyncio, "sleep", sleep_until_it_is_sent)
-    made, bound = service(), web_server.bind("127.0.0.1", 0)
-    server = web_server.make_server(app.make_app(made))
+    made, bound = service(), listening.bind("127.0.0.1", 0)
+    server = listening.make_server(app.make_app(made))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
     while not server.started:
@@ -81,8 +81,8 @@ def test_a_request_that_is_on_its_way_at_the_signal_is_answered(monkeypatch):
 
 def test_a_second_ctrl_c_is_no_error_in_the_log(monkeypatch, caplog):
     monkeypatch.setattr(web_server, "_GRACE_S", 0)
-    made, bound = service(), web_server.bind("127.0.0.1", 0)
-    server = web_server.make_server(app.make_app(made))
+    made, bound = service(), listening.bind("127.0.0.1", 0)
+    server = listening.make_server(app.make_app(made))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
     while not server.started:
@@ -103,8 +103,8 @@ def test_where_no_server_can_listen():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ValueError, match=f"No server can listen at --host 127.0.0.1 --port {port} .*; give others"):
-            web_server.bind("127.0.0.1", port)
+            listening.bind("127.0.0.1", port)
     with pytest.raises(ValueError, match="--port is 70000; it lies between 0"):
-        web_server.bind("127.0.0.1", 70000)
-    with web_server.bind("127.0.0.1", port) as bound:
+        listening.bind("127.0.0.1", 70000)
+    with listening.bind("127.0.0.1", port) as bound:
         assert bound.getsockname()[1] == port

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from limba.addons.serve import app, web_server
+from limba.addons.serve import app, listening
 from tests.addons.serve.small_service import UpperCase, service
 
 
@@ -37,8 +37,8 @@ def spelling():
     """The engine, and the port of a server."""
     engine = _Speller()
     engine.service = made = service(engine, timeout_s=20)
-    bound = web_server.bind("127.0.0.1", 0)
-    server = web_server.make_server(app.make_app(made))
+    bound = listening.bind("127.0.0.1", 0)
+    server = listening.make_server(app.make_app(made))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
     while not server.started:

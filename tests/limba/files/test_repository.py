@@ -1,7 +1,10 @@
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from limba.files import repository
 
@@ -39,3 +42,26 @@ def test_beside_a_clone_of_its_name(tmp_path):
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("None\n" if "-c" in arguments else "Limba    0.1.0"), done.stdout
+
+
+def test_names_that_files_of_users_have():
+    """Their gin files and modules of tasks, and programs that start the server."""
+    names = {
+        "tasks.diacritics": "limba.addons.diacritics",
+        "tasks.examples.moods": "limba.addons.examples.moods",
+        "tasks.examples.romanian": "limba.addons.diacritics.romanian",
+        "tasks.minimal_pairs.pairs_tasks": "limba.addons.pairs.pairs_tasks",
+        "limba.commands.serve.app": "limba.addons.serve.app",
+        "convert.to_hf": "limba.convert.to_hf",
+    }
+    for name, real in names.items():
+        module = importlib.import_module(name)
+        assert module is importlib.import_module(real) and module.__name__ == module.__spec__.name == real
+    with pytest.raises(ModuleNotFoundError, match=r"limba\.commands\.nothing"):
+        importlib.import_module("limba.commands.nothing")
+
+
+def test_python_runs_modules_by_these_names(tmp_path):
+    command = [sys.executable, "-m", "tasks.examples.moods", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert not done.stderr and (tmp_path / "train.csv").is_file()
