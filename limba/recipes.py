@@ -47,17 +47,21 @@ def main(argv: Sequence[str]) -> int:
 
 def find(name: str) -> Path:
     """The file of a recipe. Raises ValueError, with all names, if there is none of this name."""
-    files = {file.stem: file for file in sorted(FOLDER.glob("*.gin"))}
+    files = _all()
     if name.removesuffix(".gin") not in files:
         raise ValueError(f"there is no recipe {name!r}; there are {', '.join(files)}.")
     return files[name.removesuffix(".gin")]
 
 
+def _all() -> dict[str, Path]:
+    return {file.stem: file for file in sorted(FOLDER.glob("*.gin"))}
+
+
 def _list() -> None:
-    files = sorted(FOLDER.glob("*.gin"))
-    width = max(len(file.stem) for file in files)
-    for file in files:
-        print(f"  {file.stem:{width}}  {_first_sentence(file)}")
+    files = _all()
+    width = max(map(len, files))
+    for name, file in files.items():
+        print(f"  {name:{width}}  {_first_sentence(file)}")
     print("\n`limba recipes copy NAME FILE` makes a copy to change. `limba train --gin_file=FILE` trains it.")
 
 
@@ -75,6 +79,4 @@ def _copy(recipe: Path, target: Path) -> None:
     """Raises FileExistsError for a file that is there."""
     with target.open("x", encoding="utf-8") as file, recipe.open(encoding="utf-8") as source:
         shutil.copyfileobj(source, file)
-    print(
-        f"{target} is a copy of gin/recipes/{recipe.name}: change it, and `limba train --gin_file={target}` trains it."
-    )
+    print(f"{target} is a copy of gin/recipes/{recipe.name}. `limba train --gin_file={target}` trains it.")

@@ -21,6 +21,7 @@ class Addon(NamedTuple):
       gin_hidden: modules in these that they may not use: what writes files, or is a command.
       gin_names: of other modules, the names that they may use.
       gin_programs: of these, what acts: a file binds its arguments and has it as no value.
+      other_names: of its package and modules, in files of users and in programs that start its server; the real ones.
     """
 
     commands: Mapping[str, tuple[str, str]] = {}
@@ -30,6 +31,7 @@ class Addon(NamedTuple):
     gin_hidden: tuple[str, ...] = ()
     gin_names: Mapping[str, tuple[str, ...]] = {}
     gin_programs: tuple[str, ...] = ()
+    other_names: Mapping[str, str] = {}
 
 
 # What a part is for, and the functions that its module has.
@@ -53,6 +55,7 @@ ADDONS: Mapping[str, Addon] = {
         gin_hidden=("limba.addons.pairs.conllu_files", "limba.addons.pairs.pairs_command"),
         gin_names={"limba.addons.pairs.eval_pairs": ("evaluate_pairs",)},
         gin_programs=("limba.addons.pairs.eval_pairs.evaluate_pairs",),
+        other_names={"tasks.minimal_pairs": "limba.addons.pairs"},
     ),
     "pages": Addon(
         {
@@ -93,6 +96,7 @@ ADDONS: Mapping[str, Addon] = {
             "limba.addons.serve.try_model": ("try_model",),
         },
         gin_programs=("limba.addons.serve.command.serve", "limba.addons.serve.try_model.try_model"),
+        other_names={"limba.commands": "limba.addons", "limba.commands.serve": "limba.addons.serve"},
     ),
     "plan": Addon(
         {
@@ -164,9 +168,19 @@ ADDONS: Mapping[str, Addon] = {
     "diacritics": Addon(
         gin_modules=tuple(f"limba.addons.diacritics.{name}" for name in ("diacritics_tasks", "marks", "scores")),
         gin_names={"limba.addons.diacritics.romanian": ("mt5_vocabulary", "vocabulary")},
+        other_names={
+            "tasks.diacritics": "limba.addons.diacritics",
+            "tasks.examples.romanian": "limba.addons.diacritics.romanian",
+            "tasks.examples.diacritics_small": "limba.addons.diacritics.diacritics_small",
+        },
     ),
-    "examples": Addon(),
+    "examples": Addon(other_names={"tasks.examples": "limba.addons.examples"}),
 }
+
+
+def other_names() -> dict[str, str]:
+    """Those of all add-ons, by other name."""
+    return {other: real for addon in ADDONS.values() for other, real in addon.other_names.items()}
 
 
 def parts(what: str) -> Iterator[Any]:

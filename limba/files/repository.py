@@ -13,7 +13,7 @@ import importlib.util
 import logging
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from limba.files import python_path
@@ -27,17 +27,8 @@ IN_CLONE = python_path.IN_CLONE
 REPOSITORY = Path(python_path.REPOSITORY)
 
 _NAMES = ("tasks", "convert")
-# Other names of packages and modules: those that files of users have, the longest first. Programs that start the server
-# of `limba serve` themselves have it as `limba.commands.serve`.
-_OTHER_NAMES = {
-    **{f"tasks.examples.{name}": f"limba.addons.diacritics.{name}" for name in ("diacritics_small", "romanian")},
-    "tasks.examples": "limba.addons.examples",
-    "tasks.diacritics": "limba.addons.diacritics",
-    "tasks.minimal_pairs": "limba.addons.pairs",
-    "limba.commands": "limba.addons",
-    "tasks": "limba.tasks",
-    "convert": "limba.convert",
-}
+# Other names of packages and modules, which files of users have; `claim` adds those of add-ons.
+_other_names = {name: f"limba.{name}" for name in _NAMES}
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
@@ -82,14 +73,16 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 def _real_name(name: str) -> str | None:
     """`limba.tasks.objectives` of `tasks.objectives`; None if it is no other name."""
-    for other, package in _OTHER_NAMES.items():
-        if name == other or name.startswith(f"{other}."):
-            return package + name.removeprefix(other)
+    parts = name.split(".")
+    for number in range(len(parts), 0, -1):  # the longest first
+        if (real := _other_names.get(".".join(parts[:number]))) is not None:
+            return ".".join([real, *parts[number:]])
     return None
 
 
-def claim() -> None:
-    """Makes `tasks` and `convert` names of Limba's packages. Does nothing the second time."""
+def claim(others: Mapping[str, str] | None = None) -> None:
+    """Makes `tasks` and `convert` names of Limba's packages, and the others too: other names and real ones."""
+    _other_names.update(others or {})
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0 if IN_CLONE else len(sys.meta_path), _Finder())
 
