@@ -3,6 +3,7 @@
 import collections
 import logging
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from limba.reports.goodput import Goodput
 from limba.training.run import Run
 from limba.training.trainer import BaseTrainer
 from limba.workers import code_versions
+
+_NATS, _UNIGRAM = "nats_per_target_token", "unigram_nats_per_target_token"
 
 logger = logging.getLogger(__name__)
 
@@ -91,24 +94,53 @@ def print_validation_losses(model_dir: Path) -> None:
     for line in writers.read_metrics(model_dir, "training_eval/"):
         evaluations.setdefault(line["dataset"].partition("/")[2], []).append(line)
     for task, lines in evaluations.items():
-        first, last = lines[0], lines[-1]
-        if not {"nats_per_target_token", "unigram_nats_per_target_token"} <= last.keys() & first.keys():
+        if not {_NATS, _UNIGRAM} <= lines[-1].keys() & lines[0].keys():
             continue  # An average over tasks, or a model with metrics of its own.
-        change = 1 - last["nats_per_target_token"] / first["nats_per_target_token"]
-        began = f"{first['nats_per_target_token']:.4f} at step {first['step']}, " if len(lines) > 1 else ""
-        lower = f" ({abs(change):.1%} {'lower' if change >= 0 else 'higher'})" if len(lines) > 1 else ""
-        print(
-            f"validation loss of {task}, nats per target token: {began}{last['nats_per_target_token']:.4f} at step "
-            f"{last['step']}{lower}; best constant (unigram) predictor on the same targets: "
-            f"{last['unigram_nats_per_target_token']:.4f}"
-        )
-        _print_text_figures(last)
+        if text_figures.rows(lines[-1]):
+            _print_text_figures(task, lines)
+            losses = [text_figures.headline(line) for line in lines]
+        else:
+            _print_loss(task, lines)
+            losses = [line.get(_NATS) for line in lines]
+        _warn_of_worse(task, [line["step"] for line in lines], losses)
 
 
-def _print_text_figures(line: dict) -> None:
-    if not text_figures.rows(line):
+def _print_loss(task: str, lines: Sequence[dict]) -> None:
+    first, last = lines[0], lines[-1]
+    change = 1 - last[_NATS] / first[_NATS]
+    began = f"{first[_NATS]:.4f} at step {first['step']}, " if len(lines) > 1 else ""
+    lower = f" ({abs(change):.1%} {'lower' if change >= 0 else 'higher'})" if len(lines) > 1 else ""
+    print(
+        f"validation loss of {task}, nats per target token: {began}{last[_NATS]:.4f} at step {last['step']}{lower}; "
+        f"best constant (unigram) predictor on the same targets: {last[_UNIGRAM]:.4f}"
+    )
+
+
+def _print_text_figures(task: str, lines: Sequence[dict]) -> None:
+    first, last = lines[0], lines[-1]
+    text, others = last["num_text_tokens"], last["num_target_tokens"] - last["num_text_tokens"]
+    print(f"validation of {task} at step {last['step']:,}: the {text:,.0f} targets that are tokens of text.")
+    print(text_figures.EXPLAINED)
+    print(text_figures.table(last, first if len(lines) > 1 else None))
+    left_out = f", {others / last['num_target_tokens']:.1%} of them sentinels and EOS" if others else ""
+    print(f"All targets{left_out}: {last[_NATS]:.4f} nats; best constant (unigram) predictor: {last[_UNIGRAM]:.4f}.")
+
+
+def _warn_of_worse(task: str, steps: Sequence[int], losses: Sequence[float | None]) -> None:
+    """Says of a run that ends above its first evaluation which one was best, and what to do."""
+    known = [(loss, step) for loss, step in zip(losses, steps, strict=True) if loss is not None]
+    if len(known) < 2 or not known[-1][0] > known[0][0]:
         return
-    others = line["num_target_tokens"] - line["num_text_tokens"]
-    left_out = f" (the other {others / line['num_target_tokens']:.1%} are sentinels and EOS)" if others else ""
-    print(f"of its {line['num_text_tokens']:,.0f} targets that are text{left_out}, at step {line['step']}:")
-    print(text_figures.table(line))
+    (first, began), (last, ended), (best, at) = known[0], known[-1], min(known)
+    lowest = "no evaluation was better than the first" if at == began else f"the best was {best:.4f} at step {at:,}"
+    logger.warning(
+        "Validation of %s is worse than at the beginning: %.4f nats at step %s, %.4f at step %s; %s. Train for more "
+        "steps, or lower the rate (schedules.create_learning_rate_scheduler.base_learning_rate). A small corpus that "
+        "is read many times wants DROPOUT_RATE = 0.1 and fewer steps.",
+        task,
+        last,
+        f"{ended:,}",
+        first,
+        f"{began:,}",
+        lowest,
+    )

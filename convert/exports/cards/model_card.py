@@ -27,9 +27,9 @@ PICTURE = "loss.png"
 # T5X's metric of the training, which has the z-loss in it, and the metrics of an evaluation.
 _LOSS = "loss_per_nonpadding_target_token"
 _NATS, _UNIGRAM = "nats_per_target_token", "unigram_nats_per_target_token"
-_OF_TEXT = "nats_per_text_token"
-# The losses of an evaluation, and their titles in a card.
-LOSSES = {_NATS: "loss, nats per target token", _OF_TEXT: "loss, nats per text token"}
+_OF_TEXT = "nats_per_text_token_renormalized"
+# The losses of an evaluation, and their titles in a card; the headline first.
+LOSSES = {_OF_TEXT: "loss, nats per token of text", _NATS: "loss, nats per target token"}
 
 _FROM_COUNTS = (
     "Training began from counts of pairs of tokens in its texts: the first embeddings, output matrix and part of the "
@@ -272,13 +272,14 @@ def _measures(dataset: str, line: Line, accuracy: str) -> Iterator[tuple[str, st
 
 def results_of(metrics: Sequence[Line], accuracy: str) -> Iterator[tuple[str, str, str, str]]:
     """The last validation loss with its baseline, and whatever else was measured on validation data."""
+    firsts = {line["dataset"]: line for line in reversed(metrics)}
     for dataset, line in _last_evaluations(metrics).items():
         for name, title, _ in _measures(dataset, line, accuracy):
             value = f"{line[name]:.4f}" if name == _NATS else f"{line[name]:.4g}"
             if name == _NATS and _is_number(line, _UNIGRAM):
                 value += f"; the best constant (unigram) predictor has {line[_UNIGRAM]:.4f}"
             if name == _OF_TEXT:
-                value = text_figures.in_words(line)
+                value = text_figures.in_words(line, firsts[dataset] if firsts[dataset] is not line else None)
             yield code(dataset.partition("/")[2]), plain(title), value, f"{line['step']:,}"
 
 

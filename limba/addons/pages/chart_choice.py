@@ -117,13 +117,11 @@ def _text(runs: Sequence[RunRecord]) -> Chart:
     lines: list[Line] = []
     for number, run in enumerate(runs):
         for dataset, curves in _evaluations(run):
-            names = {_NATS: "model", _RENORMALIZED: "model, told that text follows"}
+            names = {_RENORMALIZED: "model", _NATS: text_figures.AMONG_ALL.removeprefix("the ")}
             names |= {f"{key}/{_NATS}": name for key, name in text_figures.PREDICTORS.items()}
-            if not any(curves.known(f"{key}/{_NATS}") for key in text_figures.PREDICTORS):
-                del names[_RENORMALIZED]
-            for metric, name in names.items():
-                if not curves.known(metric) or (metric != _NATS and run_curves.of_average(dataset)):
-                    continue
+            known = [metric for metric in names if curves.known(metric)]
+            for metric in known[:1] if run_curves.of_average(dataset) else known:
+                name = names[metric]
                 of = name if len(_evaluations(run)) == 1 else f"{name}, {dataset.removeprefix(TEACHER_FORCED)}"
                 if metric.startswith(_NATS):
                     lines.append(Line(_label(runs, run, of), number, dataset, metric, has_dots=True))
@@ -131,8 +129,9 @@ def _text(runs: Sequence[RunRecord]) -> Chart:
                     lines.append(Line(_label(runs, run, of), number, dataset, metric, is_dashed=True))
                 elif number == 0:
                     lines.append(Line(of, number, dataset, metric, is_dashed=True, is_shared=True))
-    note = "Targets that are text, without sentinels and EOS. N-grams need not guess whether a span ends: compare them "
-    note += "with the model, told that text follows. They are of the training texts."
+    note = (
+        f"Targets that are text, without sentinels and EOS. {text_figures.EXPLAINED} N-grams are of the training texts."
+    )
     return Chart("Losses", "Nats per token of text", "nats", lines[: 4 * _MOST_CURVES], note)
 
 

@@ -115,11 +115,13 @@ def figures_of_text(runs: Sequence[RunRecord]) -> str:
             if not dataset.startswith(TEACHER_FORCED):
                 continue
             line = {name: float(column[-1]) for name, column in curves.columns.items() if np.isfinite(column[-1])}
-            if rows := text_figures.rows(line):
+            first = {name: float(column[0]) for name, column in curves.columns.items() if np.isfinite(column[0])}
+            first["step"] = int(curves.steps[0])
+            if rows := text_figures.rows(line, first if len(curves.steps) > 1 else None):
                 of = f"{run.name}: " if len(runs) > 1 else ""
                 title = f"{of}{dataset.removeprefix(TEACHER_FORCED)}, step {int(curves.steps[-1]):,}"
                 parts.append(f"<h4>{escape(title)}</h4>{table(text_figures.HEAD, rows)}")
-    return "".join(parts)
+    return f"<p>{escape(text_figures.EXPLAINED)}</p>{''.join(parts)}" if parts else ""
 
 
 def time_spent(runs: Sequence[RunRecord]) -> str:

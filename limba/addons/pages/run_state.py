@@ -11,7 +11,7 @@ from limba.checkpoint_files import directories, run_folder
 from limba.files import storage
 from limba.files.storage import AnyPath
 from limba.gin_config.recipe import Recipe
-from limba.reports import goodput, run_end, run_lock, writers
+from limba.reports import goodput, run_end, run_lock, text_figures, writers
 
 RUNNING, FINISHED, FAILED, STOPPED, KILLED = "running", "finished", "failed", "stopped", "killed"
 # Files by which a folder is known as a run's.
@@ -28,6 +28,7 @@ class RunState:
       state: "running", "finished", "failed", "stopped" on request, or "killed": its process ended without a word.
       reason: why it failed; "" otherwise.
       loss, validation_loss: of a target token, the newest.
+      validation_text_loss: the headline of docs/evaluate.md: of tokens of text, in nats, among tokens of text.
       age_seconds: since the last sign of life.
     """
 
@@ -38,6 +39,7 @@ class RunState:
     total_steps: int | None
     loss: float | None
     validation_loss: float | None
+    validation_text_loss: float | None
     tokens_per_second: float | None
     age_seconds: float | None
 
@@ -65,6 +67,7 @@ def look(run: Path, name: str) -> RunState:
         total_steps=total,
         loss=run_curves.loss_of(train, ("loss", *run_curves.LOSSES)),
         validation_loss=run_curves.loss_of(validation),
+        validation_text_loss=text_figures.headline(validation),
         tokens_per_second=train.get(run_curves.TOKENS_PER_SECOND),
         age_seconds=max(0.0, time.time() - max(times)) if times else None,
     )

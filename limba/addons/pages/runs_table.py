@@ -8,7 +8,7 @@ from limba.addons.pages.run_state import RunState
 from limba.files import json_text
 from limba.reports import results_table, text_width
 
-_HEAD = ("run", "step", "loss", "validation", "tokens/s", "age", "state")
+_HEAD = ("run", "step", "loss", "validation", "of text", "tokens/s", "age", "state")
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
@@ -18,7 +18,7 @@ def table(runs: Sequence[RunState], columns: int | None = None) -> str:
         (
             printable(run.folder),
             _steps(run),
-            *(number(x, ".4f") for x in (run.loss, run.validation_loss)),
+            *(number(x, ".4f") for x in (run.loss, run.validation_loss, run.validation_text_loss)),
             number(run.tokens_per_second, ",.0f"),
             "" if run.age_seconds is None else age(run.age_seconds),
         )

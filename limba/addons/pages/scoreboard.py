@@ -111,7 +111,7 @@ def _picture(runs: Sequence[Path]) -> bytes:
     if len(found) == 1:  # the same targets
         (height,) = found
         steps = [step for points in curves.values() for step, _ in points]
-        curves[f"{trigram}, told that text follows"] = [(min(steps), height), (max(steps), height)]
+        curves[f"{trigram}, among tokens of text"] = [(min(steps), height), (max(steps), height)]
     if not curves:
         raise ValueError("No evaluation has nats per character, which --picture draws: its pieces have no known texts.")
     if len(curves) > len(loss_picture.COLORS):

@@ -99,7 +99,9 @@ def figures_of(line: Mapping[str, Any]) -> dict[str, float]:
     """The figures of an evaluation by column; of n-grams beside it none."""
     known = {"step": line["step"], **{column: line[name] for name, column in FIGURES.items() if name in line}}
     # Targets without text, such as labels, have a loss all the same.
-    return known if "nats/token" in known else known | {"nats/token": line["nats_per_target_token"]}
+    if {"nats/token", "nats among text"} & known.keys():
+        return known
+    return known | {"nats/token": line["nats_per_target_token"]}
 
 
 def _sizes(line: Mapping[str, Any]) -> tuple[str, ...]:

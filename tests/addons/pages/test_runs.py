@@ -23,7 +23,7 @@ def test_a_table_has_steps_losses_speed_and_state(tmp_path, capsys):
     make_run(tmp_path / "a")
     os.utime(tmp_path / "a" / "metrics.jsonl", (0, 0))
     head, a, b = _shown(capsys, tmp_path).splitlines()
-    assert head.split() == ["run", "step", "loss", "validation", "tokens/s", "age", "state"]
+    assert head.split() == ["run", "step", "loss", "validation", "of", "text", "tokens/s", "age", "state"]
     assert a.split()[:5] == [str(tmp_path / "a"), "100/100", "4.0000", "5.0000", "2,000"] and a.endswith("s  finished")
     assert b.split()[:5] == [str(tmp_path / "sweep" / "b"), "50/100", "4.5000", "5.6250", "2,000"]
     assert b.endswith("  stopped")
@@ -96,7 +96,7 @@ def test_the_last_lines_are_found_from_the_end(tmp_path, monkeypatch):
 
 
 def test_lines_fit_a_terminal_and_steer_nothing(tmp_path):
-    run = run_state.RunState("a\x1b[31m", "failed", "broken\nat step 7", 7, None, None, 2.0, None, 200.0)
+    run = run_state.RunState("a\x1b[31m", "failed", "broken\nat step 7", 7, None, None, 2.0, None, None, 200.0)
     whole = runs_table.table([run]).splitlines()
     assert whole[1].split() == ["a", "[31m", "7", "2.0000", "3", "min", "failed:", "broken", "at", "step", "7"]
     cut = runs_table.table([run], columns=40).splitlines()

@@ -6,6 +6,7 @@ import types
 import pytest
 
 from limba.optimizers import schedules
+from limba.reports import text_figures
 from limba.training import run_report
 
 
@@ -32,15 +33,42 @@ def test_figures_of_text_stand_beside_those_of_ngrams(tmp_path, capsys):
         "nats_per_character": 1.1875,
     }
     line |= {f"left_bigram/{name}": x for name, x in bigram.items()}
-    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    start = line | {"step": 0, "nats_per_text_token_renormalized": 4.6}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(start) + "\n" + json.dumps(line) + "\n")
     run_report.print_validation_losses(tmp_path)
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        "of its 750 targets that are text (the other 25.0% are sentinels and EOS), at step 7:",
-        "                                   nats per token  per character  likeliest  among five",
-        "the model                                   5.000          1.250      12.5%       25.0%",
-        "the model, told that text follows           4.500          1.125      15.0%       30.0%",
-        "bigram of the token before                  4.750          1.188      20.0%       40.0%",
+    assert capsys.readouterr().out.splitlines() == [
+        "validation of t at step 7: the 750 targets that are tokens of text.",
+        text_figures.EXPLAINED,
+        "                             nats per token  per character  likeliest  among five",
+        "before the first step                 4.600          1.150      15.0%       30.0%",
+        "the model                             4.500          1.125      15.0%       30.0%",
+        "bigram of the token before            4.750          1.188      20.0%       40.0%",
+        "the model, among all tokens           5.000          1.250      12.5%       25.0%",
+        "All targets, 25.0% of them sentinels and EOS: 4.0000 nats; best constant (unigram) predictor: 5.0000.",
     ]
+
+
+def test_a_run_that_ends_worse_than_it_began_says_so_and_what_to_do(tmp_path, caplog):
+    def end_with(*losses):
+        caplog.clear()
+        lines = [
+            {"step": 10 * i, "dataset": "training_eval/t", "nats_per_target_token": 9 - x, "num_target_tokens": 4.0}
+            | {"unigram_nats_per_target_token": 5.0, "num_text_tokens": 4.0, "nats_per_text_token": 9.0 - x}
+            | {"nats_per_text_token_renormalized": x, "text_accuracy": 0.5, "text_top_5_accuracy": 0.5}
+            for i, x in enumerate(losses)
+        ]
+        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        run_report.print_validation_losses(tmp_path)
+        return "".join(caplog.messages)
+
+    # By the headline; the other losses fall where it rises.
+    assert end_with(4.0) == end_with(4.0, 3.0) == end_with(4.0, 5.0, 4.0) == ""
+    said = end_with(4.0, 3.5, 4.5)
+    assert said.startswith(
+        "Validation of t is worse than at the beginning: 4.5000 nats at step 20, 4.0000 at step 0; the best was 3.5000 "
+        "at step 10. Train for more steps, or lower the rate"
+    )
+    assert "no evaluation was better than the first" in end_with(4.0, 4.5)
 
 
 def _run(tmp_path, lowers_rates=False, **schedule):

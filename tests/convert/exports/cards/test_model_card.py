@@ -146,8 +146,8 @@ def test_metadata_are_what_the_hub_reads(tmp_path):
     name, read = model_index_to_eval_results(results)
     assert name == "base"
     assert [(x.dataset_name, x.metric_type, x.metric_name, x.metric_value) for x in read] == [
+        ("news", "loss", "loss, nats per token of text", 4.25),
         ("news", "loss", "loss, nats per target token", 3.25),
-        ("news", "loss", "loss, nats per text token", 4.5),
         ("news", "accuracy", "accuracy of the next token", 0.375),
         ("news", "bleu", "bleu", 27.5123),
         ("books", "accuracy", "accuracy of the next token", 0.375),
@@ -221,9 +221,9 @@ def test_results_are_the_last_ones_until_the_step(tmp_path):
     text = card(tmp_path, TRAINED)
     results = text[text.index("## Results") : text.index("## Training")].splitlines()[4:]
     assert [line for line in results if line.startswith("|")] == [
+        "| `news` | loss, nats per token of text | 4.2500 (bigram of the token before 4.7500, trigram of two tokens "
+        "before 4.1250, among all tokens 4.5000) | 3,000 |",
         "| `news` | loss, nats per target token | 3.2500; the best constant (unigram) predictor has 5.5941 | 3,000 |",
-        "| `news` | loss, nats per text token | 4.5000 (told that text follows 4.2500; bigram of the token before "
-        "4.7500, trigram of two tokens before 4.1250) | 3,000 |",
         "| `news` | accuracy of the next token | 0.375 | 3,000 |",
         "| `books` | accuracy of the next token | 0.375 | 3,000 |",
         "| `news` | bleu | 27.51 | 3,000 |",
