@@ -90,8 +90,8 @@ def test_flax_loads_it_and_gives_the_same_logits_and_tokens(exported, flax_t5, c
     forward = jax.jit(lambda inputs, mask, decoder: model(inputs, mask, decoder_input_ids=decoder).logits)
     logits = forward(exported.inputs, mask, exported.decoder_inputs)
     np.testing.assert_allclose(logits, exported.logits(), rtol=0, atol=TOLERANCE)
-    length = exported.targets.shape[1] + 1
-    generate = functools.partial(model.generate, max_length=length, num_beams=1)
+    length = exported.targets.shape[1]
+    generate = functools.partial(model.generate, max_new_tokens=length, num_beams=1)
     tokens = jax.jit(lambda inputs, mask: generate(inputs, attention_mask=mask).sequences)(exported.inputs, mask)
     _assert_same_tokens(np.asarray(tokens), exported.greedy_tokens())
 

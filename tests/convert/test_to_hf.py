@@ -43,8 +43,7 @@ def test_command_line_writes_every_file(run, tmp_path, capsys):
     assert names_in(tmp_path / "out") == FILES
     assert names_in(tmp_path) == {"out"}
     generation = json.loads((tmp_path / "out" / "generation_config.json").read_text())
-    # The decoder's start counts: as many new tokens as the run's targets have.
-    assert generation["max_length"] == checkpointing.load_run_info(run)["feature_lengths"]["targets"] + 1
+    assert generation["max_new_tokens"] == checkpointing.load_run_info(run)["feature_lengths"]["targets"]
     out = capsys.readouterr().out
     assert "ok    parameters that differ " in out
     assert "ok    logits, B in NumPy " in out

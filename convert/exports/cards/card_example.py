@@ -133,7 +133,7 @@ def _program(example: Example, formats: Sequence[str], use_cache: bool) -> str:
     tensors, output = ("np", ".sequences") if flax else ("pt", "")
     options = ["**inputs"]
     if example.kind != "row":
-        options.append(f"max_length={_BLANK_TOKENS}")
+        options.append(f"max_new_tokens={_BLANK_TOKENS}")
     reason = ""
     if not use_cache:
         options.append("use_cache=False")

@@ -94,7 +94,7 @@ def front_matter(
       tags: of the converter, which come first.
       results: entries of `model-index`; see `result`.
       name: of the model, for `model-index`.
-      pipeline: the hub's name of what the model does, "text2text-generation".
+      pipeline: the hub's name of what the model does, one of its `PIPELINE_DATA`.
     """
     lines = [f"library_name: transformers\npipeline_tag: {pipeline}"]
     given: dict[str, Any] = {
@@ -113,16 +113,16 @@ def front_matter(
     return "\n".join(["---", *lines, "---"])
 
 
-def result(task: str, dataset: str, metrics: Sequence[Mapping[str, Any]], pipeline: str) -> dict[str, Any]:
+def result(task: str, dataset: str, metrics: Sequence[Mapping[str, Any]], kind: str) -> dict[str, Any]:
     """An entry of `model-index`.
 
     Args:
       task: Limba's name of it.
       dataset: the hub's name of its data, or the task's name again.
       metrics: each `{"type", "value", "name"}`.
-      pipeline: as of `front_matter`.
+      kind: the hub's name of what is measured, a pipeline or a task below one.
     """
-    return {"task": {"type": pipeline}, "dataset": {"name": task, "type": dataset}, "metrics": list(metrics)}
+    return {"task": {"type": kind}, "dataset": {"name": task, "type": dataset}, "metrics": list(metrics)}
 
 
 def results_in(card: str) -> list[dict[str, Any]]:

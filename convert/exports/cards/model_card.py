@@ -47,6 +47,7 @@ class Description:
       title: "A T5 1.1 encoder-decoder".
       tag: the family's name.
       pipeline: the hub's name of what the model does.
+      task: the hub's name of a task below the pipeline, which is also a tag; "" is the pipeline itself.
       use: the section on the use.
       network: rows of the table.
       accuracy: what the metric of that name measures.
@@ -59,6 +60,7 @@ class Description:
     use: str
     network: tuple[tuple[str, str], ...]
     accuracy: str
+    task: str = ""
     datasets: tuple[str, ...] = ()
 
 
@@ -143,10 +145,9 @@ def _front_matter(facts: Facts, metrics: Sequence[Line]) -> str:
             by_task.setdefault(dataset.partition("/")[2], []).append({"type": type_, "value": rounded, "name": title})
     # The hub's name of the data, where it is clear which data set a task is of.
     known = datasets[0] if len(by_task) == len(datasets) == 1 else ""
-    results = [
-        card_metadata.result(task, known or task, measured, described.pipeline) for task, measured in by_task.items()
-    ]
-    tags = [described.tag, "limba", *(["lora"] if "lora" in facts.run else [])]
+    kind = described.task or described.pipeline
+    results = [card_metadata.result(task, known or task, measured, kind) for task, measured in by_task.items()]
+    tags = [described.tag, "limba", *([described.task] * bool(described.task)), *(["lora"] * ("lora" in facts.run))]
     metadata = dataclasses.replace(facts.metadata, datasets=datasets)
     return card_metadata.front_matter(metadata, tags, results, facts.name, described.pipeline)
 

@@ -30,15 +30,32 @@ def describe(
       texts: what becomes of the example's texts.
     """
     example = example or neutral(vocabulary)
+    use = section(example, formats, network.num_decoder_layers <= network.num_encoder_layers, texts)
     return Description(
         title=f"A {family.title} encoder-decoder",
         tag=family.name,
-        pipeline="text2text-generation",
-        use=section(example, formats, network.num_decoder_layers <= network.num_encoder_layers, texts),
+        # The hub's filters have "text2text-generation" no longer, but as a tag.
+        pipeline="text-generation",
+        task="text2text-generation",
+        use="\n\n".join([use, *_of_version_5(network, formats)]),
         network=tuple(_network(network, vocabulary, dtype, assumed)),
         accuracy="accuracy of the next token",
         datasets=example.datasets,
     )
+
+
+def _of_version_5(network: T5Config, formats: Collection[str]) -> Iterator[str]:
+    if "safetensors" not in formats:
+        return
+    yield (
+        "Use this program rather than a pipeline: transformers 5 has none for encoder-decoders. Its `text-generation`, "
+        "which the hub may propose, is for decoders alone, and takes the text for the beginning of the answer."
+    )
+    if not network.logits_via_embedding:
+        yield (
+            "transformers 5 warns that it does not tie `shared.weight` to `lm_head.weight`. That is right: the output "
+            "of this model is a matrix of its own, as config.json says."
+        )
 
 
 # As in training: a word has the label of its first piece, which may be a blank. A pipeline takes that for another word.

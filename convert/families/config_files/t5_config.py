@@ -127,10 +127,10 @@ def generation_config(config: T5Config, family: T5Family, targets_length: int | 
     """The content of generation_config.json.
 
     Args:
-      targets_length: tokens of the run's targets: `generate()` makes no more. Without it transformers stops after 20,
-        decoder start included.
+      targets_length: tokens of the run's targets: `generate()` makes no more. Without it transformers stops after 20.
     """
-    lengths = {} if targets_length is None else {"max_length": targets_length + 1}
+    # Not `max_length`: beside `generate(max_new_tokens=…)`, as people write it now, version 5 warns of that.
+    lengths = {} if targets_length is None else {"max_new_tokens": targets_length}
     return _special_ids(config) | lengths | dict(family.generation)
 
 

@@ -34,7 +34,7 @@ def test_a_blank():
     code = program(text)
     assert text_in(code) == BLANK.inputs
     # The blank is answered by a sentinel, which is a special token.
-    assert "max_length=20" in code and code.endswith("print(tokenizer.decode(output[0]))")
+    assert "max_new_tokens=20" in code and code.endswith("print(tokenizer.decode(output[0]))")
 
 
 def test_a_row():

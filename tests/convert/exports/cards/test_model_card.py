@@ -137,11 +137,11 @@ def test_metadata_are_what_the_hub_reads(tmp_path):
     results = head.pop("model-index")
     assert head == {
         "library_name": "transformers",
-        "pipeline_tag": "text2text-generation",
+        "pipeline_tag": "text-generation",
         "language": ["ro"],
         "license": "apache-2.0",
         "datasets": ["org/corpus", "org/more"],
-        "tags": ["t5_1_1", "limba", "news"],
+        "tags": ["t5_1_1", "limba", "text2text-generation", "news"],
     }
     name, read = model_index_to_eval_results(results)
     assert name == "base"
@@ -288,6 +288,14 @@ def test_bytes_and_flax(tmp_path):
     assert row(text, "vocabulary").startswith("bytes, 384 ids, the last 125 of them sentinels")
     assert "model = FlaxAutoModelForSeq2SeqLM.from_pretrained(folder)" in text
     assert "up to version 4.57" in text
+
+
+def test_what_users_of_version_5_should_know(tmp_path):
+    is_tied = dataclasses.replace(NETWORK, logits_via_embedding=True)
+    for network, formats, said in ((NETWORK, BOTH, (True, True)), (is_tied, BOTH, (True, False))):
+        text = t5_card.describe(t5_1_1.FAMILY, network, VOCABULARY, formats, "float32").use
+        assert ("rather than a pipeline" in text, "does not tie `shared.weight`" in text) == said
+    assert "transformers 5" not in t5_card.describe(t5_1_1.FAMILY, NETWORK, VOCABULARY, ("flax",), "float32").use
 
 
 def test_what_users_name_is_escaped(tmp_path):
