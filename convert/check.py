@@ -1,6 +1,7 @@
-"""`limba convert check`: are two models the same? And does one hold in float16?
+"""`limba convert check`: are two models the same? Is a folder right in itself? And does a model hold in float16?
 
 limba convert check runs/base exports/base
+limba convert check exports/base
 limba convert check exports/base --dtype float16 --lines texts.txt --rescale exports/base_for_float16
 """
 
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from limba.addons import table
 from limba.convert import finished_folder, to_hf
 from limba.convert.compare import (
     comparison,
@@ -47,11 +49,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if (args.b is None) == (args.dtype is None):
+    if args.b is not None and args.dtype is not None:
         raise ValueError("Give B, to compare A with it, or --dtype, to see whether A holds in this type.")
     if args.dtype is None and (args.lines or args.rescale):
         raise ValueError("--lines and --rescale belong to --dtype.")
     hints = any_format.hints_of(args)
+    if args.b is None and args.dtype is None:
+        part = next(table.parts("folder"), None)
+        if part is None:
+            raise ValueError("Give B, to compare A with it, or --dtype, to see whether A holds in this type.")
+        part.check(args.a, hints)
+        return
     if args.b is not None and (report := finished_folder.report_of(args.b)) is not None:
         _check_finished(args.a, Path(args.b).expanduser(), report, hints)
         return

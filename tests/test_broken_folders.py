@@ -46,6 +46,8 @@ COMMANDS = {
     "from-t5x": ("T5X", ("convert", "from-t5x", "BROKEN", "OUT", "--vocab", "VOCAB", *NO_CHECK)),
     "from-hf": ("EXPORT", ("convert", "from-hf", "BROKEN", "OUT", *NO_CHECK)),
     "check": ("EXPORT", ("convert", "check", "BROKEN", "RUN")),
+    "check alone": ("EXPORT", ("convert", "check", "BROKEN")),
+    "repair": ("EXPORT", ("convert", "repair", "BROKEN", "OUT")),
     "push": ("EXPORT", ("convert", "push", "BROKEN", "user/mine")),
 }
 

@@ -30,7 +30,7 @@ _READ = (
 # What people, trainers and the hub leave beside a model, and folders.
 _NO_PART = re.compile(
     r"(?i)^\.|\.(md|png|jpe?g|gif|svg|webp|pdf|ipynb|log|jsonl|lock|gin)$|^(licen[cs]e|notice|use_policy)"
-    r"|^(trainer_state|(all|eval|train|predict|test|generate)_results|all_metrics|run|model_index)\.json$|^events\.out"
+    r"|^(trainer_state|(all|eval|train|predict|test|generate)_results|all_metrics|run|model_index|rescale|repair)\.json$|^events\.out"
     r"|^(optimizer|scheduler|scaler|rng_state|training_args)\b|^[^.]*$"
 )
 

@@ -216,11 +216,15 @@ def exchanged(size: int, a: int, b: int) -> np.ndarray:
     return ids
 
 
+class MisfitError(ValueError):
+    """Tensors are not those of a network."""
+
+
 def verify(what: str, found: Mapping[str, Shape], wanted: Mapping[str, Shape]) -> None:
     """Checks that `what` has exactly the wanted tensors.
 
     Raises:
-      ValueError: naming the tensors that are missing, extra or of another shape.
+      MisfitError: naming the tensors that are missing, extra or of another shape.
     """
     problems = [f"{name} is missing" for name in wanted if name not in found]
     problems += [f"{cut(name)} has no place in the network" for name in found if name not in wanted]
@@ -230,4 +234,4 @@ def verify(what: str, found: Mapping[str, Shape], wanted: Mapping[str, Shape]) -
         if name in found and tuple(found[name]) != tuple(shape)
     ]
     if problems:
-        raise ValueError(f"{what} does not fit its network configuration: {some(problems, 8)}.")
+        raise MisfitError(f"{what} does not fit its network configuration: {some(problems, 8)}.")

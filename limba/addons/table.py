@@ -39,6 +39,7 @@ PARTS: Mapping[str, str] = {
     "eval": "another evaluation of `limba eval`: add_flags(parser), check_flags(flags, parser), is_asked(flags), "
     "run(flags, bindings)",
     "check": "a kind of folder of `limba convert check`: kind(report), compare(model, folder, report)",
+    "folder": "`limba convert check` of a folder alone: check(model, hints)",
     "script_keys": "keys of Hugging Face's scripts: check_key(key), is_known_script(name)",
 }
 
@@ -151,6 +152,10 @@ ADDONS: Mapping[str, Addon] = {
                 "write a LoRA checkpoint and its gin files from an adapter of PEFT",
             ),
         }
+    ),
+    "repair": Addon(
+        conversions={"repair": ("limba.addons.repair.command", "write a folder again without what is wrong with it")},
+        parts={"folder": "limba.addons.repair.folder_check"},
     ),
     "vectors": Addon(
         {"embed": ("limba.addons.vectors.embed", "vectors of texts from a checkpoint's encoder, in a file")},
