@@ -180,13 +180,25 @@ def _tied_encoder(folder: HubFolder, named: Names, embedding: str, output: Saved
     del embedding
     tie = folder.files[CONFIG].get(_TIE, ...)
     said = f"{CONFIG}: {_shown(_TIE, tie)}"
+    # Version 5 ties the output's bias only where it ties the output, and else draws it: zeros.
+    bias = named.output.replace(".weight", ".bias")
+    of_head = bias.replace("decoder.bias", "bias")
+    copied = {bias: of_head} if of_head in folder.tensors and bias not in folder.tensors else {}
+    also = f" {bias} becomes a copy of {of_head}." if copied else ""
     if output is not None and not is_copy and tie is not False:
         return wrong(
             "tied-flag",
             f"{said}, and {named.output} of {folder.weights_file} is another matrix than the embedding, which "
             "transformers takes in its place.",
-            f"{_TIE} becomes false.",
-            Change(settings={CONFIG: {_TIE: False}}),
+            f"{_TIE} becomes false.{also}",
+            Change(settings={CONFIG: {_TIE: False}}, copied=copied),
+        )
+    if output is not None and tie is False and copied:
+        return wrong(
+            "tied-flag",
+            f"{said}, and {folder.weights_file} has no {bias}: version 5 takes zeros for it, version 4 {of_head}.",
+            also.strip(),
+            Change(copied=copied),
         )
     if output is None and tie is False and _has_masked_lm(folder):
         return wrong(
