@@ -1,6 +1,8 @@
 """Every script explains itself and stops at errors. (tests/run.sh runs shellcheck.)"""
 
+import json
 import subprocess
+import sys
 
 import pytest
 
@@ -43,19 +45,51 @@ def test_ready_made_recipes_pass_on_what_they_are_given(tmp_path, name):
     assert f"limba train --gin_file=gin/recipes/{name}.gin --gin.TRAIN_STEPS=1 --gin.MODEL_DIR=" in said
 
 
-@pytest.mark.parametrize(
-    ("script", "folder"), [("quickstart.sh", "QUICKSTART"), ("moods.sh", "MOODS"), ("encoder.sh", "ENCODER")]
-)
-def test_the_last_screen_names_what_works_in_a_new_shell(tmp_path, script, folder):
-    venv = tmp_path / "my venv"
+# A program that writes down how it was called: words end with NUL, calls with a line.
+RECORDS = """#!/bin/sh
+for word in "${0##*/}" "$@"; do printf '%s\\0' "$word"; done >>"$CALLS"
+echo >>"$CALLS"
+"""
+
+
+@pytest.fixture(scope="module")
+def called(tmp_path_factory):
+    """What each script of a whole line prints, with programs that only record; and the calls of all."""
+    folder, outputs = tmp_path_factory.mktemp("scripts"), {}
+    venv = folder / "my venv"
     (venv / "bin").mkdir(parents=True)
     for program in ("python", "limba"):
-        (venv / "bin" / program).write_text("#!/bin/sh\n")
+        (venv / "bin" / program).write_text(RECORDS)
         (venv / "bin" / program).chmod(0o755)
-    env = launching.environment(tmp_path, VENV=str(venv)) | {f"LIMBA_{folder}_DIR": str(tmp_path / "runs")}
-    done = launching.call(script, env=env)
-    assert done.returncode == 0, done.stderr
-    screen = done.stdout.partition("Done. Where everything lies:\n")[2]
-    assert f"\n  source {tmp_path}/my\\ venv/bin/activate" in screen
+    for script, name in LINES.items():
+        env = launching.environment(folder, VENV=str(venv), CALLS=str(folder / "calls"))
+        done = launching.call(script, env=env | {f"LIMBA_{name}_DIR": str(folder / "runs")})
+        assert done.returncode == 0, done.stderr
+        outputs[script] = done.stdout
+    return folder, outputs, [line.split("\0")[:-1] for line in (folder / "calls").read_text().splitlines()]
+
+
+LINES = {"quickstart.sh": "QUICKSTART", "moods.sh": "MOODS", "encoder.sh": "ENCODER"}
+
+
+@pytest.mark.parametrize("script", LINES)
+def test_the_last_screen_names_what_works_in_a_new_shell(called, script):
+    folder, outputs, _ = called
+    screen = outputs[script].partition("Done. Where everything lies:\n")[2]
+    assert f"\n  source {folder}/my\\ venv/bin/activate" in screen
     rows = screen.partition("\n\n")[0].splitlines()
-    assert len(rows) >= 3 and len({row.index(f" {tmp_path}/runs") for row in rows}) == 1, "the paths are a column"
+    assert len(rows) >= 3 and len({row.index(f" {folder}/runs") for row in rows}) == 1, "the paths are a column"
+
+
+def test_what_they_call_are_commands_with_their_words(called):
+    calls = [list(words) for words in dict.fromkeys(map(tuple, called[2])) if words[1] != "-c"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.parsed_commands"],
+        input=json.dumps(calls),
+        cwd=launching.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [problem for problem in json.loads(done.stdout) if problem] == []
+    assert {"limba train", "limba convert", "limba vocab", "python -m"} <= {" ".join(words[:2]) for words in calls}
