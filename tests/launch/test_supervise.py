@@ -154,7 +154,7 @@ def test_a_pod_that_is_taken_is_made_again_with_the_same_commit(pod, tmp_path):
     before = launching.git(repository, "rev-parse", "HEAD")
     launching.commit(repository, "Later, and not deployed")
     process = subprocess.Popen(
-        ["bash", "launch/supervise.sh", "--pod", "quickstart", "--gin.TRAIN_STEPS=60", "--gin.SECONDS=0.2"],
+        ["bash", "launch/supervise.sh", "--pod", "quickstart", "--gin.TRAIN_STEPS=40", "--gin.SECONDS=0.1"],
         cwd=repository,
         env=env,
         stderr=subprocess.PIPE,
@@ -171,7 +171,7 @@ def test_a_pod_that_is_taken_is_made_again_with_the_same_commit(pod, tmp_path):
     assert calls.index("delete limba") < calls.rindex("create limba") < calls.rindex("--setup")
     made = cloud / "limba/worker-0/limba"
     assert launching.git(made, "rev-parse", "HEAD") == before
-    assert (tmp_path / "run/checkpoint").read_text() == "60"
+    assert (tmp_path / "run/checkpoint").read_text() == "40"
     shutil.rmtree(cloud)
 
 

@@ -9,6 +9,7 @@ from limba.gin_config import gin_files, t5x_files
 # T5X's include paths, each of which stands for files of ours where there is no checkout of T5X.
 _SIZES = "small base large"
 _RUNS = "pretrain pretrain_deterministic finetune eval infer infer_from_tfexample_file precompile"
+UMT5 = "t5x/examples/scalable_t5/umt5/pretrain_"
 PATHS = [
     *(f"t5x/configs/runs/{run}.gin" for run in _RUNS.split()),
     *(f"t5x/examples/t5/t5_1_1/{size}.gin" for size in f"tiny {_SIZES} xl xxl".split()),
@@ -19,7 +20,7 @@ PATHS = [
     *(f"t5x/examples/scalable_t5/t5_1_1/{size}.gin" for size in f"{_SIZES} xl xxl".split()),
     *(f"t5x/examples/scalable_t5/mt5/{size}.gin" for size in f"{_SIZES} xl xxl".split()),
     "t5x/examples/scalable_t5/local_tiny.gin",
-    *(f"t5x/examples/scalable_t5/umt5/pretrain_{size}.gin" for size in f"{_SIZES} xl xxl".split()),
+    *(f"{UMT5}{size}.gin" for size in f"{_SIZES} xl xxl".split()),
     "t5x/examples/scalable_t5/umt5/tydiqa_base.gin",
     "t5x/examples/scalable_t5/umt5/vocab.gin",
     "t5x/examples/scalable_t5/umt5/architectures/encoder_decoder.gin",
@@ -36,19 +37,23 @@ def _run(capsys, *arguments):
     return code, capsys.readouterr().out.splitlines()
 
 
+# One size of a family: what stands for the others differs in the name of the file that it includes.
+CHECKED = [x for x in PATHS if not re.search(r"(small|large|xl|3B|11B)\.gin$", x)] + [f"{UMT5}xxl.gin"]
+
+
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory):
     """The answer for a file that includes it, by include path."""
     folder = tmp_path_factory.mktemp("users")
     files = {}
-    for i, path in enumerate(PATHS):
+    for i, path in enumerate(CHECKED):
         files[path] = folder / f"{i}.gin"
         files[path].write_text(f"include {path!r}\n")
     gin_check._warm_up([str(file) for file in files.values()])
     return {path: gin_check.check_apart(str(file), [], [], "") for path, file in files.items()}
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", CHECKED)
 def test_t5x_include_paths_are_ours(checked, path):
     assert checked[path] is None
 
