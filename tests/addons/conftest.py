@@ -12,6 +12,7 @@ from tests.convert.conftest import (  # noqa: F401
     reference,
     sentences,
     spiece_model,
+    spiece_of_few_rules,
     texts,
 )
 from tests.limba.conftest import kernels_are_right, whole  # noqa: F401
