@@ -1,5 +1,10 @@
 """Fixtures of the core's tests, for those of the add-ons: an add-on is tried on what the core makes."""
 
+import functools
+
+import pytest
+
+from convert import from_hf, to_hf
 from tests.convert.conftest import (  # noqa: F401
     _checks_in_forks,
     all_exported,
@@ -26,3 +31,12 @@ from tests.tasks.conftest import (  # noqa: F401
     task,
     write_jsonl_fixture,
 )
+
+
+@pytest.fixture(scope="module")
+def without_checks():
+    """Conversions are not compared with transformers', which has tests of its own and takes longer than they do."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((to_hf, "to_hf"), (from_hf, "from_hf"), (from_hf, "write")):
+            patch.setattr(module, name, functools.partial(getattr(module, name), verify=False))
+        yield

@@ -182,7 +182,7 @@ def test_a_branch_is_the_run_that_decays_by_itself_to_the_last_bit(tmp_path, for
         return result
 
     trunk, alone, out = tmp_path / "trunk", tmp_path / "alone", tmp_path / "out"
-    run(*line.train_arguments(tmp_path, trunk, 40, *_QUICK, *_rate("warmup_constant")))
+    run(*line.train_arguments(tmp_path, trunk, 30, *_QUICK, *_rate("warmup_constant")))
     decays = _rate("warmup_stable_decay", total_steps=30, decay_steps=10)
     run(*line.train_arguments(tmp_path, alone, 30, *_QUICK, *decays))
     before = _files(trunk)

@@ -232,8 +232,8 @@ def test_it_trains_saves_evaluates_and_exports(here, monkeypatch):
     assert gin.query_parameter("%TRAIN_STEPS") == 13
     checkpointing.checkpoint_path(out / "run", 13).rename(here / "lost")
     # Each check imports PyTorch and transformers anew, and one is enough.
-    monkeypatch.setattr(to_hf, "to_hf", functools.partial(to_hf.to_hf, verify=False))
-    monkeypatch.setattr(from_hf, "from_hf", functools.partial(from_hf.from_hf, verify=False))
+    for module, name in ((to_hf, "to_hf"), (from_hf, "write")):
+        monkeypatch.setattr(module, name, functools.partial(getattr(module, name), verify=False))
     _run(here / "run.json")
     assert _losses(out) == losses and checkpointing.checkpoint_steps(out / "run") == [12, 13]
 

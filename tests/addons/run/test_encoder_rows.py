@@ -16,7 +16,7 @@ from limba.addons.run.keys.script_keys import from_values
 from tasks import registry
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 
-pytestmark = pytest.mark.usefixtures("checks_in_forks")
+pytestmark = pytest.mark.usefixtures("without_checks")
 
 BERT = {
     "model_type": "bert",

@@ -19,7 +19,7 @@ from tests.addons.run.plans import plan_of
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 from tests.limba.gin_lines import lines_of
 
-pytestmark = pytest.mark.usefixtures("checks_in_forks")
+pytestmark = pytest.mark.usefixtures("without_checks")
 
 BERT = {
     "model_type": "bert",

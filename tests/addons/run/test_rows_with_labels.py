@@ -12,7 +12,7 @@ from tests.addons.run.test_encoder_rows import BERT
 from tests.convert import vocabularies
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 
-pytestmark = pytest.mark.usefixtures("checks_in_forks")
+pytestmark = pytest.mark.usefixtures("without_checks")
 DRY = pytest.mark.parametrize("dry", [[], ["--dry_run"]], ids=["run", "dry run"])
 
 

@@ -43,6 +43,8 @@ def test_the_server_on_its_lowest_versions(packages):
     )
     assert all(file.startswith(str(packages)) for file in imported.stdout.split())
     files = [str(Path(__file__).with_name(file)) for file in _TESTS]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
+    # What is left out waits, and asks nothing of the packages.
+    picked = ["-k", "not (room or signal or sigterm or descriptors or errors_of_one_place or keep_nobody_out)"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *picked, *files]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=house.ROOT)
     assert ended.returncode == 0, ended.stdout + ended.stderr

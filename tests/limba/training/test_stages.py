@@ -76,11 +76,10 @@ def test_each_line_is_of_one_stage_and_a_resumed_run_is_the_same(tmp_path, run, 
         line = timed[step]
         assert line["timing/tokens_per_second"] / line["timing/steps_per_second"] == pytest.approx(tokens)
     assert [step for step, line in lines.items() if "loss/few_in_stages" in line] == [8, 9]
-    for stop in (3, 6):
-        run(tmp_path / f"{stop}", stop)
-        _, resumed = run(tmp_path / f"{stop}", 9)
-        jax.tree.map(np.testing.assert_array_equal, resumed.params, whole.params)
-        assert _lines(tmp_path / f"{stop}")[9]["loss"] == lines[9]["loss"]
+    run(tmp_path / "parts", 6)
+    _, resumed = run(tmp_path / "parts", 9)
+    jax.tree.map(np.testing.assert_array_equal, resumed.params, whole.params)
+    assert _lines(tmp_path / "parts")[9]["loss"] == lines[9]["loss"]
     assert caplog.text.count("the first step of stage 'few_in_stages', with batches of 16 rows") >= 1
 
 

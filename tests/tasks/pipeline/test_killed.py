@@ -145,7 +145,7 @@ def test_killed_again_and_again(start, engine, is_exhaustive, corpus, tmp_path):
 
     Neither packed nor read by several, which the other test does: it would double what each life takes to start.
     """
-    steps, kills = 260, 20 if is_exhaustive else 8 if engine == "ours" else 3
+    steps, kills = 260, 20 if is_exhaustive else 4 if engine == "ours" else 2
     config = {**CONFIG, "pack": False, "num_readers": 1}
     expected = read_uninterrupted(start, tmp_path / "whole", steps, corpus=str(corpus), config=config)
     assert min(epochs(tmp_path / "whole")) >= 2
