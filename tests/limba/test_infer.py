@@ -1,7 +1,6 @@
 import functools
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import numpy as np
@@ -188,10 +187,9 @@ print("in the bucket")
 """
 
 
-def test_a_bucket(checkpoint, predictions, tmp_path):
+def test_a_bucket(checkpoint, predictions, tmp_path, forks):
     (tmp_path / "expected").write_bytes(predictions)
-    command = [sys.executable, "-c", _BUCKET_SCRIPT, checkpoint, str(tmp_path / "expected")]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    done = forks.run(["-c", _BUCKET_SCRIPT, checkpoint, str(tmp_path / "expected")], dict(os.environ))
     assert done.returncode == 0 and "in the bucket" in done.stdout, done.stderr[-3000:]
     assert not (REPOSITORY / "gs:").exists()
 

@@ -80,8 +80,7 @@ def test_int8_says_what_it_changes_and_is_smaller(written, runs, tmp_path, capsy
     assert 'compute_type="int8"' in (folder / "README.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("quantization", ["float32", "int8"])
-@pytest.mark.parametrize("family, factor", [("t5_1_1", 32**-0.5), ("t5", 1.0)])
+@pytest.mark.parametrize(("family", "factor", "quantization"), [("t5_1_1", 32**-0.5, "float32"), ("t5", 1.0, "int8")])
 def test_logits_that_are_scaled_and_should_not_be_are_found(family, factor, quantization, runs, tmp_path, monkeypatch):
     """As CTranslate2's own converter writes untied models with transformers 5; and a tied one without its scale."""
 

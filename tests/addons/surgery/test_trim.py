@@ -4,7 +4,6 @@ import dataclasses
 import json
 import shutil
 
-import gin
 import numpy as np
 import pytest
 import sentencepiece
@@ -206,33 +205,6 @@ def test_a_run_stays_a_run(runs, trimmed_run, tmp_path, capsys):
     report = to_hf(trimmed_run, tmp_path / "export", formats=["safetensors"])
     assert {row["what"] for row in report["comparisons"]["safetensors"]} >= {"tokenizers not loaded"}
     assert json.loads((tmp_path / "export/config.json").read_text())["vocab_size"] == len(rows)
-
-
-@pytest.mark.usefixtures("one_device")
-def test_training_goes_on_from_a_trimmed_run(trimmed_run, corpus, tmp_path):
-    from limba import train
-    from tasks import pretraining, registry
-
-    file = str(trimmed_run / "spiece.model")
-    splits = {"train": str(corpus), "validation": str(corpus)}
-    task = pretraining.register_pretraining_task("trimmed_corpus", data_files=splits, vocabulary=file)
-    initial = {"INITIAL_CHECKPOINT_PATH": str(trimmed_run), "MODEL_DIR": str(tmp_path / "more")}
-    lengths = {"inputs": 32, "targets": 16}
-    values = initial | {"MIXTURE_OR_TASK_NAME": "trimmed_corpus", "TASK_FEATURE_LENGTHS": lengths, "BATCH_SIZE": 8}
-    values |= {"TRAIN_STEPS_RELATIVE": 2, "EVAL_PERIOD": 100, "PACK": False, "RANDOM_SEED": 0, "DATASET_SEED": 0}
-    try:
-        words = [str(trimmed_run / "model.gin"), "gin/runs/finetune.gin"]
-        assert train.main([*words, *(f"--gin.{name}={value!r}" for name, value in values.items())]) == 0
-    finally:
-        gin.clear_config()
-        registry.TaskRegistry.remove("trimmed_corpus")
-    del task
-    embeddings = [
-        checkpointing.load_params(run)["token_embedder"]["embedding"] for run in (trimmed_run, tmp_path / "more")
-    ]
-    assert checkpointing.checkpoint_steps(tmp_path / "more") == [12]
-    changed = np.any(embeddings[0] != embeddings[1], axis=1)
-    assert embeddings[0].shape == embeddings[1].shape and changed[-1]  # <extra_id_0>, which is in each example
 
 
 def test_another_row_is_found(runs, trimmed_run):

@@ -11,8 +11,6 @@ import pytest
 
 from limba import models
 from limba.addons.examples import python_docs
-from limba.addons.vectors.to_sentence_transformers import to_sentence_transformers
-from limba.checkpoints import checkpointing, train_state
 from limba.data.contract import DatasetConfig
 from limba.inference import embedding, text_batches
 from limba.network import t5
@@ -24,15 +22,12 @@ from tasks.metrics.text_pair_metrics import TextPair
 from tasks.pipeline import converters, predictions
 from tasks.registry import MixtureRegistry, TaskRegistry
 from tasks.supervised import row_preprocessor, text_pairs
-from tasks.vocabularies import ByteVocabulary, TokenizerVocabulary
-from tests.convert import vocabularies
+from tasks.vocabularies import ByteVocabulary
 from tests.limba import small
-from tests.limba.network.encoders import short_training
 
 SIZES = {"emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 16, "dropout_rate": 0.0}
 ENCODER = encoder.EncoderConfig(vocab_size=384, num_layers=1, max_positions=32, **SIZES)
 T5 = t5.T5Config(vocab_size=384, num_encoder_layers=1, num_decoder_layers=1, **SIZES)
-COLORS = ["red", "blue", "green", "black", "white", "brown", "pink", "grey"]
 
 
 def _model(config=ENCODER, vocabulary=None, pooling="mean", **options):
@@ -245,47 +240,6 @@ def test_pairs_of_the_embedded_corpus(tmp_path):
 
 
 # ------------------------------------------------------ training -----------------------------------------------------
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("kind", ["encoder", "t5"])
-def test_pairs_are_learned(tmp_path, names, kind):
-    """The number of a color; from a checkpoint with a head or a decoder, which is left out."""
-    names += ["tp_colors", "tp_colors_scores", "tp_colors_and_scores"]
-    words = [*COLORS, "is", *(f"number{i}" for i in range(8))]
-    if kind == "t5":
-        config, vocabulary = T5, ByteVocabulary(0)
-        whole = models.EncoderDecoderModel(t5.Transformer(config), vocabulary, vocabulary, definitions.adamw())
-    else:
-        config = ENCODER
-        vocabulary = TokenizerVocabulary(str(vocabularies.write_words(tmp_path / "tokenizer.json", words)))
-        whole = models.EncoderOnlyModel(encoder.MaskedLanguageModel(config), vocabulary, definitions.adamw())
-    pairs = [[f"{color} is", f"number{i}"] for i, color in enumerate(COLORS)]
-    repeated = {"train": pairs * 20, "validation": pairs}
-    files = {x: _write(tmp_path / f"{x}.csv", ["anchor", "positive"], rows) for x, rows in repeated.items()}
-    scores = [[*pairs[i], 1] for i in range(8)] + [[pairs[i][0], pairs[i - 1][1], 0] for i in range(8)]
-    scored = _write(tmp_path / "scores.csv", ["sentence1", "sentence2", "score"], scores)
-    name = text_pairs.task("tp_colors", vocabulary, files, scores=scored)
-    model = _model(config, vocabulary)
-    checkpointer = checkpointing.Checkpointer(tmp_path / "begin", checkpointing.SaveCheckpointConfig())
-    state = train_state.TrainState(step=jnp.int32(7), params=small.random_params(whole), opt_state={})
-    checkpointer.save(state, None, {})
-    checkpointer.close()
-    restore = checkpointing.RestoreCheckpointConfig(
-        path=str(tmp_path / "begin"), strict=False, reset=["step", "optimizer"]
-    )
-    lines = short_training.metrics_of_training(
-        model, name, {"inputs": 12, "targets": 12}, tmp_path / "run", steps=30, restore=restore
-    )
-    last = {line["dataset"]: line for line in lines}
-    assert last["inference_eval/tp_colors"]["eval/accuracy_at_1"] == 100
-    assert last["inference_eval/tp_colors"]["eval/num_pairs"] == 8
-    assert last["inference_eval/tp_colors_scores"]["eval/spearman_corrcoef"] > 80
-    report = to_sentence_transformers(tmp_path / "run", tmp_path / "folder")
-    assert (report["pooling"], report["normalize"], report["max_seq_length"]) == ("mean", True, 12)
-    assert "| `tp_colors` | accuracy\\_at\\_1 | 100 | 30 |" in (tmp_path / "folder/README.md").read_text()
-    record = json.loads((tmp_path / "run/checkpoint_30/run/run.json").read_text())
-    assert record["head"] == {"class": "TextEncoder", "pooling": "mean", "normalize": True, "max_length": 12}
 
 
 def test_long_texts_name_the_setting_of_their_length(tmp_path, caplog):

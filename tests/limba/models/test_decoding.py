@@ -123,8 +123,7 @@ def test_top_k_and_top_p_renormalize_over_what_they_keep(traced):
         np.testing.assert_allclose(shares, expected, atol=0.03)
 
 
-@pytest.mark.parametrize("options", [{"topk": 2}, {"topk": 0, "topp": 0.6}])
-@pytest.mark.parametrize("largest", [-1e4, 1e4])
+@pytest.mark.parametrize(("options", "largest"), [({"topk": 2}, -1e4), ({"topk": 0, "topp": 0.6}, 1e4)])
 def test_what_is_unlikely_stays_so_at_any_logits_and_temperature(as_users, options, largest):
     logits = jnp.asarray([0.0, -1e-4, -1e-3, -1e-2]) * 1e4 / 4 + largest
 
@@ -247,8 +246,8 @@ def _beams_by_prefixes(logits_of, prompts, num_decodes):
     return decoding.beam_search(prompts, {}, step, 1, num_decodes)
 
 
-@pytest.mark.parametrize("fields", [{}, {"scan_layers": True, "relative_bias_per_layer": True}])
-def test_beams_that_change_places_keep_what_they_have_seen(fields):
+def test_beams_that_change_places_keep_what_they_have_seen():
+    fields = {"scan_layers": True, "relative_bias_per_layer": True}
     model = small.model(emb_dim=32, num_encoder_layers=1, num_decoder_layers=2, **fields)
     params = small.random_params(model)
     batch = small.batch(4, rows=3, targets=10)

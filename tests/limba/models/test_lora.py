@@ -27,8 +27,7 @@ def _random(shapes):
     return {path: rng.normal(0, 0.1, x.shape).astype(np.float32) for path, x in flat.items()}
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
-@pytest.mark.parametrize("joined_attention_kernels", [False, True])
+@pytest.mark.parametrize(("scan_layers", "joined_attention_kernels"), [(False, True), (True, False)])
 def test_the_networks_kernels_are_the_sums(scan_layers, joined_attention_kernels):
     model, plain = _models(scan_layers=scan_layers, joined_attention_kernels=joined_attention_kernels)
     flat = _random(model.param_shapes_and_axes()[0])

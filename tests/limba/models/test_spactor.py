@@ -129,7 +129,7 @@ def test_a_guess_that_is_the_original_counts_as_original(monkeypatch):
 
 def test_the_t5_has_the_parameters_of_a_plain_one():
     plain = small.model(**small.TINY)
-    alone, beside = (model.initial_variables(jax.random.key(3)) for model in (plain, _model(plain)))
+    alone, beside = (jax.jit(model.initial_variables)(jax.random.key(3)) for model in (plain, _model(plain)))
     expected, found = (_of_t5(x["params"]) for x in (alone, beside))
     assert expected.keys() == found.keys()
     for name, x in expected.items():
@@ -165,27 +165,6 @@ def test_without_replacements_and_weights_the_gradient_is_that_of_a_plain_t5(fie
         np.testing.assert_allclose(_of_t5(grads)[name], x, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
-@pytest.mark.exhaustive
-def test_the_second_stage_is_a_plain_training_bit_for_bit():
-    plain = small.model(dropout_rate=0.1, **small.TINY)
-    batch, states = small.batch(4), []
-    params = small.random_params(_model(plain))
-    for model, own in (
-        (plain, {name: x for name, x in params.items() if name != pretraining_parts.NAME}),
-        (_model(plain, steps=7), params),
-    ):
-        trainer = small.make_trainer(model)
-        state = trainer.initializer._with_optimizer(own).replace(step=jnp.int32(7))
-        for _ in range(2):
-            state, metrics = trainer.train_step(state, batch)
-        states.append((_of_t5(jax.device_get(state.params)), metrics_lib.compute(metrics)))
-    (expected, values), (found, others) = states
-    assert others == values
-    assert expected.keys() == found.keys()
-    for name, x in expected.items():
-        np.testing.assert_array_equal(found[name], x, err_msg=name)
-
-
 def test_guesses_are_a_function_of_seed_and_step():
     """And the first stage trains generator, head and T5, also in microbatches on several devices."""
     model = _model(small.model(loss_normalizing_factor="NUM_REAL_TARGET_TOKENS", **small.TINY), steps=5)
@@ -205,23 +184,6 @@ def test_guesses_are_a_function_of_seed_and_step():
     for name, x in params.items():
         np.testing.assert_array_equal(same[name], x, err_msg=name)
         assert np.any(before[name] != x), name
-
-
-@pytest.mark.exhaustive
-def test_generator_and_detector_learn_what_can_be_learned(monkeypatch):
-    """Rows that repeat one word: what is masked is that word, and any other was put there."""
-    monkeypatch.setattr(spactor, "sample", lambda logits, rng: jax.random.randint(rng, logits.shape[:2], 3, 150))
-    sizes = small.TINY | {"emb_dim": 32, "num_encoder_layers": 2}
-    trainer = small.make_trainer(_model(small.model(**sizes), steps=1000, masked_share=0.3), learning_rate=0.02)
-    state = trainer.new_state(jax.random.key(0))
-    rng = np.random.default_rng(0)
-    for step in range(100):
-        words = rng.integers(3, 150, (32, 1), dtype=np.int32)
-        batch = small.batch(step, rows=32) | {"encoder_input_tokens": np.repeat(words, 16, axis=1)}
-        state, metrics = trainer.train_step(state, batch)
-    values = metrics_lib.compute(metrics)
-    assert values["replaced_tokens/mlm_loss"] < 0.5, "5.4 at first"
-    assert values["replaced_tokens/rtd_accuracy"] > 0.95, "0.69 for one who finds none"
 
 
 # ------------------------------------------------------ refusals ----------------------------------------------------

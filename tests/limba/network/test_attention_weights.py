@@ -101,10 +101,13 @@ def _masks(real):
     }
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize(
-    ("attend", "shape"),
-    [*((_plain, shape) for shape in SHAPES if shape != "long"), (_float32_logits, "eight_rows"), (_by_rows, "long")],
+    ("attend", "shape", "dtype"),
+    [
+        *((_plain, shape, dtype) for shape in SHAPES if shape != "long" for dtype in ("bfloat16", "float32")),
+        (_float32_logits, "eight_rows", "bfloat16"),
+        (_by_rows, "long", "bfloat16"),
+    ],
 )
 def test_dense_attention_is_right_for_any_mask_and_any_logits(monkeypatch, attend, shape, dtype):
     monkeypatch.setattr(attention_by_rows, "_HEADS_OF_A_CORE", 0)

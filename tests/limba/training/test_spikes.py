@@ -142,15 +142,12 @@ def test_a_poisoned_run_equals_one_that_never_had_those_batches(tmp_path, kind):
     assert lines == list(range(1, 25))  # those of the spike are replaced
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("kind", [BaseException, Exception])
-def test_a_run_that_is_killed_on_the_way_makes_the_same_steps(tmp_path, kind):
-    """An Exception of the stream leaves a checkpoint of the last step, which a kill does not."""
+def test_a_run_that_is_killed_on_the_way_makes_the_same_steps(tmp_path):
     poison = {9: "nan", 15: "shuffled", 16: "nan", 27: "nan"}
     _, state = _train(tmp_path / "whole", poison)
     records = _records(tmp_path / "whole")
 
-    class Killed(kind):
+    class Killed(BaseException):  # An Exception would leave a checkpoint of the last step.
         pass
 
     class Killing(Poisoned):
@@ -197,10 +194,9 @@ class Staged(Poisoned):
 def test_a_stage_of_the_data_is_not_compared_with_the_one_before(tmp_path):
     _, whole = _train(tmp_path / "whole", {}, 20, Staged)
     assert not (tmp_path / "whole" / "spikes.jsonl").exists()
-    for stop in (12, 13):
-        _train(tmp_path / f"{stop}", {}, stop, Staged)
-        _, resumed = _train(tmp_path / f"{stop}", {}, 20, Staged)
-        assert _same(resumed, whole) and not (tmp_path / f"{stop}" / "spikes.jsonl").exists()
+    _train(tmp_path / "parts", {}, 12, Staged)
+    _, resumed = _train(tmp_path / "parts", {}, 20, Staged)
+    assert _same(resumed, whole) and not (tmp_path / "parts" / "spikes.jsonl").exists()
     unnamed = type("Unnamed", (Staged,), {"named": False})
     with pytest.raises(ValueError, match="spike"):
         _train(tmp_path / "unnamed", {}, 20, unnamed)

@@ -256,31 +256,3 @@ def test_a_classifier_starts_with_the_pooler(params, tmp_path):
         of_head = restored["classifier_head"]
         np.testing.assert_array_equal(of_head["dense"][name], params["classifier_head"]["dense"][name])
         np.testing.assert_array_equal(of_head["logits"][name], new["classifier_head"]["logits"][name])
-
-
-def test_the_order_of_sentences_is_learned():
-    """Words of a window ascend: A before B has the smaller ones."""
-    model = _model()
-    params = small.random_params(model)
-
-    def rows(seed, count=64):
-        tokens = np.sort(np.random.default_rng(seed).integers(5, len(WORDS), (count, 17)), axis=1)
-        return _batch(_features(count, 20, seed, tokens.astype(np.int32), shortest=16))
-
-    optimizer = optax.adam(0.005)
-
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def step(params, state, batch):
-        gradients, _ = jax.jit(jax.grad(lambda params: model.loss_fn(params, batch, None), has_aux=True))(params)
-        updates, state = optimizer.update(gradients, state)
-        return optax.apply_updates(params, updates), state
-
-    held_out = rows(10**6, 500)
-    evaluate = jax.jit(model.eval_fn)
-    before = evaluate(params, held_out)[1]["pair_accuracy"].compute()
-    state = optimizer.init(params)
-    for seed in range(120):
-        params, state = step(params, state, rows(seed))
-    after = evaluate(params, held_out)[1]["pair_accuracy"].compute()
-    print(before, after)
-    assert before < 0.65 and after > 0.85

@@ -103,8 +103,7 @@ def _check(kernel, dtype, allowed_by, has_table=True, share_segments=False):
     assert 0.2 < used <= 1.0
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kernels", [attention_gpu, attention_tpu], ids=["gpu", "tpu"])
+@pytest.mark.parametrize(("kernels", "dtype"), [(attention_gpu, "bfloat16"), (attention_tpu, "float32")])
 def test_attention_with_a_bias(kernels, dtype):
     kernel = functools.partial(networks.with_tiles_of_16(kernels), causal=True)
     causal = np.tril(np.ones((LENGTH, LENGTH), bool))
