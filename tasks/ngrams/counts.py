@@ -1,6 +1,7 @@
 """Counts of n-grams, added up while a corpus is read, in bounded memory."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Self
 
 import numpy as np
@@ -53,6 +54,8 @@ class NgramCounts:
       bigrams: of `u * vocab_size + w`, where w follows u.
       trigrams: of `(u * vocab_size + v) * vocab_size + w`.
       before: of `r * vocab_size + w` for each distance from 1 to `MOST_DISTANCE`, where r follows w at that distance.
+      targets, firsts: int64 `[vocab_size]`, how often each id is a target, sentinels and EOS among them, and the first
+        target of its row; 0 for encoders.
     """
 
     def __init__(self, vocab_size: int, most_entries: int = MOST_ENTRIES, trigrams: bool = True, before: bool = True):
@@ -63,7 +66,7 @@ class NgramCounts:
         if vocab_size**3 >= 2**63:
             raise ValueError(f"N-grams of {vocab_size:,} pieces do not fit into 64 bits.")
         self.vocab_size, self._most_entries = vocab_size, most_entries
-        self.unigrams = np.zeros(vocab_size, np.int64)
+        self.unigrams, self.targets, self.firsts = (np.zeros(vocab_size, np.int64) for _ in range(3))
         self._tables = [SparseCounts.empty() for _ in range(2 + MOST_DISTANCE)]
         self._waiting: list[list[np.ndarray]] = [[] for _ in self._tables]
         self._num_waiting = 0
@@ -106,6 +109,16 @@ class NgramCounts:
         self._num_waiting += len(tokens)
         if self._num_waiting >= _MOST_WAITING:
             self._counted()
+
+    def add_targets(self, batch: Mapping[str, np.ndarray]) -> None:
+        """Counts the targets of a batch of the features in `limba.data.contract`, packed or not."""
+        if "decoder_input_tokens" not in batch:
+            return
+        is_target = np.asarray(batch["decoder_loss_weights"]) > 0
+        is_first = is_target & (np.asarray(batch["decoder_input_tokens"]) == 0)
+        targets = np.asarray(batch["decoder_target_tokens"])
+        for counts, chosen in ((self.targets, is_target), (self.firsts, is_first)):
+            counts += np.bincount(targets[chosen], minlength=self.vocab_size)
 
     def _counted(self) -> list[SparseCounts]:
         if self._num_waiting:

@@ -52,6 +52,7 @@ def count(
             check()
             counted = counts.num_tokens
             counts.add(splice(batch, ids))
+            counts.add_targets(batch)
             bar.update(counts.num_tokens - counted)
             if counts.num_tokens >= most_tokens:
                 break

@@ -14,6 +14,7 @@ up to a constant. How far v is from w the decoder does not know: `behind` is fit
   last head finds the latest sentinel and copies its code.
 - Cross-attention of the first layer finds that sentinel in the encoder by the copy, with its last head, and brings
   `behind.left`. Its other heads find it by the code itself, which only sentinels have, and bring `left`.
+- Sentinels are predicted by the copy of the one before them, as often as spans end; not where a span has just begun.
 - Everything else is random and small.
 """
 
@@ -25,11 +26,13 @@ import numpy as np
 from flax import traverse_util
 
 from limba.network import t5
-from limba.training.from_counts import t5_wiring
+from limba.training.from_counts import span_ends, t5_wiring
 from limba.training.from_counts.factored_bigram import BigramCounts, FactoredBigram
+from limba.training.from_counts.span_ends import SpanEnds
 from limba.training.from_counts.t5_wiring import CONSTANT, FILLER, PyTree
 
 _FIRST = 2  # of the dims of factors
+_PAD = 0  # what decoders begin with
 _MOST_CODES = 24
 _LEAST_RANK = 8
 # The parts of a row's squared length, which is the width; the filler takes the rest.
@@ -46,6 +49,11 @@ _RANDOM_QUERIES = 0.2
 _REACH, _FLAG_LOGIT = 9, 18.0
 # A code's logit with itself in cross-attention.
 _FINDS = 30.0
+# What a sentinel's logit gains by the code of the one before it; loses where a span has just begun; and the first one
+# gains where nothing stands before it. Of text that the corpus does not have, all together.
+_NEXT, _BEGUN, _FIRST_OF_ALL, _UNSEEN_TEXT = 12.0, 12.0, 32.0, 1e-3
+# How much of the copy is that code: the rest is the sentinel before, as near as spans of three on average have it.
+_OF_LATEST = 0.946
 
 
 def pairs(unigrams: np.ndarray, before: Sequence[Any]) -> BigramCounts:
@@ -145,11 +153,20 @@ class _Lengths:
 class Wiring(t5_wiring.Wiring):
     """Makes the parameters of a T5 1.1 predict by the piece before and by the one behind a blank."""
 
-    def apply_both(self, params: PyTree, bigram: FactoredBigram, behind: FactoredBigram) -> PyTree:
+    def apply_both(
+        self,
+        params: PyTree,
+        bigram: FactoredBigram,
+        behind: FactoredBigram,
+        ends: SpanEnds | None = None,
+        pairs: BigramCounts | None = None,
+    ) -> PyTree:
         """The parameters with NumPy arrays, changed; what was given stays as it is.
 
         Args:
           behind: what stands shortly before each piece.
+          ends: None leaves sentinels and EOS, all alike, a share of each prediction.
+          pairs: what `behind` was fitted to, needed with `ends`.
         """
         width, num_codes = self.config.emb_dim, _num_codes(self.config)
         dims = _Dims.of(bigram.rank, behind.rank, num_codes)
@@ -169,6 +186,8 @@ class Wiring(t5_wiring.Wiring):
         kernel = flat["decoder/logits_dense/kernel"]
         t5_wiring.predict(kernel, bigram, t5_wiring.UNSEEN_SHARE)
         kernel[dims.behind, : len(behind.seen)][:, behind.seen] = _WEIGHT * behind.right[behind.seen].T
+        if ends is not None and pairs is not None:
+            self._predict_ends(flat, bigram, behind, dims, ends, pairs)
         kernel /= lengths.of_text
         return traverse_util.unflatten_dict(flat, sep="/")
 
@@ -215,6 +234,43 @@ class Wiring(t5_wiring.Wiring):
         query[...], key[...] = asking.reshape(query.shape), asked.reshape(key.shape)
         self._carry(value, out, range(last), dims.left, dims.left, lengths.left_scale)
         self._carry(value, out, range(last, last + 1), dims.behind, dims.behind, 1 / lengths.encoded)
+
+    def _predict_ends(
+        self,
+        flat: dict[str, np.ndarray],
+        bigram: FactoredBigram,
+        behind: FactoredBigram,
+        dims: _Dims,
+        ends: SpanEnds,
+        pairs: BigramCounts,
+    ) -> None:
+        """Logits of sentinels and EOS. Padding, which begins the targets, has no code and the opposite flag."""
+        embedding, kernel = flat["token_embedder/embedding"], flat["decoder/logits_dense/kernel"]
+        width = self.config.emb_dim
+        constant, flag = np.sqrt(_CONSTANT_SHARE * width), np.sqrt(_FLAG_SHARE * width)
+        embedding[_PAD, dims.codes], embedding[_PAD, dims.flag] = 0, -flag
+        embedding[_PAD, FILLER] = np.sqrt(width * (1 - _CONSTANT_SHARE - _FLAG_SHARE))
+        of_left, of_behind, level = span_ends.sums_of_text(
+            bigram,
+            behind,
+            _WEIGHT,
+            kernel[CONSTANT, : len(bigram.seen)] * constant,
+            pairs,
+            np.random.default_rng(self.seed),
+        )
+        unseen = np.setdiff1d(np.arange(kernel.shape[1]), np.flatnonzero(bigram.seen))
+        kernel[CONSTANT, unseen] = (level + np.log(_UNSEEN_TEXT / len(unseen))) / constant
+        of_ends = np.array(ends.sentinels if ends.eos_id is None else [*ends.sentinels, ends.eos_id])
+        kernel[dims.left, of_ends], kernel[dims.behind, of_ends] = of_left[:, None], of_behind[:, None]
+        kernel[CONSTANT, of_ends] = (level + np.log(ends.odds)) / constant
+        kernel[dims.flag, of_ends] = -_BEGUN / flag
+        first, *later = ends.sentinels
+        kernel[dims.flag, first] = -_FIRST_OF_ALL / flag
+        kernel[CONSTANT, list(ends.sentinels)] += (np.log(max(1 - ends.eos, 1e-3)) - _OF_LATEST * _NEXT) / constant
+        if ends.eos_id is not None:
+            kernel[CONSTANT, ends.eos_id] += np.log(max(ends.eos, 1e-3)) / constant
+        codes = embedding[list(ends.sentinels[: len(later)])][:, dims.codes]
+        kernel[dims.copies, later] = codes.T * (_NEXT / (_CODE_SHARE * width))
 
     def _product(self, logit: float) -> float:
         """Of a query and a key of this logit."""

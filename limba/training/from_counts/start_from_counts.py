@@ -15,6 +15,7 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
+from limba.data import sentinels
 from limba.data.contract import DatasetConfig
 from limba.files import number_ranges
 from limba.files.number_ranges import AT_LEAST_0, AT_LEAST_1, Range
@@ -23,6 +24,7 @@ from limba.network import t5
 from limba.network.encoders.config import EncoderConfig
 from limba.network.encoders.encoder import MaskedLanguageModel
 from limba.training.from_counts import encoder_wiring, factored_bigram, right_context, t5_wiring
+from limba.training.from_counts.span_ends import SpanEnds
 
 PyTree = Any
 
@@ -124,11 +126,11 @@ class StartFromCounts:
         self.check(model)
         began = time.monotonic()
         logger.info("A start from counts reads %d tokens of the training texts at most.", self.most_tokens)
-        config = model.module.config
+        config, vocabulary = model.module.config, model.output_vocabulary
         has_right = self._right_rank(config) > 0
         counted = tasks_door.ngrams().count(
             config=dataset,
-            vocabulary=model.output_vocabulary,
+            vocabulary=vocabulary,
             feature_converter=model.FEATURE_CONVERTER_CLS,
             most_tokens=self.most_tokens,
             trigrams=False,
@@ -137,7 +139,10 @@ class StartFromCounts:
         counts = factored_bigram.BigramCounts(counted.unigrams, counted.bigrams.keys, counted.bigrams.counts)
         behind = right_context.pairs(counted.unigrams, counted.before) if has_right else None
         counted_in = time.monotonic() - began
-        new = self.from_counts(params, config, counts, behind)
+        ends = None
+        if has_right:
+            ends = SpanEnds.of(counted.targets, counted.firsts, sentinels.of_vocabulary(vocabulary), vocabulary.eos_id)
+        new = self.from_counts(params, config, counts, behind, ends)
         logger.info(
             "The parameters begin from counts: %d tokens, read in %.0f s, and a bigram of rank %d, fitted in %.0f s.",
             counted.num_tokens,
@@ -154,12 +159,14 @@ class StartFromCounts:
         config: Any,
         counts: factored_bigram.BigramCounts,
         behind: factored_bigram.BigramCounts | None = None,
+        ends: SpanEnds | None = None,
     ) -> PyTree:
         """The parameters of a network of this configuration.
 
         Args:
           behind: pairs of a piece and one that stands shortly before it (`right_context.pairs`), for a start that reads
             the piece behind a blank (`right_rank` is not 0).
+          ends: with `behind`, how often spans end; None leaves sentinels and EOS an equal share of each prediction.
 
         Raises:
           ValueError: for texts without pairs of pieces, and for a vocabulary that the embedding has no rows for.
@@ -176,7 +183,7 @@ class StartFromCounts:
             longest, longest_behind = right_context.longest(config)
             bigram = self._fitted(counts, self._rank(config), longest)
             wiring = right_context.Wiring(config, self.pointer_bias, self.output_scale, self.seed)
-            return wiring.apply_both(params, bigram, self._fitted(behind, right_rank, longest_behind))
+            return wiring.apply_both(params, bigram, self._fitted(behind, right_rank, longest_behind), ends, behind)
         bigram = self._fitted(counts, self._rank(config), _wiring(config).longest(config))
         if isinstance(config, EncoderConfig):
             return encoder_wiring.Wiring(config, self.output_scale, self.seed).apply(params, bigram)

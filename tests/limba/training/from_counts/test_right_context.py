@@ -7,11 +7,13 @@ import jax
 import numpy as np
 import pytest
 
+from limba.data import sentinels
 from limba.data.contract import DatasetConfig
 from limba.inference import tasks_door
 from limba.network import decoder_only, t5
 from limba.training.from_counts import factored_bigram, right_context
 from limba.training.from_counts.factored_bigram import BigramCounts
+from limba.training.from_counts.span_ends import SpanEnds
 from limba.training.from_counts.start_from_counts import StartFromCounts
 from tests.limba import small
 
@@ -40,6 +42,8 @@ def counted(text):
         num_tokens=len(text),
         bigrams=_counted(text[:-1], text[1:]),
         before=[_counted(text[distance:], text[:-distance]) for distance in (1, 2, 3)],
+        targets=np.bincount([*SENTINELS[:6]] * 100 + [1] * 100 + [9] * 1800, minlength=PIECES),
+        firsts=np.bincount([SENTINELS[0]] * 100, minlength=PIECES),
     )
 
 
@@ -144,7 +148,54 @@ def test_a_start_counts_what_stands_before_pieces_too(counted, counts, monkeypat
     params, start = _random(model.module), StartFromCounts(fit_steps=0)
     new = start(params, model, DatasetConfig("counter", {"inputs": 16, "targets": 8}, "train", 8, seed=0))
     assert asked == [(False, True)]
-    jax.tree.map(np.testing.assert_array_equal, new, start.from_counts(params, model.module.config, *counts))
+    ends = SpanEnds.of(counted.targets, counted.firsts, sentinels.of_vocabulary(model.output_vocabulary), 1)
+    jax.tree.map(np.testing.assert_array_equal, new, start.from_counts(params, model.module.config, *counts, ends))
+
+
+def test_spans_end_as_often_as_counted_with_the_sentinel_that_is_next(counts, counted, text):
+    """The predictions of the whole targets: sentinels, EOS and text."""
+    ends = SpanEnds.of(counted.targets, counted.firsts, SENTINELS, 1)
+    # 600 ends of 1,800 pieces of text, 100 of them of the targets.
+    assert (ends.end, ends.eos) == (1 / 3, 1 / 6)
+    config = small.config(vocab_size=PIECES, **small.TWO_LAYERS)
+    network = t5.Transformer(config)
+    params = START.from_counts(_random(network), config, *counts, ends)
+    inputs, blanks, targets, shifted = _spans(np.random.default_rng(1))
+    for row, place in enumerate(range(0, 8000, 1000)):  # of the text, where _spans has any pieces
+        for span, blank in enumerate(blanks):
+            begin = place + 5 * span
+            inputs[row, blank - 2 : blank] = text[begin : begin + 2]
+            targets[row, 4 * span + 1 : 4 * span + 4] = text[begin + 2 : begin + 5]
+    shifted = np.pad(targets, ((0, 0), (1, 0)))[:, :-1]
+    logits = np.asarray(small.call(network, params, inputs, shifted, targets), np.float64)
+    found = np.exp(_log_softmax(logits))
+    is_sentinel = np.isin(np.arange(PIECES), SENTINELS)
+    assert found[:, 0, SENTINELS[0]].min() > 0.99  # where targets begin
+    assert found[:, 1::4, is_sentinel].sum(axis=-1).max() < 0.01 and found[:, 1::4, 1].max() < 0.01  # no span is empty
+    following, others, eos = [], [], []
+    for place in (2, 3, 4):
+        behind_text = found[:, place::4][:, : len(blanks) - 1]
+        following.append(behind_text[:, np.arange(len(blanks) - 1), SENTINELS[1 : len(blanks)]].mean())
+        others.append(behind_text[..., is_sentinel].sum(axis=-1).mean() - following[-1])
+        eos.append(behind_text[..., 1].mean())
+    np.testing.assert_allclose(following[:2], 5 / 18, atol=0.08)
+    np.testing.assert_allclose(eos[:2], 1 / 18, atol=0.03)
+    assert max(others) < 0.01
+    # Nothing fits between the last piece of a span and the one behind the blank.
+    assert following[2] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("targets", "firsts"),
+    [
+        ({9: 100, 1: 10}, {9: 10}),  # a prefix language model
+        ({127: 10, 9: 5, 1: 10}, {127: 10}),  # more ends than text
+        ({127: 10, 9: 50}, {127: 10}),  # neither EOS nor a second span
+    ],
+)
+def test_targets_without_spans_have_no_ends(targets, firsts):
+    made = (np.array([of.get(id_, 0) for id_ in range(PIECES)]) for of in (targets, firsts))
+    assert SpanEnds.of(*made, SENTINELS, 1) is None
 
 
 def _right_rank(config, **fields):
