@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from limba.files import number_ranges
-from limba.files.number_ranges import SHARE, Range
+from limba.files.number_ranges import AT_LEAST_0, SHARE, Range
 
 ADAFACTOR = {
     "beta1": Range(below=1.0, or_none=True),
@@ -23,6 +23,7 @@ ADAFACTOR = {
 OPTAX = {
     **dict.fromkeys(("b1", "b2", "beta", "adam_b1", "adam_b2"), SHARE),
     **dict.fromkeys(("eps", "weight_decay", "adam_weight_decay", "min_scale", "vocab_rate"), Range()),
+    "vocab_warmup_steps": AT_LEAST_0,
 }
 LOSSES = {"label_smoothing (LABEL_SMOOTHING)": SHARE, "z_loss (Z_LOSS)": Range()}
 

@@ -198,6 +198,7 @@ def _adamw_scale(
     min_scale: float = 1e-3,
     weight_decay: float = 0.0,
     vocab_rate: float = 1.0,
+    vocab_warmup_steps: int = 0,
     base_width: int | None = None,
 ) -> optax.GradientTransformation:
     """nanoT5's AdamWScale: AdamW whose steps are multiplied by the RMS of the parameter, as Adafactor's are.
@@ -207,7 +208,10 @@ def _adamw_scale(
     (github.com/PiotrNawrot/nanoT5), which decays the parameter after its step instead of before.
 
     Args:
+      min_scale: a parameter takes steps as one of this RMS does at least, so that kernels which begin at 0 learn.
       vocab_rate: multiplies the steps of the parameters that have the axis `vocab`, embeddings and logits.
+      vocab_warmup_steps: over which `vocab_rate` grows from 0, for tables that begin with what the corpus says: the
+        columns of rare pieces see no target of their own for many steps, and Adam moves them as far as the others.
       base_width: of the network whose learning rate this is. A kernel of `inputs` rows takes steps that are
         `sqrt(base_width / inputs)` as large; with the RMS of its values that makes `1 / inputs`, the rule for Adam by
         which one rate fits all widths (muP, arXiv:2203.03466, table 3). None leaves steps as they are.
@@ -227,12 +231,15 @@ def _adamw_scale(
         mu = optax.tree.update_moment(grads, state.mu, b1, 1)
         nu = optax.tree.update_moment(grads, state.nu, b2, 2)
         correction = jnp.sqrt(1 - b2**count) / (1 - b1**count)
+        of_vocab: Any = vocab_rate
+        if vocab_warmup_steps:
+            of_vocab *= jnp.minimum(1.0, count / vocab_warmup_steps)
 
         def step(path: tuple[Any, ...], param: Array, m: Array, v: Array) -> Array:
             axes = _param_axes(path) or (None,) * param.ndim
             dims = tuple(i for i, axis in enumerate(axes) if axis not in _LAYER_AXES)
             rms = jnp.sqrt(jnp.mean(jnp.square(param), axis=dims, keepdims=True))
-            rate = vocab_rate if "vocab" in axes else 1.0
+            rate = of_vocab if "vocab" in axes else 1.0
             if base_width is not None and path[-1].key == "kernel" and len(dims) > 1:
                 rate *= (base_width / math.prod(param.shape[i] for i in dims[: _input_dims(axes, dims)])) ** 0.5
             return rate * jnp.maximum(rms, min_scale) * correction * m / (jnp.sqrt(v) + eps)

@@ -243,6 +243,23 @@ def test_adamw_scale_has_a_rate_of_its_own_for_parameters_with_the_axis_vocab():
     np.testing.assert_array_equal(steps[1]["kernel"], steps[0]["kernel"])
 
 
+def test_the_rate_of_the_axis_vocab_grows_over_its_own_steps():
+    """A fourth of `vocab_rate` at the first of four steps, all of it from the fourth on; kernels have theirs."""
+    params = {"table": jnp.ones((4, 3)), "kernel": jnp.ones((3, 2))}
+    made = {}
+    for warmup in (0, 4):
+        definition = definitions.adamw_scale(vocab_rate=0.5, vocab_warmup_steps=warmup)
+        definition.set_param_axes({"table": P("vocab", "embed"), "kernel": P("embed", "mlp")})
+        state, made[warmup] = definition.init(params), []
+        for step in range(5):
+            arguments = {"learning_rate": jnp.float32(0.02), "step": jnp.int32(step)}
+            new, state = definition.update(params, state, params, **arguments)
+            made[warmup].append(new)
+    for without, grown, share in zip(made[0], made[4], (0.25, 0.5, 0.75, 1.0, 1.0), strict=True):
+        np.testing.assert_allclose(grown["table"], share * without["table"], rtol=1e-5)
+        np.testing.assert_array_equal(grown["kernel"], without["kernel"])
+
+
 @pytest.mark.parametrize(
     ("shape", "axes", "inputs"),
     [
