@@ -27,7 +27,8 @@ def _network(width: int, heads: int, layers: int, mlp: int, head_dim: int = 32) 
     return [f"network.T5Config.{name} = {value}" for name, value in sizes.items()]
 
 
-_RANDOM = "train_script.train.initial_values_fn = None"
+# Tables of random values reach their rate at once.
+_RANDOM = ["train_script.train.initial_values_fn = None", "optimizers.adamw_scale.vocab_warmup_steps = 0"]
 _RATE = "schedules.create_learning_rate_scheduler.base_learning_rate"
 _FACTORS = "schedules.create_learning_rate_scheduler.factors"
 _START = "start_from_counts.StartFromCounts"
@@ -41,17 +42,17 @@ _SHALLOW = _network(128, 4, 2, 384)
 _COMBINED = ["optimizers.adamw_scale.vocab_rate = 0.03", f"{_RATE} = 0.015", f"{_START}.output_scale = 0.02"]
 # T5X's pre-training: Adafactor, and a rate that does not fall in the first 10,000 steps.
 _T5X = [
-    *(_RANDOM, *_STANDARD, "LOSS_NORMALIZING_FACTOR = None", f"{_FACTORS} = 'constant * rsqrt_decay'"),
+    *(*_RANDOM, *_STANDARD, "LOSS_NORMALIZING_FACTOR = None", f"{_FACTORS} = 'constant * rsqrt_decay'"),
     *(f"{_RATE} = 1.0", "schedules.create_learning_rate_scheduler.warmup_steps = 10000"),
 ]
 
 ROWS = {
     "quickstart": Row("nothing but fewer steps"),
-    "random": Row("random initial values", [_RANDOM]),
-    "random_standard": Row("random initial values, 15% masked", [_RANDOM, *_STANDARD]),
+    "random": Row("random initial values", [*_RANDOM]),
+    "random_standard": Row("random initial values, 15% masked", [*_RANDOM, *_STANDARD]),
     "t5x": Row("T5X's recipe: random, 15% masked, Adafactor", _T5X, ["gin/optimizers/adafactor.gin"], steps=240),
     "random_vocab_rate_1": Row(
-        "random initial values, tables at the full rate", [_RANDOM, "optimizers.adamw_scale.vocab_rate = 1.0"]
+        "random initial values, tables at the full rate", [*_RANDOM, "optimizers.adamw_scale.vocab_rate = 1.0"]
     ),
     "standard": Row("15% masked", _STANDARD),
     "fewer_blanks_later": Row(
@@ -99,7 +100,7 @@ ROWS = {
     "large": Row("8.4M parameters: d 256, 4+4 layers", _LARGE, steps=75),
     "large_standard": Row("8.4M parameters, 15% masked", [*_LARGE, *_STANDARD], steps=75),
     "large_t5x": Row("8.4M parameters, T5X's recipe", [*_LARGE, *_T5X], ["gin/optimizers/adafactor.gin"], steps=90),
-    "large_random": Row("8.4M parameters, random initial values", [_RANDOM, *_LARGE], steps=75),
+    "large_random": Row("8.4M parameters, random initial values", [*_RANDOM, *_LARGE], steps=75),
     "shallow": Row("d 128, 2+2 layers", _SHALLOW, steps=270),
     "wide": Row("d 192, 2+2 layers", _network(192, 6, 2, 512), steps=155),
     "deep": Row("d 128, 4+4 layers", _network(128, 4, 4, 384), steps=160),
@@ -115,7 +116,7 @@ ROWS = {
     "start_alone": Row("no training: the start alone", steps=1),
     "spactor": Row("replaced-token detection in the first half", gin_files=[_SPACTOR], steps=180),
     "spactor_random": Row(
-        "random initial values, replaced-token detection in the first half", [_RANDOM], [_SPACTOR], steps=180
+        "random initial values, replaced-token detection in the first half", [*_RANDOM], [_SPACTOR], steps=180
     ),
     "muon": Row("Muon for kernels, AdamW for the rest, rate 3e-3", [f"{_RATE} = 3e-3"], ["gin/optimizers/muon.gin"]),
     "adafactor": Row(
@@ -130,7 +131,7 @@ _WIDTHS, _RATES = (64, 128, 256), (0.01, 0.03, 0.1)
 
 
 def _of_width(width: int, rate: float, base_width: int | None) -> Row:
-    bindings = [_RANDOM, *_STANDARD, *_network(width, width // 32, 3, 3 * width), f"{_RATE} = {rate}"]
+    bindings = [*_RANDOM, *_STANDARD, *_network(width, width // 32, 3, 3 * width), f"{_RATE} = {rate}"]
     bindings += ["optimizers.adamw_scale.vocab_rate = 1.0", f"optimizers.adamw_scale.base_width = {base_width}"]
     return Row(f"width {width}, rate {rate}" + (f", base_width {base_width}" if base_width else ""), bindings)
 
@@ -149,7 +150,7 @@ _SIZES = {
 
 def _of_size(name: str, is_random: bool) -> Row:
     sizes, steps = _SIZES[name]
-    start = [_RANDOM, "optimizers.adamw_scale.vocab_rate = 1.0"] if is_random else []
+    start = [*_RANDOM, "optimizers.adamw_scale.vocab_rate = 1.0"] if is_random else []
     why = f"{name} parameters" + (", random initial values, tables at the full rate" if is_random else "")
     return Row(why, [*sizes, *start, f"EVAL_PERIOD = {steps // 4}"], steps=steps)
 
