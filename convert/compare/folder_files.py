@@ -47,7 +47,7 @@ def compare(label: str, model: Model, hints: ModelHints) -> Iterator[Comparison]
         return
     names = sorted(file.name for file in folder.iterdir())
     if report := read_report(folder):
-        there = [name for name in names if (folder / name).is_file()]
+        there = [name for name in {*names, *(report.get("files") or ())} if (folder / name).is_file()]
         yield from exported_files.compare(label, folder, report, there, by_hash=False)
     yield from _damaged(label, folder, names)
     yield from _of_report(label, model, report)
