@@ -215,7 +215,7 @@ def test_a_finished_run_is_left_alone_and_says_so(tmp_path, capsys, caplog):
     with caplog.at_level(logging.INFO):
         step, _ = small.train(tmp_path, 2)
     assert step == 2 and before == [(tmp_path / name).read_text() for name in ("metrics.jsonl", "goodput.jsonl")]
-    assert "validation loss" in capsys.readouterr().out
+    assert "validation of counter at step 2: the 64 targets" in capsys.readouterr().out
     assert f"{tmp_path} is already at step 2 of 2: nothing is trained. To go on, give more steps" in caplog.text
 
 
