@@ -121,12 +121,7 @@ def _copy(folder, to, **config):
     [
         # Google's own configurations leave to the defaults what was one when they were written.
         ("t5-t5", {}, ["tie_word_embeddings", "scale_decoder_outputs", "layer_norm_epsilon", *OLD_DEFAULTS]),
-        # As version 5 of transformers saves them again.
-        (
-            "t5_1_1-t5",
-            {"tie_word_embeddings": True, "scale_decoder_outputs": False, "transformers_version": "5.23.0"},
-            [],
-        ),
+        # As version 5 of transformers saves it again.
         ("umt5-t5", {"tie_word_embeddings": True, "transformers_version": "5.23.0"}, ["scale_decoder_outputs"]),
     ],
 )

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +34,6 @@ from limba.optimizers import definitions, schedules
 from limba.training import trainer
 from tests.limba import small
 
-ROOT = Path(__file__).parents[3]
 V4_8 = topologies.find("v4-8")
 # T5 1.1 XL.
 XL = {
@@ -67,11 +65,10 @@ def _planner(training, given=None, record=None):
 # ------------------------------------------------------ arithmetic ---------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_flops_of_recomputation_are_those_that_xla_counts(dtype):
+def test_flops_of_recomputation_are_those_that_xla_counts():
     counted, expected = {}, {}
     for remat in ("none", "minimal", "full"):
-        model = small.model(dtype=dtype, remat_policy=remat, mlp_dim=256)
+        model = small.model(dtype="bfloat16", remat_policy=remat, mlp_dim=256)
         made = small.make_trainer(model)
         batch = {name: jax.ShapeDtypeStruct((8, 96 if "enc" in name else 64), jnp.int32) for name in small.batch(0)}
         sizes = dataclasses.asdict(model.module.config)

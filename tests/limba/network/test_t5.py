@@ -38,10 +38,9 @@ def _stack_layers(params, num_encoder_layers, num_decoder_layers):
     return traverse_util.unflatten_dict(stacked, sep="/")
 
 
-@pytest.mark.parametrize("remat_policy", ["minimal", "full"])
-def test_scanned_layers_give_the_loss_and_gradients_of_unrolled_ones(remat_policy):
+def test_scanned_layers_give_the_loss_and_gradients_of_unrolled_ones():
     unrolled = small.model(num_encoder_layers=3, num_decoder_layers=2)
-    scanned = small.model(num_encoder_layers=3, num_decoder_layers=2, scan_layers=True, remat_policy=remat_policy)
+    scanned = small.model(num_encoder_layers=3, num_decoder_layers=2, scan_layers=True, remat_policy="minimal")
     params = small.random_params(unrolled)
     stacked = _stack_layers(params, 3, 2)
     batch = small.batch(0)
@@ -92,12 +91,11 @@ def test_attention_by_rows_gives_the_loss_and_gradients_of_all_rows_at_once(monk
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_remat_recomputes_the_same_dropout(scan_layers):
+def test_remat_recomputes_the_same_dropout():
     losses = []
     for remat_policy in ("none", "full"):
-        fields = {"scan_layers": scan_layers, "remat_policy": remat_policy}
-        model = small.model(dropout_rate=0.5, num_encoder_layers=1, num_decoder_layers=1, **fields)
+        fields = {"scan_layers": True, "remat_policy": remat_policy}
+        model = small.model(**small.TINY, dropout_rate=0.5, **fields)
         params = small.random_params(model)
         loss = lambda p, m=model: m.loss_fn(p, small.batch(0), jax.random.key(1))[0]  # noqa: E731
         value, grads = jax.jit(jax.value_and_grad(loss))(params)
@@ -105,14 +103,11 @@ def test_remat_recomputes_the_same_dropout(scan_layers):
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("fields", "keeps_keys"),
     [
         ({}, True),
-        ({}, False),
         ({"logits_via_embedding": True, "relative_bias_per_layer": True}, True),
-        ({"scan_layers": True}, True),
         ({"scan_layers": True, "relative_bias_per_layer": True, "joined_attention_kernels": False}, False),
     ],
 )
@@ -350,11 +345,10 @@ def test_bad_configurations_are_refused(fields, words):
         assert word in str(error.value)
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_the_decoder_begins_with_its_own_token(scan_layers):
+def test_the_decoder_begins_with_its_own_token():
     """Loss, gradients and decoded tokens are those of a network whose 0 is embedded as that token."""
     start = 5
-    fields = {"num_encoder_layers": 1, "num_decoder_layers": 1, "scan_layers": scan_layers}
+    fields = {"num_encoder_layers": 1, "num_decoder_layers": 1}
     plain, own = small.model(**fields), small.model(**fields, decoder_start_token_id=start)
     params = small.random_params(own)
     table = jnp.asarray(params["token_embedder"]["embedding"])

@@ -369,13 +369,11 @@ def clean_gin():
     gin.clear_config()
 
 
-@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.usefixtures("clean_gin")
-@pytest.mark.parametrize("name", ["adamw", "adamw_scale", "lion", "muon"])
-def test_an_optimizer_by_gin_lowers_the_loss(tmp_path, name):
+def test_an_optimizer_by_gin_lowers_the_loss(tmp_path):
     file = tmp_path / "run.gin"
-    file.write_text(MODEL + f"include 'gin/optimizers/{name}.gin'\n")
+    file.write_text(MODEL + "include 'gin/optimizers/muon.gin'\n")
     overrides = ["DROPOUT_RATE = 0.0", "VOCABULARY = None", "VOCAB_SIZE = 256"]
     overrides += ["schedules.create_learning_rate_scheduler.warmup_steps = 1"]
     gin_files.parse_gin_flags([str(file)], overrides)

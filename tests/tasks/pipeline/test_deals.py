@@ -25,16 +25,15 @@ ROWS = 48
 PATTERNS = {
     "all": lambda row: True,
     **{f"each {step}th from {first}": lambda row, s=step, f=first: row % s == f for step, first in
-       [(2, 0), (2, 1), (3, 2), (4, 1), (5, 0), (7, 3), (8, 7), (9, 0)]},
+       [(2, 1), (3, 2), (8, 7)]},
     "a block at the end": lambda row: row >= 40,
-    "a block in the middle": lambda row: 20 <= row < 23,
     "blocks of eight": lambda row: row // 8 % 2 == 0,
     "the first": lambda row: row == 0,
     "the last": lambda row: row == ROWS - 1,
     "two": lambda row: row in (9, 30),
 }  # fmt: skip
 DEAD = {"blank": "", "spaces": "   ", "null": None, "dropped": "drop this one", "short": "x"}
-LAYOUTS = [(1, 1), (2, 2), (3, 1), (4, 2), (6, 3), (8, 4)]
+LAYOUTS = [(1, 1), (3, 1), (4, 2), (8, 4)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,20 +119,18 @@ def test_the_documents_that_are_there_train(tmp_path, pattern):
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv", "txt"])
 @pytest.mark.parametrize("dead", DEAD)
-@pytest.mark.parametrize("pattern", ["each 2th from 1", "two"])
-def test_in_all_formats(tmp_path, pattern, dead, suffix):
-    _check(_register(tmp_path, pattern, dead, suffix), 4, 2)
+def test_in_all_formats(tmp_path, dead, suffix):
+    _check(_register(tmp_path, "two", dead, suffix), 4, 2)
 
 
 @pytest.mark.parametrize(
     ("pattern", "deal"),
     [("all", None), ("each 2th from 1", deals.EXAMPLES), ("two", deals.EXAMPLES), ("each 3th from 2", None)],
 )
-@pytest.mark.parametrize("read", [1, 9])
-def test_positions_are_exact(tmp_path, pattern, deal, read):
+def test_positions_are_exact(tmp_path, pattern, deal):
     _register(tmp_path, pattern)
     (batches,) = _open(8, 1, shuffle=True)
-    for _ in range(read):
+    for _ in range(9):
         next(batches)
     state = batches.save_state()
     assert all(json.loads(saved).get("deals") == (deal and {"dealt": deal}) for saved in state.values())

@@ -7,21 +7,14 @@ import jax
 import numpy as np
 import pytest
 
-from convert.model_files import any_format
-from limba import models
-from limba.checkpoints import checkpointing
 from limba.data.contract import DatasetConfig
-from limba.inference import answering, embedding
 from limba.network import t5
 from limba.network.encoders import classifier
-from limba.optimizers import definitions
 from tasks import supervised
 from tasks.metrics import text_metrics
 from tasks.pipeline import predictions
 from tasks.registry import TaskRegistry, task_vocabularies
 from tasks.vocabularies import ByteVocabulary, LabelVocabulary, NumberVocabulary
-from tests.limba import small
-from tests.limba.network.encoders import short_training
 
 LABELS = ("no", "yes")
 VOCABULARY = ByteVocabulary(0)
@@ -34,16 +27,6 @@ def _config(**fields):
 
 def _classifier(config, labels=LABELS, **fields):
     return classifier.SequenceClassifier(config, labels, pooling="mean", activation=None, **fields)
-
-
-def _model(config):
-    return models.EncoderClassifier(
-        _classifier(config),
-        VOCABULARY,
-        LabelVocabulary(LABELS),
-        definitions.adamw(),
-        loss_normalizing_factor="NUM_REAL_TARGET_TOKENS",
-    )
 
 
 @pytest.mark.sample(1)
@@ -142,32 +125,3 @@ def test_similarities_have_numbers_as_targets():
     finally:
         TaskRegistry.remove("glue_stsb")
         TaskRegistry.remove("glue_stsb_label")
-
-
-@pytest.mark.slow
-def test_a_t5_learns_labels(task, tmp_path):
-    config = _config()
-    whole = models.EncoderDecoderModel(t5.Transformer(config), VOCABULARY, VOCABULARY, definitions.adamw())
-    text_lengths = {"inputs": 16, "targets": 4}
-    short_training.metrics_of_training(whole, "test_letters", text_lengths, tmp_path / "t5", steps=2)
-    model = _model(config)
-    restore = checkpointing.RestoreCheckpointConfig(
-        path=str(tmp_path / "t5"), strict=False, initialize=[".*classifier_head.*"], reset=["step", "optimizer"]
-    )
-    lines = short_training.metrics_of_training(
-        model, task.name, {"inputs": 16, "targets": 1}, tmp_path / "labels", restore=restore
-    )
-    (evaluated,) = (x for x in lines if x["dataset"] == f"inference_eval/{task.name}")
-    assert evaluated["eval/majority_accuracy"] < 60 and evaluated["eval/accuracy"] == 100
-
-    arguments = {
-        "model": model,
-        "restore_checkpoint_cfg": checkpointing.RestoreCheckpointConfig(path=str(tmp_path / "labels")),
-        "partitioner": small.partitioner(),
-    }
-    answers = answering.Answerer(**arguments, max_inputs_length=16).answer(["letters: cba", "letters: cbe"])
-    assert [answer.prediction for answer in answers] == ["yes", "no"]
-    with pytest.raises(ValueError, match="is a classifier on the encoder of a T5, and no class of Hugging Face holds"):
-        any_format.open_checkpoint(str(tmp_path / "labels"))
-    (vector,) = embedding.Embedder(**arguments).embed(["letters: cba"])
-    assert vector.shape == (32,) and np.isfinite(vector).all()

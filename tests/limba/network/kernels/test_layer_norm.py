@@ -38,9 +38,10 @@ def _gradients(function, arrays, cotangents, uses_sum=True):
     return jax.jit(jax.grad(loss, (0, 2) if arrays[1] is None else (0, 1, 2)))(*arrays)
 
 
-@pytest.mark.parametrize("shape", [(2, 7, 48), (3, 100, 64)], ids=["part of a tile", "tiles"])
-@pytest.mark.parametrize("has_update", [True, False])
-@pytest.mark.parametrize("uses_sum", [True, False])
+@pytest.mark.parametrize(
+    ("shape", "has_update", "uses_sum"),
+    [((2, 7, 48), True, True), ((2, 7, 48), False, False), ((3, 100, 64), True, False), ((3, 100, 64), False, True)],
+)
 def test_values_and_gradients(shape, has_update, uses_sum, monkeypatch):
     """Several tiles a program, the last one in part; a width that is no power of two."""
     monkeypatch.setattr(layer_norm_gpu, "_TILE", 512)
