@@ -113,7 +113,13 @@ def _places(changes, is_exhaustive):
     return range(1, changes + 1) if is_exhaustive else sorted({changes // 2 + 1, changes})
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+# These write what the others write, by the same functions.
+_ALIKE = ("to-t5x", "to-t5x classic", "all")
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(x, marks=[pytest.mark.exhaustive] if x in _ALIKE else []) for x in COMMANDS]
+)
 def test_a_killed_command_is_completed_by_the_same_call(place, command, request):
     root, forks, names, _ = place
     outputs, out = root / "outputs", Path(names["OUT"])

@@ -7,7 +7,6 @@ import signal
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from convert import to_hf
@@ -119,17 +118,13 @@ def test_it_learns(uninterrupted):
     assert evaluations[-1]["nats_per_target_token"] < 0.8 * evaluations[0]["nats_per_target_token"]
 
 
-def test_export_eval_and_infer(directory, uninterrupted, forks, checks_in_forks):
+def test_export_eval_and_infer(directory, uninterrupted, forks):
     def run(*arguments):
         done = line.forked(forks, directory, *map(str, arguments))
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    to_hf.to_hf(uninterrupted, directory / "hf")
-    report = json.loads((directory / "hf" / "conversion_report.json").read_text())
-    rows = [row for rows in report["comparisons"].values() for row in rows]
-    differences = [row["value"] for row in rows if row["what"].startswith("logits") and row["value"] is not None]
-    assert len(differences) == 3 and max(differences) <= 1e-4
+    to_hf.to_hf(uninterrupted, directory / "hf", verify=False)  # tests/convert/test_to_hf.py has the check
     names = {path.name for path in (directory / "hf").iterdir()}
     assert names >= {
         "model.safetensors",
@@ -144,21 +139,6 @@ def test_export_eval_and_infer(directory, uninterrupted, forks, checks_in_forks)
     filled = run("limba.infer", "--run_dir", uninterrupted, "--input", "the list <extra_id_0> names")
     assert filled.splitlines()[0] == "the list ___ names"
     assert "  -> the list" in filled
-
-    file = directory / "vectors.npy"
-    run(
-        "limba.addons.vectors.embed",
-        "--run_dir",
-        uninterrupted,
-        "--input",
-        "the list",
-        "--input",
-        "a name",
-        "--output_file",
-        file,
-    )
-    vectors = np.load(file)
-    assert vectors.shape == (2, 16) and np.abs(vectors[0] - vectors[1]).max() > 1e-3
 
     run(
         "limba.eval",

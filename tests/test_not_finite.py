@@ -117,7 +117,7 @@ def _ids(spiece_model, text):  # noqa: F811
     return sentencepiece.SentencePieceProcessor(model_file=str(spiece_model)).encode(text)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_ends_with_the_row_and_the_layer(place, tmp_path, forks, command):
     root, names = place

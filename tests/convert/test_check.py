@@ -1,4 +1,7 @@
-"""`convert check` finds a wrong export: each folder here was written right, and then one thing in it was changed."""
+"""`convert check` finds a wrong export: each folder here was written right, and then one thing in it was changed.
+
+Files that are damaged or lost: test_damaged_folders.py.
+"""
 
 import dataclasses
 import json
@@ -11,9 +14,8 @@ import numpy as np
 import pytest
 
 from convert import __main__
-from convert.compare import encoder_outputs, folder_tokens, forward, t5_outputs, torch_forward
+from convert.compare import encoder_outputs, forward, t5_outputs, torch_forward
 from convert.model_files import any_format
-from convert.model_files.model import ModelHints
 from convert.tensors import safetensors_files
 from convert.to_hf import to_hf
 from limba.checkpoint_files.saved_tensors import from_array
@@ -24,7 +26,7 @@ Changes = dict[str, tuple[dict[str, Any], str]]
 _OUTPUT = ("tie_word_embeddings", "scale_decoder_outputs")
 
 SMALL = {"num_heads": 4, "num_encoder_layers": 1, "num_decoder_layers": 1}
-ENCODERS = ("bert", "mpnet")
+T5S, ENCODERS = ("t5", "umt5"), ("bert", "mpnet")  # the other T5s differ in nothing that is read here
 Tensors = dict[str, np.ndarray]
 
 
@@ -58,17 +60,10 @@ _LAYER = "encoder.block.0.layer.0"
 OF_T5 = _of_tensors(
     f"{_LAYER}.SelfAttention", "q", "k", f"{_LAYER}.layer_norm", f"{_LAYER}.SelfAttention.relative_attention_bias"
 )
-_BERT, _MPNET = "bert.encoder.layer.0", "mpnet.encoder.layer.0"
-OF_ENCODERS = {
-    "bert": _of_tensors(
-        f"{_BERT}.attention.self",
-        *("query", "key", f"{_BERT}.output.LayerNorm", "bert.embeddings.position_embeddings"),
-    ),
-    "mpnet": _of_tensors(
-        f"{_MPNET}.attention.attn",
-        *("q", "k", f"{_MPNET}.output.LayerNorm", "mpnet.encoder.relative_attention_bias"),
-    ),
-}
+_MPNET = "mpnet.encoder.layer.0"
+OF_MPNET = _of_tensors(
+    f"{_MPNET}.attention.attn", "q", "k", f"{_MPNET}.output.LayerNorm", "mpnet.encoder.relative_attention_bias"
+)
 # What is written into config.json, what the error says, and what the numbers alone would find in another network.
 _VERSIONS = "each version of transformers reads another"
 _OF_T5S: Changes = {
@@ -82,7 +77,7 @@ IN_CONFIG: dict[str, Changes] = {
         "the output": (dict.fromkeys(_OUTPUT, None), "says that the embedding is the output too"),
         "the activation": ({"feed_forward_proj": "gated-silu"}, "mlp_activations is ['gelu', 'linear'] in A"),
     }
-    for kind in FAMILIES
+    for kind in T5S
 }
 IN_CONFIG["t5"] |= {
     "the output": (dict.fromkeys(_OUTPUT, None), "says that the output has its own matrix"),
@@ -98,18 +93,16 @@ IN_CONFIG["bert"]["heads"] = ({"num_attention_heads": 6}, "num_attention_heads i
 
 
 @pytest.fixture(scope="module")
-def pairs(new_run, new_encoder, spiece_model, tmp_path_factory) -> dict[str, tuple[Path, Path]]:  # noqa: F811
+def pairs(new_run, new_encoder, tmp_path_factory) -> dict[str, tuple[Path, Path]]:  # noqa: F811
     """A run and its export, of each kind of model."""
     home = tmp_path_factory.mktemp("pairs")
-    for name, fields in FAMILIES.items():
-        vocab = None if name == "byt5" else spiece_model
-        new_run(home / f"{name}-run", vocab_file=vocab, **(SMALL | fields))
-        hints = ModelHints(family=name)
-        to_hf(home / f"{name}-run", home / name, hints=hints, formats=["safetensors"], verify=False)
+    for name in T5S:
+        new_run(home / f"{name}-run", **(SMALL | FAMILIES[name]))
+        to_hf(home / f"{name}-run", home / name, formats=["safetensors"], verify=False)
     for name in ENCODERS:
         new_encoder(home / f"{name}-run", **(VARIANTS[name] | {"num_layers": 1, "norm_epsilon": 1e-12}))
         to_hf(home / f"{name}-run", home / name, verify=False)
-    return {name: (home / f"{name}-run", home / name) for name in (*FAMILIES, *ENCODERS)}
+    return {name: (home / f"{name}-run", home / name) for name in (*T5S, *ENCODERS)}
 
 
 @pytest.fixture
@@ -137,11 +130,10 @@ def _copy(folder: Path, out: Path, change: Callable[[Tensors], Tensors] | dict[s
     return out
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("kind", ["t5", "umt5", *ENCODERS])  # the tables of other T5s are the first one's
+@pytest.mark.parametrize("kind", ["t5", "mpnet"])
 def test_a_changed_tensor_is_found(pairs, kind, without_pytorch, tmp_path, capsys):
     run, folder = pairs[kind]
-    changes = OF_ENCODERS[kind] if kind in ENCODERS else OF_T5
+    changes = OF_MPNET if kind == "mpnet" else OF_T5
     by_logits = set()
     for number, (name, change) in enumerate(changes.items()):
         wrong = _copy(folder, tmp_path / str(number), change)
@@ -155,7 +147,7 @@ def test_a_changed_tensor_is_found(pairs, kind, without_pytorch, tmp_path, capsy
     assert by_logits == {*changes}
 
 
-@pytest.mark.parametrize("kind", [*FAMILIES, *ENCODERS])
+@pytest.mark.parametrize("kind", [*T5S, *ENCODERS])
 def test_a_changed_setting_is_found(pairs, kind, tmp_path, capsys):
     run, folder = pairs[kind]
     for number, (name, (change, words)) in enumerate(IN_CONFIG[kind].items()):
@@ -208,22 +200,6 @@ def test_right_ones_pass(pairs, without_pytorch, capsys):
 
 # ------------------------------------------------------- the files ---------------------------------------------------
 
-_NOISE = np.random.default_rng(5).bytes(4000)
-
-
-def _noise(name: str) -> Callable[[Path], object]:
-    return lambda folder: (folder / name).write_bytes(_NOISE)
-
-
-def _without(name: str) -> Callable[[Path], object]:
-    return lambda folder: (folder / name).unlink()
-
-
-def _half(name: str) -> Callable[[Path], object]:
-    return lambda folder: (folder / name).write_bytes(
-        (folder / name).read_bytes()[: (folder / name).stat().st_size // 2]
-    )
-
 
 def _other_id(folder: Path) -> None:
     """Two tokens are exchanged."""
@@ -238,24 +214,6 @@ def _other_id(folder: Path) -> None:
     file.write_text(json.dumps(content), "utf-8")
 
 
-# Damage of one file, the kinds of model that have it, and what the command says; the table's rows end it.
-_JSON = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
-_ALL = ("t5", "bert")
-DAMAGE: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
-    **{f"noise in {name}": (_noise(name), _ALL) for name in (*_JSON, "model.safetensors")},
-    **{f"half of {name}": (_half(name), _ALL) for name in (*_JSON, "model.safetensors")},
-    **{f"no {name}": (_without(name), _ALL) for name in (*_JSON[1:], "README.md")},
-    "noise in flax_model.msgpack": (_noise("flax_model.msgpack"), ("t5",)),
-    "half of flax_model.msgpack": (_half("flax_model.msgpack"), ("t5",)),
-    "no flax_model.msgpack": (_without("flax_model.msgpack"), ("t5",)),
-    "noise in pytorch_model.bin": (_noise("pytorch_model.bin"), _ALL),
-    "noise in generation_config.json": (_noise("generation_config.json"), ("t5",)),
-    "no generation_config.json": (_without("generation_config.json"), ("t5",)),
-    "noise in spiece.model": (_noise("spiece.model"), ("t5",)),
-    "no spiece.model": (_without("spiece.model"), ("t5",)),
-}
-
-
 @pytest.fixture(scope="module")
 def in_all_formats(pairs, tmp_path_factory) -> dict[str, tuple[Path, Path]]:
     home = tmp_path_factory.mktemp("formats")
@@ -263,20 +221,7 @@ def in_all_formats(pairs, tmp_path_factory) -> dict[str, tuple[Path, Path]]:
     return {"t5": (pairs["t5"][0], home / "t5"), "bert": pairs["bert"]}
 
 
-@pytest.mark.parametrize(("damage", "kind"), [(name, kind) for name, (_, kinds) in DAMAGE.items() for kind in kinds])
-def test_a_damaged_or_lost_file_is_found(in_all_formats, damage, kind, without_pytorch, tmp_path, capsys, monkeypatch):
-    run, folder = in_all_formats[kind]
-    monkeypatch.setattr(folder_tokens.transformers_library, "version", lambda: None)  # Limba alone finds it.
-    wrong = tmp_path / "wrong"
-    shutil.copytree(folder, wrong)
-    DAMAGE[damage][0](wrong)
-    assert __main__.main(["check", str(run), str(wrong)]) == 1
-    out, error = capsys.readouterr()
-    assert error.splitlines()[-1].startswith("error: ") and "Traceback" not in error
-    assert not out or not out.splitlines()[-1].startswith("A and B are the same")
-
-
-@pytest.mark.parametrize("kind", _ALL)
+@pytest.mark.parametrize("kind", ["t5", "bert"])
 def test_exchanged_tokens_are_found(in_all_formats, kind, without_pytorch, tmp_path, capsys):
     run, folder = in_all_formats[kind]
     wrong = tmp_path / "wrong"
@@ -302,7 +247,7 @@ def test_weights_of_further_formats_are_compared_and_others_are_named(
     shutil.copytree(folder, more)
     (more / "onnx").mkdir()
     for name in ("tf_model.h5", "onnx/model.onnx", "training_args.bin"):
-        (more / name).write_bytes(_NOISE)
+        (more / name).write_bytes(b"noise")
     (more / "generation_config.json").write_text('{"num_beams": 4, "top_k": 50}')
     assert __main__.main(["check", str(folder), str(more)]) == 1
     error = capsys.readouterr().err.splitlines()[-1]

@@ -163,14 +163,6 @@ class _Evaluation(list):
         return super().__iter__()
 
 
-def test_sigterm_during_an_evaluation_saves_too(tmp_path):
-    batches = _Evaluation(2, lambda: os.kill(os.getpid(), signal.SIGTERM))  # before training, then at step 3
-    with pytest.raises(SystemExit) as error:
-        small.train(tmp_path, 6, train_eval_get_dataset_fn=lambda *_: {"counter": batches})
-    assert error.value.code == PREEMPTED_EXIT_CODE
-    assert checkpointing.checkpoint_steps(tmp_path) == [2, 3]
-
-
 def test_sigterm_does_not_wait_for_the_end_of_an_evaluation(tmp_path):
     read = []
 

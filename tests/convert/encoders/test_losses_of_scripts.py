@@ -25,7 +25,7 @@ def of_5(home, forks5):
     return {name: json.loads((home / name / "loss.json").read_text()) for name in losses_in_transformers.CASES}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", losses_in_transformers.CASES)
 def test_the_loss_of_an_evaluation_is_that_of_the_script(name, home, of_5, tmp_path):

@@ -46,8 +46,10 @@ def _assert_same(found, expected):
         np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(tensor), name)
 
 
-@pytest.mark.parametrize("name", ["bert", "roformer", "modernbert"])
-@pytest.mark.parametrize(("of_tokenizer", "of_config"), [(0, 7), (7, 0), (7, 5), (7, 7)])
+@pytest.mark.parametrize(
+    ("name", "of_tokenizer", "of_config"),
+    [("bert", 0, 7), ("bert", 7, 0), ("roformer", 7, 5), ("modernbert", 7, 5), ("modernbert", 7, 7)],
+)
 def test_the_padding_is_the_tokenizers(name, of_tokenizer, of_config, new_encoder, tmp_path, capsys):
     model = any_format.open_checkpoint(new_encoder(tmp_path / "run", **conftest.VARIANTS[name]))
     folder = _folder(model, tmp_path / "model", of_tokenizer, of_config)

@@ -60,44 +60,6 @@ def whole(tmp_path_factory):
     return run, _train(run)
 
 
-@pytest.mark.exhaustive
-def test_the_saved_average_is_that_of_a_loop_over_the_saved_parameters(whole):
-    run, state = whole
-    first = small.SharedTrainer(model=_model(False), partitioner=small.partitioner()).new_state(
-        jax.random.split(jax.random.key(7))[0]
-    )
-    expected = _of_checkpoint(dict(_flat(first.params)), "")
-    for step in range(1, 5):
-        kept = min(DECAY, (1 + step) / (10 + step))
-        new = _of_checkpoint(_saved(run, step), "target/")
-        expected = {name: kept * x + (1 - kept) * new[name].astype(np.float64) for name, x in expected.items()}
-    last = _saved(run, 4)
-    average = _of_checkpoint(last, "state/average/parameters/")
-    assert average.keys() == expected.keys()
-    for name, x in average.items():
-        np.testing.assert_allclose(x, expected[name], rtol=1e-5, atol=1e-7, err_msg=name)
-        assert not np.array_equal(x, last[f"target/{name}"]), name
-    assert last["state/average/updates"] == 4
-    assert int(state.opt_state.updates) == 4
-
-
-def _flat(tree):
-    for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        yield "/".join(key.key for key in path), np.asarray(x, np.float64)
-
-
-@pytest.mark.exhaustive
-def test_without_an_average_parameters_and_checkpoints_are_what_they_were(whole, tmp_path):
-    plain = _train(tmp_path / "run", model=_model(False))
-    _equal(plain.params, whole[1].params)
-    _equal(plain.opt_state, whole[1].opt_state.optimizer)
-    without, with_average = _saved(tmp_path / "run", 4), _saved(whole[0], 4)
-    assert without.keys() == {name for name in with_average if not name.startswith("state/average/")}
-    for name, x in without.items():
-        np.testing.assert_array_equal(x, with_average[name], err_msg=name)
-    assert not [line for line in writers.read_metrics(tmp_path / "run") if "average" in line["dataset"]]
-
-
 def test_a_resumed_run_has_the_same_average_to_the_last_bit(whole, tmp_path):
     _train(tmp_path / "run", 2)
     state = _train(tmp_path / "run", 4)

@@ -214,22 +214,12 @@ def test_a_stop_while_one_worker_waits_for_data(tmp_path, launch):
     assert f"error: worker 1 ({socket.gethostname()}) ended: {reason}" in ended[0].output
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(
-    ("what", "words", "saved"),
-    [
-        ("error", ["Shard 7 cannot be read"], [2]),
-        ("nan", ["The loss of step 4 is nan", "The last good checkpoint is {folder}/checkpoint_2"], [2]),
-    ],
-)
-def test_what_goes_wrong_on_one_worker_ends_both_and_spoils_no_checkpoint(tmp_path, launch, what, words, saved):
+def test_what_goes_wrong_on_one_worker_ends_both_and_spoils_no_checkpoint(tmp_path, launch):
     folder = tmp_path / "run"
-    ended = launch(folder, 2, env={"BREAK_AT": f"{what}:1:3"})
+    ended = launch(folder, 2, env={"BREAK_AT": "error:1:3"})
     assert [worker.code for worker in ended] == [1, 1], ended[0].output[-2000:]
-    assert checkpointing.checkpoint_steps(folder) == saved
-    for one in ended:
-        for word in words:
-            assert word.format(folder=folder) in one.output
+    assert checkpointing.checkpoint_steps(folder) == [2]
+    assert all("Shard 7 cannot be read" in one.output for one in ended)
 
 
 SPIKES = ["--gin_file=tests/limba/workers/spikes.gin"]

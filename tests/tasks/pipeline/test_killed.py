@@ -137,15 +137,15 @@ def epochs(directory):
             yield place["epoch"] + examples // sum(SHARDS["c"])
 
 
-@pytest.mark.sample(2)
+# The other test kills readers in processes, and SeqIO's.
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["ours", "seqio"], indirect=True)  # the other test kills readers in processes
+@pytest.mark.parametrize("engine", ["ours", pytest.param("seqio", marks=pytest.mark.exhaustive)], indirect=True)
 def test_killed_again_and_again(start, engine, is_exhaustive, corpus, tmp_path):
     """Mixed, shuffled with a buffer larger than a shard, over more than two epochs of all three sources.
 
     Neither packed nor read by several, which the other test does: it would double what each life takes to start.
     """
-    steps, kills = 260, 20 if is_exhaustive else 4 if engine == "ours" else 2
+    steps, kills = 260, 20 if is_exhaustive else 4
     config = {**CONFIG, "pack": False, "num_readers": 1}
     expected = read_uninterrupted(start, tmp_path / "whole", steps, corpus=str(corpus), config=config)
     assert min(epochs(tmp_path / "whole")) >= 2

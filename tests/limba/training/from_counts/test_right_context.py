@@ -23,7 +23,6 @@ SENTINELS = np.arange(127, 107, -1)
 # Nothing but what was counted.
 START = StartFromCounts(fit_steps=60, output_scale=0.0)
 FORMS: dict[str, dict[str, Any]] = {
-    "unrolled": {},
     "scanned, a table in each layer": {"scan_layers": True, "relative_bias_per_layer": True},
     "wide heads, divided queries": {"joined_attention_kernels": False, "num_heads": 6, "scale_attn_logits": True},
 }

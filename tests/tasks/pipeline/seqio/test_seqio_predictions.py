@@ -22,9 +22,8 @@ def moods(tmp_path, write_jsonl):
     return supervised_tasks.register_supervised_task("test_moods", entry, vocabulary=BYTES, data_files=files)
 
 
-@pytest.mark.parametrize("lengths", [{"inputs": 32, "targets": 8}, {"inputs": 12, "targets": 4}])
-def test_chunks_are_those_of_ours(moods, lengths):
-    config = contract.DatasetConfig("test_moods", lengths, "validation", 8, seed=1)
+def test_chunks_are_those_of_ours(moods):
+    config = contract.DatasetConfig("test_moods", {"inputs": 12, "targets": 4}, "validation", 8, seed=1)
     for shard, num_shards, skip in ((0, 1, 0), (1, 3, 0), (0, 2, 1)):
         arguments = (moods, config, "EncDecFeatureConverter", shard, num_shards, 4, skip)
         ours, theirs = list(predictions.chunks(*arguments)), list(seqio_predictions.chunks(*arguments))
