@@ -25,7 +25,7 @@ ROWS = 48
 PATTERNS = {
     "all": lambda row: True,
     **{f"each {step}th from {first}": lambda row, s=step, f=first: row % s == f for step, first in
-       [(2, 1), (3, 2), (8, 7)]},
+       [(2, 0), (2, 1), (3, 2), (8, 7)]},
     "a block at the end": lambda row: row >= 40,
     "blocks of eight": lambda row: row // 8 % 2 == 0,
     "the first": lambda row: row == 0,
