@@ -13,8 +13,8 @@ import sentencepiece
 
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.convert.families.config_files import other_models
+from limba.convert.families.encoder_family import EncoderFamily
 from limba.convert.families.family import Family
-from limba.convert.families.t5_family import T5Family
 from limba.convert.families.table import of_model_type, t5_families
 from limba.convert.model_files.hf import hf_folder, hf_tokenizer, older_tokenizers
 from limba.convert.tensors import array_files, weight_files
@@ -115,7 +115,7 @@ def read(path: Path) -> HubFolder:
 
 def buffers_of(family: Family) -> str:
     """The pattern of names of tensors that are no parameters."""
-    return array_files.NONE if isinstance(family, T5Family) else family.buffers  # type: ignore[attr-defined]
+    return family.buffers if isinstance(family, EncoderFamily) else array_files.NONE
 
 
 def tokens_of(folder: HubFolder) -> Tokens | None:
@@ -148,7 +148,7 @@ def _text(token: Any) -> str:
 def _named(folder: HubFolder) -> dict[str, Any]:
     """The special tokens by role: those of the files, and else the class's."""
     config = folder.files[TOKENIZER]
-    named = hf_tokenizer.read_json(folder.path / _MAP) | config
+    named = {**hf_tokenizer.read_json(folder.path / _MAP), **config}
     found = str(config.get("tokenizer_class") or folder.files[CONFIG].get("tokenizer_class") or "")
     usual: Mapping[str, str] = next((roles for name, roles in _OF_CLASSES.items() if found.startswith(name)), {})
     if not found:

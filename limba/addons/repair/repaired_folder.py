@@ -33,11 +33,12 @@ def write(
       ValueError: if it is not right; nothing is kept then.
     """
     changes = [line.change for line in wrong if line.change is not None]
-    files, tensors = dict(folder.files), dict(folder.tensors)
+    files = {name: dict(content) for name, content in folder.files.items()}
+    tensors = dict(folder.tensors)
     for change in changes:
         tensors = embedding_findings.renamed(tensors, change)
         for name, keys in change.settings.items():
-            files[name] = {k: v for k, v in (files[name] | keys).items() if v is not None or k not in keys}
+            files[name] = {k: v for k, v in {**files[name], **keys}.items() if v is not None or k not in keys}
     described = {line.code: [*line.change.described(folder.files)] for line in wrong if line.change is not None}
     record = {"source": str(folder.path), "fingerprint": fingerprint(folder.path), "changes": described}
     with complete_or_absent(out, record) as place:
