@@ -82,8 +82,8 @@ class HubFolder:
     @property
     def is_classifier(self) -> bool:
         """Whether it is a T5 with labels in the place of an output."""
-        classes = self.files[CONFIG].get("architectures")
-        return self.family.has_decoder and bool(classes) and any(end in str(classes[0]) for end in _LABELS)
+        classes = self.files[CONFIG].get("architectures") or ("",)
+        return self.family.has_decoder and any(end in str(classes[0]) for end in _LABELS)
 
     @property
     def weights_file(self) -> str:
