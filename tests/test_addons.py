@@ -96,7 +96,7 @@ def _copy_without(names: list[str], copy: Path) -> None:
 
 
 def _run(copy: Path, *arguments: str) -> str:
-    env = line.environment(copy) | {"PYTHONPATH": ""}
+    env = line.environment(copy) | {"PYTHONPATH": "", "XLA_FLAGS": ""}
     done = subprocess.run([sys.executable, *arguments], cwd=copy, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return done.stdout
@@ -123,11 +123,27 @@ print(codes, infer.main(["--run_dir", f"{folder}/run", "--input=the list of ___ 
 """
 
 
+def _check_commands(copy: Path, names: list[str]) -> None:
+    code = "import limba, convert.__main__; from limba import cli; print(limba.__file__, *cli.COMMANDS, sep='\\n')"
+    place, *commands = _run(copy, "-c", code).splitlines()
+    assert Path(place).is_relative_to(copy), "the copy runs, and not what is installed"
+    assert set(commands) == cli.COMMANDS.keys() - {x for name in names for x in table.ADDONS[name].commands}
+
+
 @pytest.mark.slow
 def test_limba_works_without_addons(tmp_path):
     _copy_without([*table.ADDONS], tmp_path)
-    code = "import limba, convert.__main__; from limba import cli; print(limba.__file__, *cli.COMMANDS, sep='\\n')"
-    place, *commands = _run(tmp_path, "-c", code).splitlines()
-    assert Path(place).is_relative_to(tmp_path), "the copy runs, and not what is installed"
-    assert set(commands) == cli.COMMANDS.keys() - {x for row in table.ADDONS.values() for x in row.commands}
+    _check_commands(tmp_path, [*table.ADDONS])
     assert _run(tmp_path, "-c", _LINE, str(tmp_path / "made")).endswith("[0, 0] 0\n")
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", table.ADDONS)
+def test_the_smoke_tier_passes_without(name, tmp_path):
+    _copy_without([name], tmp_path)
+    _check_commands(tmp_path, [name])
+    files = sorted((tmp_path / "tests").rglob("test_*.py"))
+    asked = [x for x in files if "mark.smoke" in x.read_text("utf-8") and x.name != Path(__file__).name]
+    said = _run(tmp_path, "-m", "pytest", "-p", "no:cacheprovider", "-m", "smoke", "-rA", *map(str, asked))
+    assert " passed" in said and "failed" not in said and "skipped" not in said
