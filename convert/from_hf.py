@@ -157,6 +157,14 @@ def say_folder(opened: Model) -> None:
             "lm_head.weight by d_model**-0.5 before, for the same logits.",
             file=sys.stderr,
         )
+    is_odd = folder.embedding.startswith(("encoder.", "decoder.")) and "lm_head.weight" in folder.stored
+    if is_odd and not other_models.is_encoder_alone(folder.content):
+        print(
+            f"note: {opened.path} has its embedding as {folder.embedding}, and no shared.weight. Versions of "
+            "transformers from 5.0 to 5.15 take lm_head.weight for it without a word, and give other texts; Limba "
+            "takes the embedding. An export has shared.weight, which every version reads right.",
+            file=sys.stderr,
+        )
     if folder.pad_id != encoder_config.PAD_ID:
         exchanged = f"Ids {encoder_config.PAD_ID} and {folder.pad_id} are exchanged"
         print(f"{exchanged}: padding is {encoder_config.PAD_ID} in Limba.")
@@ -275,14 +283,14 @@ def _notes_on_vectors(folder: Path, network: str, others: list[str]) -> Iterator
 
 def _write_t5_gin(config_file: Path, out: Path, hints: ModelHints, overwrite: bool) -> Path:
     given = t5_config.read(config_file, hints.ignore_config_keys)
+    vocabulary, given = t5_vocabularies.of_config(config_file, given, config_file.parent, hints)
     config, head = t5_config.network_config(config_file, given), t5_config.head_of(config_file, given)
     say_notes(config_file, hints.ignore_config_keys)
-    vocabulary = t5_vocabularies.of_folder(config_file.parent, hints)
     config = dataclasses.replace(config, family=find_t5(config, vocabulary, hints.family).name)
     if config.relative_bias_per_layer:
         config = dataclasses.replace(config, scan_layers=True, joined_attention_kernels=False)
     file = _write_gin(config, head, vocabulary, str(config_file), out, overwrite)
-    _write_settings(config_file.parent, out, hints)
+    _write_settings(config_file.parent, out, hints, given["pad_token_id"])
     return file
 
 

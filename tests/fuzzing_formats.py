@@ -125,7 +125,8 @@ def _sizes():
 
 
 def _read_folder(folder):
-    opened = t5_files.read_files(folder, folder / "config.json")
+    file = folder / "config.json"
+    opened = t5_files.read_files(folder, file, t5_config.read(file))
     _whole(opened.tensors)
     hf_folder.training_step(folder, output_folder.read_report(folder))
     weight_files.find(folder)

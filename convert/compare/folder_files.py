@@ -4,6 +4,7 @@ A folder may have its weights several times, and a check of one of them says not
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -91,13 +92,16 @@ def _two_tokenizers(label: str, model: Model, folder: Path, names: list[str]) ->
     what, found = f"tokenizers that differ, {label}", ""
     if "tokenizer.json" not in names:
         return
-    if not model.family.has_decoder:
+    if not model.family.has_decoder or hf_tokenizer.SPIECE not in names:
         is_there = older_tokenizers.has_files(folder)
         found = older_tokenizers.differences(folder) if is_there else ""
-    elif is_there := hf_tokenizer.SPIECE in names:
+    else:
+        is_there = True
         from limba.tasks.vocabularies import tokenizer_texts
 
-        differences = tokenizer_texts.differences_of_files(hf_tokenizer.describe(folder / hf_tokenizer.SPIECE), folder)
+        differences = tokenizer_texts.differences_of_files(
+            hf_tokenizer.open_model(folder / hf_tokenizer.SPIECE, None).vocabulary, folder
+        )
         found = differences.describe("tokenizer.json", hf_tokenizer.SPIECE) if differences else ""
     if found:  # The model has one of the two.
         yield Comparison(what, None, 0, f"not compared: {found.rstrip('.')}")
@@ -107,7 +111,8 @@ def _two_tokenizers(label: str, model: Model, folder: Path, names: list[str]) ->
 
 def _unknown(names: list[str], has_decoder: bool) -> Iterator[str]:
     """The files of which nothing is known but that they lie in the folder."""
-    tokenizer = {hf_tokenizer.SPIECE} if has_decoder else {x for files in older_tokenizers.FILES for x in files}
+    older = (older_tokenizers.BYTES,) if has_decoder else older_tokenizers.FILES
+    tokenizer = {hf_tokenizer.SPIECE} if has_decoder and hf_tokenizer.SPIECE in names else {*itertools.chain(*older)}
     for name in names:
         if name not in _READ and name not in tokenizer and not _NO_PART.search(name):
             yield name

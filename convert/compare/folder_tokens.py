@@ -10,6 +10,7 @@ from typing import Any
 
 from limba.convert.compare import auto_tokenizer, transformers_library
 from limba.convert.compare.comparison_rows import Comparison
+from limba.convert.families.config_files import t5_config
 from limba.convert.model_files.hf import hf_tokenizer, tokenizer_folder
 from limba.convert.model_files.model import EncoderModel, Model, T5Model
 from limba.data import token_rows
@@ -126,12 +127,14 @@ def _of_t5(model: T5Model, theirs: auto_tokenizer.Found, texts: Sequence[Sequenc
     from limba.tasks.pretraining import masked_text
 
     vocabulary = masked_text.open_vocabulary(model.vocabulary or {})
-    for role, ours in {"pad": 0, "eos": 1, "unk": 2}.items():
-        if theirs.special_ids.get(role, ours) != ours:
+    for role, token in hf_tokenizer.from_vocabulary(model.vocabulary or {}).special._asdict().items():
+        ours = None if token is None else t5_config.in_folder(token.id, model.pad_id)
+        if ours is not None and theirs.special_ids.get(role, ours) != ours:
             yield f"{role} is {ours} in Limba, and {theirs.special_ids[role]} there"
     for text, row, ids in _rows(vocabulary, theirs, texts):
-        if row != ids:
-            yield _differ(text, ids, row)
+        found = [t5_config.in_folder(id_, model.pad_id) for id_ in ids]
+        if row != found:
+            yield _differ(text, found, row)
 
 
 def _differ(text: Sequence[str], ours: Sequence[int], theirs: Sequence[int]) -> str:

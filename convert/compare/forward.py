@@ -24,8 +24,8 @@ from limba.network.finite_numbers import interceptors
 from limba.network.layers import DenseGeneral, Embed, ResidualLayerNorm
 from limba.network.t5 import T5Config, Transformer
 
-# Of every T5: padding, which also begins the decoder's inputs, and the end of a sequence.
-PAD_ID, EOS_ID = 0, 1
+# In Limba, whatever a folder has; it also begins the decoder's inputs.
+PAD_ID = 0
 
 # There are up to four copies of a part on its way: as read, in the order and the dtype of the network, in JAX.
 _BLOCK_BYTES = 32 * 2**20
@@ -68,12 +68,15 @@ def decoder_outputs(
         return np.asarray(_network(config).apply({}, **dict[str, Any](batch), enable_dropout=False))
 
 
-def greedy(config: T5Config, tensors: Mapping[str, SavedTensor], inputs: np.ndarray, num_tokens: int) -> np.ndarray:
+def greedy(
+    config: T5Config, tensors: Mapping[str, SavedTensor], inputs: np.ndarray, num_tokens: int, eos_id: int = 1
+) -> np.ndarray:
     """The most probable tokens, one after the other, int32 `[batch, num_tokens]`; after EOS comes padding.
 
     Args:
       config, tensors: as of `logits`.
       inputs, num_tokens: `[batch, inputs_length]`; the decoder's tensors are read once for each token.
+      eos_id: ends a row.
 
     Raises:
       ValueError: if a tensor of the network is missing or has another shape.
@@ -89,7 +92,7 @@ def greedy(config: T5Config, tensors: Mapping[str, SavedTensor], inputs: np.ndar
             # As targets, ones: none of them is padding.
             step = network.apply({}, encoded, inputs, seen, np.ones_like(seen), enable_dropout=False, method="decode")
             tokens[:, i + 1] = np.where(ended, PAD_ID, np.argmax(np.asarray(step)[:, i], axis=-1))
-            ended |= tokens[:, i + 1] == EOS_ID
+            ended |= tokens[:, i + 1] == eos_id
             if ended.all():
                 break
     return tokens[:, 1:]

@@ -134,10 +134,16 @@ def batch_of(model: Model, texts: Sequence[str]) -> dict[str, np.ndarray]:
     if not model.family.has_decoder:
         tokens = tokens[:, : model.config.longest_row]
         return {"tokens": tokens, "token_types": np.zeros_like(tokens)}
-    tokens[np.arange(len(rows)), [len(ids) for ids in rows]] = forward.EOS_ID
+    tokens[np.arange(len(rows)), [len(ids) for ids in rows]] = _eos_id(model)
     inputs = np.pad(tokens[:, :-1], ((0, 0), (1, 0)), constant_values=0)
     inputs[:, 0] = model.config.decoder_start_token_id
     return {"encoder_input_tokens": tokens, "decoder_input_tokens": inputs, "decoder_target_tokens": tokens}
+
+
+def _eos_id(model: Model) -> int:
+    from limba.tasks.pretraining import masked_text
+
+    return masked_text.open_vocabulary(model.vocabulary or {}).eos_id
 
 
 def _logits(model: Model, batch: Batch, numbers: "_Largest") -> np.ndarray:

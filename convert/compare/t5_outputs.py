@@ -20,6 +20,7 @@ from limba.convert.compare import (
 from limba.convert.compare.comparison_rows import Comparison, compare_tensors
 from limba.convert.compare.outputs import Batch, Logits, Measures, Output
 from limba.convert.families import networks
+from limba.convert.families.config_files import t5_config
 from limba.convert.model_files.model import T5Model
 from limba.convert.tensors import table
 from limba.files.untrusted_files import shown_list
@@ -110,12 +111,30 @@ def measures(model: T5Model, batch: Batch) -> Measures:
     if reason := numpy_t5.possible(folder.content):
         return reason
     weights = (numpy_t5.FlaxWeights if folder.is_flax else numpy_t5.TorchWeights)(folder.stored)
-    tokens = batch["encoder_input_tokens"]
+    tokens, decoder_inputs = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
+    ids = functools.partial(_other_ids, model)
+
+    def token_logits(tokens: np.ndarray, rounding: float64.Rounding) -> np.ndarray:
+        return numpy_t5.token_logits(weights, folder.content, ids(tokens), rounding)
+
+    def logits(tokens: np.ndarray, decoder_inputs: np.ndarray, rounding: float64.Rounding) -> np.ndarray:
+        found = numpy_t5.logits(weights, folder.content, ids(tokens), ids(decoder_inputs), rounding)
+        return _in_order(model, found)
+
     if model.head.labels:
-        run = functools.partial(numpy_t5.token_logits, weights, folder.content)
-        return {"logits": float64.measure(run, tokens, counted=tokens != 0)}  # Logits of padding mean nothing.
-    run = functools.partial(numpy_t5.logits, weights, folder.content)
-    return {"logits": float64.measure(run, tokens, batch["decoder_input_tokens"])}
+        return {"logits": float64.measure(token_logits, tokens, counted=tokens != 0)}  # Those of padding mean nothing.
+    return {"logits": float64.measure(logits, tokens, decoder_inputs)}
+
+
+def _other_ids(model: T5Model, ids: np.ndarray) -> np.ndarray:
+    """The folder's ids of Limba's, or Limba's of the folder's: padding may be exchanged."""
+    return table.exchanged(model.config.vocab_size, 0, model.pad_id)[ids].astype(ids.dtype) if model.pad_id else ids
+
+
+def _in_order(model: T5Model, logits: np.ndarray) -> np.ndarray:
+    """A folder's logits in the order of Limba's ids."""
+    has_order = model.pad_id and not model.head.labels
+    return logits[..., table.exchanged(model.config.vocab_size, 0, model.pad_id)] if has_order else logits
 
 
 def in_transformers(model: T5Model, batch: Batch) -> Output:
@@ -126,19 +145,23 @@ def in_transformers(model: T5Model, batch: Batch) -> Output:
     if reason := torch_forward.possible(model.family):
         return Output(reason=reason)
     request = {"format": folder.format, "num_tokens": 0 if model.head.labels else _GREEDY_TOKENS}
-    answer = transformers_process.run_t5(Path(model.path), folder.content, model.dtype, batch, request)
+    in_folder = {name: _other_ids(model, ids) for name, ids in batch.items()}
+    answer = transformers_process.run_t5(Path(model.path), folder.content, model.dtype, in_folder, request)
     # The PyTorch class of some families scales the logits of untied models; see `T5Family.scales_untied`.
     scales = model.family.scales_untied and not model.config.logits_via_embedding and not model.head.labels
     is_5 = int((transformers_library.version() or "0").split(".")[0]) > 4
     logits = answer["logits"] * np.float32(model.config.emb_dim**0.5 if scales and is_5 else 1)
-    return Output({"logits": logits}, answer.get("tokens"))
+    tokens = answer.get("tokens")
+    return Output({"logits": _in_order(model, logits)}, None if tokens is None else _other_ids(model, tokens))
 
 
 def compare_tokens(
     a: T5Model, batch: Batch, others: Sequence[tuple[str, T5Model, Measures, Output]]
 ) -> Iterator[Comparison]:
     """The rows for what `generate` of others gives, greedily; A is run in Limba."""
-    ours = forward.greedy(a.config, a.tensors, batch["encoder_input_tokens"], _GREEDY_TOKENS)
+    folder: Any = next(model.folder for _, model, *_ in others if model.folder is not None)
+    eos_id = t5_config.in_folder(folder.content["eos_token_id"], folder.pad_id)
+    ours = forward.greedy(a.config, a.tensors, batch["encoder_input_tokens"], _GREEDY_TOKENS, eos_id)
     for label, model, found, output in others:
         if output.tokens is not None and not isinstance(found, str):
             differ = _different_rows(model, batch, ours, output.tokens)

@@ -41,8 +41,8 @@ def logits(folder: Path, tensors: Mapping[str, SavedTensor], batch: Mapping[str,
       folder: has the config.json, whose `model_type` names the class.
       tensors: of the model, by PyTorch's names, `encoder.block.0.layer.0.SelfAttention.q.weight`; of those that are
         tied, one or more.
-      batch: `encoder_input_tokens` `[batch, inputs_length]`, 0 is padding, and `decoder_input_tokens`
-        `[batch, targets_length]`.
+      batch: `encoder_input_tokens` `[batch, inputs_length]` and `decoder_input_tokens` `[batch, targets_length]`, in
+        the folder's ids.
 
     Raises:
       ValueError: if the folder is not a T5's, or the tensors are not exactly those of its class.
@@ -50,7 +50,7 @@ def logits(folder: Path, tensors: Mapping[str, SavedTensor], batch: Mapping[str,
     import torch
 
     model = _model(folder, tensors)
-    inputs = _inputs(batch["encoder_input_tokens"])
+    inputs = _inputs(batch["encoder_input_tokens"], model)
     if not other_models.is_token_classifier(model.config.to_dict()):
         inputs["decoder_input_ids"] = torch.tensor(batch["decoder_input_tokens"], dtype=torch.long)
     with torch.inference_mode():
@@ -63,7 +63,7 @@ def greedy(folder: Path, tensors: Mapping[str, SavedTensor], inputs: np.ndarray,
 
     Args:
       folder, tensors: as of `logits`.
-      inputs, num_tokens: `[batch, inputs_length]`, 0 is padding; a row that ends earlier is filled with it.
+      inputs, num_tokens: `[batch, inputs_length]`; a row that ends earlier is filled with padding.
 
     Raises:
       ValueError: as `logits`.
@@ -73,17 +73,17 @@ def greedy(folder: Path, tensors: Mapping[str, SavedTensor], inputs: np.ndarray,
     model = _model(folder, tensors)
     with torch.inference_mode():
         # Without its cache, which in version 4 is as long as the encoder is deep and fails for a deeper decoder.
-        tokens = model.generate(**_inputs(inputs), max_new_tokens=num_tokens, use_cache=False)
+        tokens = model.generate(**_inputs(inputs, model), max_new_tokens=num_tokens, use_cache=False)
     tokens = tokens[:, 1:].numpy().astype(np.int32)
     padding = num_tokens - tokens.shape[1]
     return np.pad(tokens, ((0, 0), (0, padding)), constant_values=model.generation_config.pad_token_id)
 
 
-def _inputs(tokens: np.ndarray) -> dict[str, Any]:
+def _inputs(tokens: np.ndarray, model: Any) -> dict[str, Any]:
     import torch
 
     input_ids = torch.tensor(tokens, dtype=torch.long)
-    return {"input_ids": input_ids, "attention_mask": (input_ids != 0).long()}
+    return {"input_ids": input_ids, "attention_mask": (input_ids != model.config.pad_token_id).long()}
 
 
 def _model(folder: Path, tensors: Mapping[str, SavedTensor]) -> Any:

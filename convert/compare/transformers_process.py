@@ -18,6 +18,7 @@ import numpy as np
 
 from limba.convert.compare import memory, torch_forward, transformers_library
 from limba.convert.compare.outputs import Batch
+from limba.convert.families.config_files import t5_config
 from limba.convert.model_files import t5_files
 from limba.convert.tensors import tensor_parts
 from limba.files import json_text, python_path
@@ -92,7 +93,8 @@ def main(directory: str) -> None:
 def _t5(directory: Path, request: Mapping[str, Any], batch: Batch) -> dict[str, np.ndarray]:
     memory.return_freed_memory()
     path = Path(request["path"])
-    stored = t5_files.read_files(path, directory / "config.json", format_=request["format"]).folder.stored
+    config_file = directory / "config.json"
+    stored = t5_files.read_files(path, config_file, t5_config.read(config_file), request["format"]).folder.stored
     dtype = jnp.dtype(request["dtype"])
     tensors = {name: tensor_parts.cast(t, dtype, f"{path}: {name}") for name, t in stored.items()}
     answer = {"logits": torch_forward.logits(directory, tensors, batch)}

@@ -26,7 +26,7 @@ class T5Export(Export[T5Family, T5Config]):
                 f"{model.path} is a classifier of tokens, and transformers has none of {model.family.title}; `limba "
                 "infer` answers with it."
             )
-        super().__init__(model, ("safetensors",) if model.head.labels else ("safetensors", "flax"))
+        super().__init__(model, ("safetensors",) if model.head.labels or model.pad_id else ("safetensors", "flax"))
         self.tokenizer = hf_tokenizer.from_vocabulary(self.vocabulary)
         self._tokenizer_class = ""  # known when it is written
 
@@ -46,16 +46,19 @@ class T5Export(Export[T5Family, T5Config]):
         hf_tokenizer.write(
             self.tokenizer,
             folder,
-            model.tokenizer_settings,
+            dataclasses.replace(model.tokenizer_settings, pad_id=model.pad_id),
             model_type=model.family.model_type,
             inputs_length=lengths.get("inputs"),
         )
         self._tokenizer_class = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))["tokenizer_class"]
+        network, family = model.config, model.family
+        eos_id = t5_config.in_folder(self.tokenizer.special.eos.id, model.pad_id)
+        ids = {"pad_token_id": model.pad_id, "eos_token_id": eos_id}
         if model.head.labels:
-            return {"config.json": t5_config.classifier_config(model.config, model.family, model.head, dtype)}
+            return {"config.json": t5_config.classifier_config(network, family, model.head, dtype, ids)}
         return {
-            "config.json": t5_config.model_config(model.config, model.family, dtype, lengths.get("inputs")),
-            "generation_config.json": t5_config.generation_config(model.config, model.family, lengths.get("targets")),
+            "config.json": t5_config.model_config(network, family, dtype, lengths.get("inputs"), ids),
+            "generation_config.json": t5_config.generation_config(network, family, lengths.get("targets"), ids),
         }
 
     def describe(self, text: str, gin: str, formats: Sequence[str], dtype: str) -> Description:

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from limba.checkpoint_files import run_folder
 from limba.convert.families import heads
 from limba.convert.families.config_keys import t5_keys
@@ -11,7 +13,7 @@ from limba.convert.families.config_keys.keys import Table
 from limba.convert.families.family import Family
 from limba.convert.families.heads import Head
 from limba.convert.tensors import table
-from limba.convert.tensors.table import Row, Tensor
+from limba.convert.tensors.table import Row, Shape, Tensor
 from limba.network.t5 import T5Config
 
 
@@ -89,9 +91,14 @@ class T5Family(Family):
     has_decoder = True
 
     def table(self, network: T5Config, head: Head, pad_id: int = 0) -> list[Tensor]:
-        """Every tensor by T5's names of them; see `tensor_name`."""
-        assert pad_id == 0, "a T5 has no other"
-        return table.table(self.shapes(network, head), _ROWS_OF_CLASSIFIER if head.labels else _ROWS)
+        """Every tensor by T5's names of them; see `tensor_name`. Limba's padding is 0: two ids may be exchanged."""
+
+        def chosen_rows(name: str, shape: Shape) -> np.ndarray | None:
+            of_ids = {"token_embedder/embedding": shape[0], "decoder/logits_dense/kernel": shape[-1]}
+            return table.exchanged(of_ids[name], 0, pad_id) if pad_id and name in of_ids else None
+
+        rows = _ROWS_OF_CLASSIFIER if head.labels else _ROWS
+        return table.table(self.shapes(network, head), rows, chosen_rows=chosen_rows)
 
     def fits(self, network: T5Config, vocabulary: Mapping[str, Any] | None) -> bool:
         """Whether a network with this vocabulary, as `run.json` records it, can be of the family."""

@@ -68,7 +68,8 @@ class Folder:
       stored: the tensors by Hugging Face's names (those of T5 itself for its relatives), as the files have them; copies
         of the embedding are left out, and what the folder lacks is new.
       format: of the weights: "safetensors", "torch" or "flax".
-      pad_id: its padding.
+      pad_id: its padding, which is 0 in Limba's view.
+      embedding: the name under which a T5's weights have the embedding, `shared.weight` in most.
       is_headless: whether it lacked the head of an encoder, or a part of that of sentence pairs.
       left_out: tensors that the network does without.
       config_file: of the hints, in place of the folder's config.json.
@@ -83,6 +84,7 @@ class Folder:
     left_out: tuple[str, ...] = ()
     config_file: Path | None = None
     tokenizer: Path | None = None
+    embedding: str = ""
 
     @property
     def is_flax(self) -> bool:

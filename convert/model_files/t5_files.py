@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -219,25 +219,28 @@ _UNUSED = "EncDecAttention.relative_attention_bias"
 def open_folder(path: Path, hints: ModelHints = NO_HINTS, format_: str | None = None) -> T5Model:
     """Opens a Hugging Face folder; see `any_format.open_model`."""
     config_file = hints.config_file or path / "config.json"
-    files = read_files(path, config_file, hints.ignore_config_keys, format_)
+    content = t5_config.read(config_file, hints.ignore_config_keys)
+    vocabulary, content = t5_vocabularies.of_config(config_file, content, path, hints)
+    files = read_files(path, config_file, content, format_)
     _check_hints(files.config, hints, str(config_file))
     step = hf_folder.training_step(path, read_report(path))
     if hints.vocab is None and not hints.in_bytes:
         files = files._replace(folder=dataclasses.replace(files.folder, tokenizer=path))
-    model = _model(path, files, t5_vocabularies.of_folder(path, hints), hints, *step)
-    return dataclasses.replace(model, tokenizer_settings=tokenizer_settings.beside(path, hints.vocab))
+    settings = tokenizer_settings.beside(path, hints.vocab)
+    return _model(path, files, vocabulary, hints, settings, *step)
 
 
 def open_weights(file: Path, config_file: Path, hints: ModelHints = NO_HINTS) -> T5Model:
     """Opens a file that a PyTorch training script saved; see `any_format.open_weights`."""
-    files = read_files(file, config_file, hints.ignore_config_keys)
-    _check_hints(files.config, hints, str(config_file))
+    content = t5_config.read(config_file, hints.ignore_config_keys)
+    places, of_vocabulary = [config_file.parent, file.parent], hints
     if hints.vocab is not None and Path(hints.vocab).is_dir():
-        vocabulary = t5_vocabularies.of_folder(Path(hints.vocab), dataclasses.replace(hints, vocab=None))
-    else:
-        beside = (t5_vocabularies.of_folder(place, hints) for place in (config_file.parent, file.parent))
-        vocabulary = next((found for found in beside if found is not None), None)
-    return _model(file, files, vocabulary, hints, *hf_folder.step_of_weights(file))
+        places, of_vocabulary = [Path(hints.vocab)], dataclasses.replace(hints, vocab=None)
+    place = next((place for place in places if t5_vocabularies.has_tokenizer(place)), places[0])
+    vocabulary, content = t5_vocabularies.of_config(config_file, content, place, of_vocabulary)
+    files = read_files(file, config_file, content)
+    _check_hints(files.config, hints, str(config_file))
+    return _model(file, files, vocabulary, hints, tokenizer_settings.NONE, *hf_folder.step_of_weights(file))
 
 
 class Files(NamedTuple):
@@ -251,7 +254,13 @@ class Files(NamedTuple):
 
 
 def _model(
-    path: Path, files: Files, vocabulary: Mapping[str, Any] | None, hints: ModelHints, step: int, step_from: str
+    path: Path,
+    files: Files,
+    vocabulary: Mapping[str, Any] | None,
+    hints: ModelHints,
+    settings: tokenizer_settings.Settings,
+    step: int,
+    step_from: str,
 ) -> T5Model:
     own = hints.family is None and files.family.fits(files.config, vocabulary)
     family = files.family if own else find_t5(files.config, vocabulary, hints.family)
@@ -267,22 +276,22 @@ def _model(
         step_from=step_from,
         folder=files.folder,
         ignored_config_keys=hints.ignore_config_keys,
+        tokenizer_settings=dataclasses.replace(settings, pad_id=files.folder.pad_id),
     )
 
 
-def read_files(path: Path, config_file: Path, ignored: Collection[str] = (), format_: str | None = None) -> Files:
-    """Reads config.json, and opens the weights of a folder or those in a file.
+def read_files(path: Path, config_file: Path, content: Mapping[str, Any], format_: str | None = None) -> Files:
+    """The network of a config.json, and the weights of a folder or those in a file, opened.
 
     Args:
       path: the folder; or a file that a PyTorch training script saved, its model under T5's names.
-      ignored: keys of config.json that the user says have no effect.
+      config_file, content: for messages, and what `t5_config.read` gives for it.
       format_: of the weights, where there are several: "safetensors", "torch" or "flax".
 
     Raises:
       FileNotFoundError: if there are no weights.
       ValueError: if something is damaged, contradicts itself, or is not a T5 that Limba has.
     """
-    content = t5_config.read(config_file, ignored)
     if path.is_dir():
         found, _ = weight_files.find(path, format_)
         saved = weight_files.open_tensors(path, found)
@@ -293,7 +302,7 @@ def read_files(path: Path, config_file: Path, ignored: Collection[str] = (), for
     output = _in_format(_OUTPUT, is_flax)
     if t5_config.hides_its_output(content) and (family.tensor_name(output) in saved or not family.scales_untied):
         # An output that is the embedding is not written twice; version 5's mT5 does not scale its logits.
-        content = content | {"scale_decoder_outputs": False}
+        content = {**content, "scale_decoder_outputs": False}
     config = t5_config.network_config(config_file, content)
     if config.num_encoder_layers + config.num_decoder_layers > len(saved):
         raise ValueError(
@@ -301,8 +310,13 @@ def read_files(path: Path, config_file: Path, ignored: Collection[str] = (), for
             f"{config.num_decoder_layers}, and {path} has {len(saved)} tensors; they do not belong together."
         )
     content = t5_config.explicit(content, config)
-    head = t5_config.head_of(config_file, content)
-    rows = [t.as_flax() if is_flax else t for t in family.table(config, head)]
+    head, pad_id = t5_config.head_of(config_file, content), t5_config.special_ids(config_file, content)["pad_token_id"]
+    if is_flax and pad_id:
+        raise ValueError(
+            f"{path} has weights of Flax, and the padding {pad_id}: load it in transformers 4 with from_flax=True, and "
+            "save it."
+        )
+    rows = [t.as_flax() if is_flax else t for t in family.table(config, head, pad_id)]
     prefix = "" if head == heads.OF_T5 else f"{TRANSFORMER}."
     aliases = [_in_format(f"{prefix}{name}", is_flax) for name in _ALIASES]
     t5_names = {family.tensor_name(name): name for name in (*aliases, *(row.name for row in rows))}
@@ -316,7 +330,8 @@ def read_files(path: Path, config_file: Path, ignored: Collection[str] = (), for
         _check_output(path, config_file, is_flax, config, stored)
     table.verify(str(path), {n: t.shape for n, t in stored.items()}, {row.name: row.shape for row in rows})
     tensors = {name: t for row in rows for name, t in row.limbas(stored[row.name]).items()}
-    return Files(family, config, head, tensors, Folder(content, stored, found))
+    folder = Folder(content, stored, found, pad_id, embedding=next((x for x in aliases if x in named), ""))
+    return Files(family, config, head, tensors, folder)
 
 
 def _in_format(name: str, is_flax: bool) -> str:

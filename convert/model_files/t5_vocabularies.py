@@ -1,15 +1,20 @@
 """The vocabulary of a T5 on disk: the user's, the one kept beside a checkpoint, or that of a Hugging Face folder."""
 
+import dataclasses
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from limba.checkpoint_files import run_folder
+from limba.convert.families.config_files import t5_config
 from limba.convert.families.config_keys import tokenizer_keys
-from limba.convert.model_files.hf import folder_tokenizer, hf_tokenizer
+from limba.convert.model_files.hf import folder_tokenizer, hf_tokenizer, older_tokenizers, padding_first
+from limba.convert.model_files.hf.special_tokens import PAD_ID, SpecialTokens
 from limba.convert.model_files.model import Model, ModelHints
 from limba.files import storage
 from limba.files.storage import AnyPath
+from limba.files.untrusted_files import shown
 
 
 def known(model: Model) -> Mapping[str, Any]:
@@ -21,6 +26,37 @@ def known(model: Model) -> Mapping[str, Any]:
         )
     hf_tokenizer.check_sizes(model.vocabulary, model.config.vocab_size, str(model.path))
     return model.vocabulary
+
+
+def of_config(
+    config_file: Path, content: Mapping[str, Any], place: Path, hints: ModelHints
+) -> tuple[Mapping[str, Any] | None, dict[str, Any]]:
+    """The vocabulary at a place, and the config.json with the special ids that the vocabulary has in the folder.
+
+    Args:
+      content: of the config.json, as `t5_config.read` gives it.
+
+    Raises:
+      ValueError: if the two contradict each other; a value that is the class's default, which nobody may have looked
+        at, does not, and a warning says so.
+    """
+    given, hints = t5_config.special_ids(config_file, content), dataclasses.replace(hints, config_file=config_file)
+    vocabulary, pad = of_folder(place, hints), pad_id(place, hints)
+    found = {"pad_token_id": pad}
+    if vocabulary is not None:
+        eos = hf_tokenizer.from_vocabulary(vocabulary).special.eos.id
+        found["eos_token_id"] = t5_config.in_folder(eos, pad)
+    for key, id_ in found.items():
+        if key in hints.ignore_config_keys or given[key] == id_:
+            continue
+        differ = f"{config_file}: {key} is {given[key]}, and in the vocabulary it is {id_}"
+        if given[key] != t5_config.USUAL_IDS[key]:
+            raise ValueError(
+                f"{differ}; they do not belong together. Give the tokenizer that the model was trained with, or write "
+                f"{id_}, if it was trained so; --ignore_config_keys {key} takes the vocabulary's."
+            )
+        print(f"warning: {differ}. Limba and its exports take the vocabulary's.", file=sys.stderr)
+    return vocabulary, {**content, **given, **found}
 
 
 def of_checkpoint(path: AnyPath, recorded: Mapping[str, Any], hints: ModelHints) -> Mapping[str, Any] | None:
@@ -63,15 +99,52 @@ def of_folder(path: Path, hints: ModelHints) -> Mapping[str, Any] | None:
     """
     if hints.in_bytes and (path / hf_tokenizer.SPIECE).is_file():
         raise ValueError(f"--family {hints.family}: {path} has a {hf_tokenizer.SPIECE}.")
+    if hints.vocab is not None and Path(hints.vocab).is_file():
+        hints = dataclasses.replace(hints, vocab=str(padding_first.file_with(Path(hints.vocab), pad_id(path, hints))))
     if (vocabulary := _hinted_vocabulary(hints, {})) is not None:
         return vocabulary
-    if not any((path / name).is_file() for name in ("tokenizer_config.json", "tokenizer.json", hf_tokenizer.SPIECE)):
+    if not has_tokenizer(path):
         return None
-    tokenizer_keys.read(path, tokenizer_keys.T5, hints.ignore_config_keys)
-    found = folder_tokenizer.read(path, hints.learns_sentinels)
+    config = tokenizer_keys.of_t5(path, hints.ignore_config_keys)
+    found = folder_tokenizer.read(path, hints.learns_sentinels, pad_id(path, hints))
+    _check_names(path, config, hf_tokenizer.from_vocabulary(found).special)
     if hints.extra_ids not in (None, found["extra_ids"]):
         raise ValueError(f"--extra_ids {hints.extra_ids}: the tokenizer in {path} has {found['extra_ids']}.")
     return found
+
+
+def has_tokenizer(path: Path) -> bool:
+    """Whether a Hugging Face folder has files of a tokenizer."""
+    names = ("tokenizer_config.json", "tokenizer.json", hf_tokenizer.SPIECE)
+    return any((path / name).is_file() for name in names) or older_tokenizers.has_files(path)
+
+
+def pad_id(path: Path, hints: ModelHints) -> int:
+    """The id of padding in a Hugging Face folder, for which its vocabulary has 0.
+
+    Raises:
+      ValueError: if its tokenizer does not have the token that it names.
+    """
+    config_file = hints.config_file or path / "config.json"
+    content = hf_tokenizer.read_json(config_file)
+    is_given = content.get("pad_token_id") is not None and "pad_token_id" not in hints.ignore_config_keys
+    of_config = t5_config.special_ids(config_file, content)["pad_token_id"] if is_given else None
+    if hints.in_bytes or hints.vocab is not None or not has_tokenizer(path):
+        return of_config or PAD_ID
+    named = tokenizer_keys.of_t5(path, hints.ignore_config_keys).get("pad_token")
+    return padding_first.pad_id(path, named, of_config)
+
+
+def _check_names(path: Path, config: Mapping[str, Any], special: SpecialTokens) -> None:
+    """Raises ValueError if tokenizer_config.json names other special tokens than the vocabulary has."""
+    for role, token in special._asdict().items():
+        named = config.get(f"{role}_token")
+        if token is not None and named not in (None, token.name):
+            raise ValueError(
+                f"{path / tokenizer_keys.FILE}: {role}_token is {shown(named)}, and in the vocabulary it is "
+                f"{token.name!r}. Write {token.name}, if the model was trained so, or give --vocab a tokenizer with "
+                f"the other; --ignore_config_keys {role}_token passes over it."
+            )
 
 
 def _hinted_vocabulary(hints: ModelHints, recorded: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
-from limba.convert.tensors.tensor_parts import transposed
+from limba.convert.tensors.tensor_parts import chosen, transposed
 from limba.files.untrusted_files import cut, some
 
 Shape = tuple[int, ...]
@@ -72,29 +72,14 @@ class Part:
     def stored(self, tensor: SavedTensor) -> SavedTensor:
         """The part, of Limba's tensor."""
         whole = transposed(tensor) if self.is_transposed else tensor
-        rows = self.rows
-        if rows is None:
-            return whole
-
-        def chosen() -> np.ndarray:
-            with_zeros = np.concatenate([x := np.asarray(whole), np.zeros_like(x[:1])])
-            return with_zeros[rows]
-
-        return _read_whole(self.stored_shape, tensor.dtype, chosen)
+        return whole if self.rows is None else chosen(whole, self.rows)
 
     def limbas(self, part: SavedTensor) -> SavedTensor:
         """Limba's tensor, of the part."""
-        rows = self.rows
-        if rows is None:
-            return transposed(part) if self.is_transposed else part
-
-        def chosen() -> np.ndarray:
-            kept, x = rows >= 0, np.asarray(part)
-            whole = np.empty((int(kept.sum()), *x.shape[1:]), x.dtype)
-            whole[rows[kept]] = x[kept]
-            return whole.T if self.is_transposed else whole
-
-        return _read_whole(self.shape, part.dtype, chosen)
+        if self.rows is not None:
+            kept = np.flatnonzero(self.rows >= 0)
+            part = chosen(part, kept[np.argsort(self.rows[kept])])
+        return transposed(part) if self.is_transposed else part
 
 
 @dataclasses.dataclass(frozen=True)

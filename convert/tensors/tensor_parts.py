@@ -13,6 +13,8 @@ from limba.checkpoint_files.saved_tensors import Index, SavedTensor
 # A part is this many bytes or a quarter of the tensor: chunks that lie across the parts are decoded four times at most.
 _BLOCK_BYTES = 128 * 2**20
 _MAX_BLOCKS = 4
+# Each run of rows is a read of the file.
+_MOST_RUNS = 16
 
 
 def transposed(tensor: SavedTensor) -> SavedTensor:
@@ -22,6 +24,32 @@ def transposed(tensor: SavedTensor) -> SavedTensor:
         return tensor.read(index[::-1]).T
 
     return SavedTensor(tensor.shape[::-1], tensor.dtype, read)
+
+
+def chosen(tensor: SavedTensor, rows: np.ndarray) -> SavedTensor:
+    """The rows of a tensor with these numbers, in this order; -1 is a row of zeros.
+
+    A part is read in runs of rows that follow each other; where there are many, the tensor is read whole.
+    """
+
+    def read(index: Index) -> np.ndarray:
+        wanted, others = rows[index[0]], index[1:]
+        starts = np.flatnonzero((np.diff(wanted, prepend=-2) != 1) | (np.append(-1, wanted[:-1]) < 0))
+        if len(starts) > _MOST_RUNS:
+            whole = np.asarray(tensor.read((slice(None), *others)))
+            return np.concatenate([whole, np.zeros_like(whole[:1])])[wanted]
+        runs = [_run(tensor, run, others) for run in np.split(wanted, starts[1:])]
+        return np.concatenate(runs) if len(runs) > 1 else runs[0]
+
+    return SavedTensor((len(rows), *tensor.shape[1:]), tensor.dtype, read)
+
+
+def _run(tensor: SavedTensor, rows: np.ndarray, others: Index) -> np.ndarray:
+    """Rows whose numbers follow each other, or one of zeros."""
+    if len(rows) and rows[0] < 0:
+        return np.zeros_like(np.asarray(tensor.read((slice(0, 1), *others))))
+    first = int(rows[0]) if len(rows) else 0
+    return np.asarray(tensor.read((slice(first, first + len(rows)), *others)))
 
 
 def cast(tensor: SavedTensor, dtype: np.dtype, name: str) -> SavedTensor:

@@ -76,6 +76,9 @@ class EncoderDecoderModel(BaseTransformerModel):
         """One step: logits `[batch * num_decodes, vocab]` after the tokens of the state, and the new cache."""
         tokens = (encoded_inputs, raw_inputs, decoding_state.cur_token, decoding_state.cur_token)
         options = {"decode": True, "max_decode_length": max_decode_length, "method": self.module.decode}
+        if _accepts(self.module.decode, "begins"):
+            at_start = jnp.reshape(decoding_state.cur_index, (-1, 1)) == 0
+            options["begins"] = jnp.broadcast_to(at_start, decoding_state.cur_token.shape)
         logits, cache = self._with_cache(params, decoding_state.cache, *tokens, **options)
         return jnp.squeeze(logits, axis=1), cache
 

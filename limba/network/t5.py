@@ -294,10 +294,12 @@ class Decoder(nn.Module):
         prefill: bool = False,
         prefill_lengths: Array | None = None,
         linear_logits: bool = False,
+        begins: Array | None = None,
     ) -> Array | linear_cross_entropy.LinearLogits:
         """`[batch, length] -> float32 logits [batch, length, vocab]`; without `encoded`, a decoder on its own.
 
-        With `linear_logits` it may return what the logits are made of, for a loss that does without them.
+        With `linear_logits` it may return what the logits are made of, for a loss that does without them. A 0 where
+        `begins` is true, which None is everywhere, is `decoder_start_token_id`.
         """
         cfg = self.config
         length = decoder_input_tokens.shape[-1]
@@ -307,8 +309,8 @@ class Decoder(nn.Module):
         embedding = self.shared_embedding or make_embedding(cfg, "token_embedder")
         tokens = decoder_input_tokens.astype(jnp.int32)
         if cfg.decoder_start_token_id:
-            # A 0 is the beginning, or padding, which nothing looks at.
-            tokens = jnp.where(tokens == 0, cfg.decoder_start_token_id, tokens)
+            is_start = tokens == 0 if begins is None else (tokens == 0) & begins
+            tokens = jnp.where(is_start, cfg.decoder_start_token_id, tokens)
         y = embedding(tokens)
         y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, deterministic=deterministic)
         masks = (decoder_mask, encoder_decoder_mask, bias)
@@ -367,6 +369,7 @@ class Transformer(nn.Module):
         max_decode_length: int | None = None,
         keep_encoded_keys: bool = False,
         linear_logits: bool = False,
+        begins: Array | None = None,
     ) -> Array | linear_cross_entropy.LinearLogits:
         """Float32 logits `[batch, targets_length, vocab]`, or with `linear_logits` perhaps what they are made of.
 
@@ -374,17 +377,22 @@ class Transformer(nn.Module):
           encoder_input_tokens: `[batch, inputs_length]`, for the padding.
           decoder_input_tokens, decoder_target_tokens: `[batch, targets_length]`.
           encoder_segment_ids, decoder_segment_ids: of packed batches; not with `decode`.
-          decoder_positions: of packed batches; relative positions do not need them.
+          decoder_positions: of packed batches, where sequences begin at 0; relative positions do not need them.
           decode: one position at a time, with a cache (see the class).
           max_decode_length: T5X's; the length of the cache is that of the call that made it.
           keep_encoded_keys: when making the cache, compute the keys and values of the encoded inputs once and keep
             them there. `encoded` and its tokens must then be the real ones already.
+          begins: with `decode`, whether a row is at its beginning, bool `[batch, 1]`: its 0 is then
+            `decoder_start_token_id`, and another 0 is a token that was decoded. None takes each 0 for the beginning.
 
         Raises:
           ValueError: for packed batches with `decode`.
         """
-        del decoder_positions, max_decode_length
+        del max_decode_length
         targets, segments = decoder_target_tokens, decoder_segment_ids
+        if not decode:
+            positions = jnp.arange(targets.shape[1]) if decoder_positions is None else decoder_positions
+            begins = jnp.broadcast_to(positions == 0, targets.shape)
         mask: Mask = None
         cross_mask: Mask = None
         if not decode:
@@ -408,6 +416,7 @@ class Transformer(nn.Module):
             decode,
             keep_encoded_keys,
             linear_logits=linear_logits,
+            begins=begins,
         )
 
     def __call__(

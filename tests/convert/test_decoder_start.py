@@ -88,8 +88,8 @@ def test_generation_config_counts(tmp_path, of_config, of_generation, start, not
 @pytest.mark.parametrize(
     ("ids", "words"),
     [
-        ({"pad_token_id": 3}, "generation_config.json: pad_token_id is 3; rows are padded with 0"),
-        ({"eos_token_id": [1, 4]}, "generation_config.json: eos_token_id is a list of 2; Limba ends a text with </s>"),
+        ({"pad_token_id": 3}, "generation_config.json: pad_token_id is 3, and in config.json it is 0"),
+        ({"eos_token_id": [1, 4]}, "generation_config.json: eos_token_id is a list of 2; Limba has one"),
     ],
 )
 def test_other_special_ids_of_generation_are_refused(folder, tmp_path, ids, words):

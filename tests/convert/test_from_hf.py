@@ -10,6 +10,7 @@ import pytest
 
 from convert import __main__
 from convert.compare import forward
+from convert.families.config_files import t5_config
 from convert.from_hf import from_hf
 from convert.model_files import any_format, t5_files
 from convert.tensors import weight_files
@@ -153,7 +154,8 @@ def test_a_new_t5_of_transformers_5(all_exported, kind, tmp_path, forks5):
     )
     done = forks5.run("-c", program, all_exported["t5_1_1-t5"].folder, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    folder = t5_files.read_files(tmp_path, tmp_path / "config.json")
+    file = tmp_path / "config.json"
+    folder = t5_files.read_files(tmp_path, file, t5_config.read(file))
     ids = np.array([[5, 6, 7, 1]], np.int32)
     batch = dict.fromkeys(("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens"), ids)
     found = forward.logits(folder.config, folder.tensors, batch)

@@ -36,7 +36,9 @@ _FEED_FORWARD = {
 _ACTIVATIONS = {name: activations for activations, name in _FEED_FORWARD.items()} | {
     "gated-gelu_new": ("gelu", "linear")
 }
-_START = "decoder_start_token_id"
+_PAD, _EOS, _START = "pad_token_id", "eos_token_id", "decoder_start_token_id"
+# Where no file says them, in every version of transformers.
+USUAL_IDS = {_PAD: 0, _EOS: 1}
 # Names that transformers takes for others in the config.json of a T5.
 _OTHER_NAMES = {
     "hidden_size": "d_model",
@@ -46,21 +48,30 @@ _OTHER_NAMES = {
 }
 
 
-def model_config(config: T5Config, family: T5Family, dtype: str, inputs_length: int | None) -> dict[str, Any]:
+def model_config(
+    config: T5Config,
+    family: T5Family,
+    dtype: str,
+    inputs_length: int | None,
+    ids: Mapping[str, int] = USUAL_IDS,
+) -> dict[str, Any]:
     """The content of config.json.
 
     Args:
       family, dtype: whose names the keys get, and that of the stored tensors.
       inputs_length: of the training, as information (T5's positions are relative); None leaves it out.
+      ids: `pad_token_id` and `eos_token_id` of the folder.
 
     Raises:
       ValueError: if Hugging Face's T5 cannot express the network.
     """
-    content = _t5_config(config, family, dtype, inputs_length)
+    content = _t5_config(config, family, dtype, inputs_length, ids)
     return {family.config_keys.get(key, key): value for key, value in content.items()}
 
 
-def _t5_config(config: T5Config, family: T5Family, dtype: str, inputs_length: int | None) -> dict[str, Any]:
+def _t5_config(
+    config: T5Config, family: T5Family, dtype: str, inputs_length: int | None, ids: Mapping[str, int]
+) -> dict[str, Any]:
     """As `model_config`, with T5's keys."""
     activations = tuple(config.mlp_activations)
     feed_forward = _FEED_FORWARD | {own: name for name, own in family.activations.items()}
@@ -102,17 +113,24 @@ def _t5_config(config: T5Config, family: T5Family, dtype: str, inputs_length: in
         "scale_decoder_outputs": tied,
         "torch_dtype": dtype,
         **({} if inputs_length is None else {"n_positions": inputs_length}),
-        **_special_ids(config),
+        **_all_ids(config, ids),
     }
 
 
-def _special_ids(config: T5Config) -> dict[str, int]:
-    return {"pad_token_id": 0, "eos_token_id": 1, _START: config.decoder_start_token_id}
+def _all_ids(config: T5Config, ids: Mapping[str, int]) -> dict[str, int]:
+    return {**ids, _START: in_folder(config.decoder_start_token_id, ids[_PAD])}
 
 
-def classifier_config(config: T5Config, family: T5Family, head: Head, dtype: str) -> dict[str, Any]:
+def in_folder(id_: int, pad_id: int) -> int:
+    """The folder's id of one of Limba's, and Limba's of the folder's: padding, which is 0 in Limba, is exchanged."""
+    return {0: pad_id, pad_id: 0}.get(id_, id_)
+
+
+def classifier_config(
+    config: T5Config, family: T5Family, head: Head, dtype: str, ids: Mapping[str, int] = USUAL_IDS
+) -> dict[str, Any]:
     """The content of config.json of a classifier of tokens on the encoder; see `model_config`."""
-    content = model_config(config, family, dtype, None)
+    content = model_config(config, family, dtype, None, ids)
     # One rate of dropout for network and head, in Limba.
     return content | {
         "architectures": [family.class_of(head.kind)],
@@ -123,7 +141,9 @@ def classifier_config(config: T5Config, family: T5Family, head: Head, dtype: str
     }
 
 
-def generation_config(config: T5Config, family: T5Family, targets_length: int | None = None) -> dict[str, Any]:
+def generation_config(
+    config: T5Config, family: T5Family, targets_length: int | None = None, ids: Mapping[str, int] = USUAL_IDS
+) -> dict[str, Any]:
     """The content of generation_config.json.
 
     Args:
@@ -131,7 +151,7 @@ def generation_config(config: T5Config, family: T5Family, targets_length: int | 
     """
     # Not `max_length`: beside `generate(max_new_tokens=…)`, as people write it now, version 5 warns of that.
     lengths = {} if targets_length is None else {"max_new_tokens": targets_length}
-    return _special_ids(config) | lengths | dict(family.generation)
+    return _all_ids(config, ids) | lengths | dict(family.generation)
 
 
 # ------------------------------------------------------- reading -----------------------------------------------------
@@ -177,7 +197,45 @@ def read(file: Path, ignored: Collection[str] = ()) -> dict[str, Any]:
     keys.check(generation_file, known, t5_keys.GENERATION_KEYS, ignored)
     if generation.get(_START) is not None:
         named[_START] = generation[_START]
+    _check_generation(generation_file, generation, file, named, ignored)
     return named
+
+
+def _check_generation(
+    generation_file: Path, generation: Mapping[str, Any], file: Path, named: dict[str, Any], ignored: Collection[str]
+) -> None:
+    """Takes special ids that config.json leaves out. Raises ValueError for others than it has."""
+    for key in USUAL_IDS:
+        of_generation = generation.get(key)
+        if of_generation is None or key in ignored:
+            continue
+        if named.get(key) is None:
+            named[key] = of_generation
+        found = {key: of_generation}
+        if _only_id(generation_file, found, key) != (usual := _only_id(file, named, key)):
+            raise ValueError(
+                f"{generation_file}: {key} is {shown(of_generation)}, and in {file.name} it is {usual}. Write the one "
+                "of the tokenizer into both."
+            )
+
+
+def special_ids(file: Path, content: Mapping[str, Any]) -> dict[str, int]:
+    """`pad_token_id` and `eos_token_id` of a config.json that was read, in the folder's ids.
+
+    Raises:
+      ValueError: for what is no id, or several.
+    """
+    return {key: _only_id(file, content, key) for key in USUAL_IDS}
+
+
+def _only_id(file: Path, content: Mapping[str, Any], key: str) -> int:
+    found = content.get(key)
+    one = found[0] if isinstance(found, list) and len(found) == 1 else found
+    one = USUAL_IDS[key] if one is None else one
+    if type(one) is not int or one < 0:
+        what = "Limba has one" if isinstance(found, list) else "it is an id of the vocabulary"
+        raise ValueError(f"{file}: {key} is {shown(found)}; {what}. Write the one that the model was trained with.")
+    return one
 
 
 def notes(file: Path, ignored: Collection[str] = ()) -> Iterator[str]:
@@ -272,7 +330,8 @@ def _is_of_version_5(content: Mapping[str, Any]) -> bool:
 
 def explicit(content: Mapping[str, Any], config: T5Config) -> dict[str, Any]:
     """config.json with every key that the network depends on, so that nobody needs to know what is meant without."""
-    meant = _t5_config(config, family_of(content), "float32", None)
+    ids = USUAL_IDS | {key: content[key] for key in USUAL_IDS if content.get(key) is not None}
+    meant = _t5_config(config, family_of(content), "float32", None, ids)
     tied = dict.fromkeys(("tie_word_embeddings", "scale_decoder_outputs"), config.logits_via_embedding)
     given = {key: value for key, value in content.items() if value is not None}
     return meant | given | tied
@@ -317,6 +376,9 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
         )
     if not isinstance(tied, bool):
         raise ValueError(f"{file}: tie_word_embeddings or scale_decoder_outputs is {shown(tied)}; it is true or false.")
+    for key, id_ in special_ids(file, content).items():
+        if id_ >= content["vocab_size"]:
+            raise ValueError(f"{file}: {key} is {id_}, and vocab_size {content['vocab_size']}.")
     dropout_rate = content.get("dropout_rate", 0.1)
     number_ranges.check(f"{file}: dropout_rate", dropout_rate, SHARE)
     return T5Config(
@@ -331,7 +393,7 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
         dropout_rate=dropout_rate,
         logits_via_embedding=tied,
         relative_bias_per_layer=family.network.get("relative_bias_per_layer", False),
-        decoder_start_token_id=start,
+        decoder_start_token_id=in_folder(start, special_ids(file, content)[_PAD]),
         kernels="xla" if own else "auto",
         **own,
     )

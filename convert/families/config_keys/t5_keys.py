@@ -11,10 +11,6 @@ from limba.convert.families.config_keys.keys import (
     without_effect,
 )
 
-_PAD = (
-    "Write 0 if that is the vocabulary's padding; else exchange the two ids in tokenizer, embedding and output first."
-)
-_EOS = "Write 1 if that is the vocabulary's </s>; a T5 with another end, or several, cannot be converted."
 _MEMORY = "Train it in t5-experiments; for a T5 without them remove the key."
 _CDQ = (
     "If a Flax class of yours, named in encoder_self_attention_layer, has them (docs/networks.md), give "
@@ -23,8 +19,8 @@ _CDQ = (
 
 # A T5's special ids, in both files.
 _SPECIAL_IDS = (
-    only("pad_token_id", (0,), "rows are padded with 0, and 0 is not looked at", _PAD),
-    only("eos_token_id", (1, [1]), "Limba ends a text with </s>, which is 1 in the vocabulary of a T5", _EOS),
+    *without_effect("must be that of the vocabulary: Limba's own is 0, and the two are exchanged", "pad_token_id"),
+    *without_effect("must be that of the vocabulary's </s>", "eos_token_id"),
     *carried(decoder_start_token_id="what the decoder begins with; 0 where no file says it"),
 )
 

@@ -44,6 +44,8 @@ _COMMON = (
 )
 _CLASSES = ("T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast", "ByT5Tokenizer")
 _OF_TOKENIZER_JSON = ("PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer")
+# Of other families, whose tokens are those of tokenizer.json too.
+_OF_OTHERS = tuple(f"{name}Tokenizer{fast}" for name in ("Roberta", "Llama", "GPT2") for fast in ("", "Fast"))
 
 T5 = table(
     *_COMMON,
@@ -53,15 +55,13 @@ T5 = table(
     ),
     only(
         "tokenizer_class",
-        (*_CLASSES, *_OF_TOKENIZER_JSON),
+        (*_CLASSES, *_OF_TOKENIZER_JSON, *_OF_OTHERS),
         "its ids may be others than the file's, which Limba takes",
         "Give --vocab the SentencePiece model of the model's own ids; or, if they are the file's, --ignore_config_keys "
         "tokenizer_class.",
     ),
-    only("pad_token", ("<pad>",), "rows are padded with <pad>, 0", "Write <pad>, if the model was trained so."),
-    only("eos_token", ("</s>",), "Limba ends a text with </s>, 1", "Write </s>, if the model was trained so."),
-    only("unk_token", ("<unk>",), "unknown characters are <unk>, 2", "Write <unk>, if the model was trained so."),
-    only("unk_id", (2,), "unknown characters are <unk>, 2", _AGAIN),
+    *without_effect("must be that of the vocabulary, or no key says it", "pad_token", "eos_token", "unk_token"),
+    *without_effect("the vocabulary has it", "unk_id"),
     only("add_prefix_space", (True,), "no space is put before a text: the SentencePiece model says that", _AGAIN),
     only("add_bos_token", (False,), "a token before each text: a T5 has none", _AGAIN),
     only("add_eos_token", (True,), "no </s> behind a text: Limba's tasks put one", _AGAIN),
@@ -75,6 +75,18 @@ T5 = table(
     ),
     *without_effect("a T5 has no such token", "bos_token", "cls_token", "sep_token", "mask_token", "image_token"),
     *without_effect("of spaces after a sentinel, where Limba does as SentencePiece", "legacy", "legacy_behaviour"),
+)
+# Of a T5 with the general class and a tokenizer.json, and with a class of another family: CodeT5 has RoBERTa's, Pile-T5
+# Llama's.
+T5_OF_JSON = T5 | table(
+    *carried(add_prefix_space="of tokenizer.json's pre_tokenizer"),
+    *without_effect("tokenizer.json has it", "trim_offsets", "use_default_system_prompt"),
+)
+T5_OF_ANOTHER = T5_OF_JSON | table(
+    *carried(
+        add_bos_token="of tokenizer.json's template, which Llama's class writes anew",
+        add_eos_token="of tokenizer.json's template",
+    ),
 )
 ENCODER = table(
     *_COMMON,
@@ -94,6 +106,14 @@ ENCODER = table(
         *("add_bos_token", "add_eos_token", "legacy", "model_specific_special_tokens", "unk_id"),
     ),
 )
+
+
+def of_t5(folder: Path, ignored: Collection[str]) -> dict[str, Any]:
+    """As `read`, of a T5's folder, whose class says which keys are known."""
+    content = untrusted_json.read_object(folder / FILE) if (folder / FILE).is_file() else {}
+    kind = content.get("tokenizer_class")
+    has_json = kind in _OF_TOKENIZER_JSON and (folder / "tokenizer.json").is_file()
+    return read(folder, T5_OF_ANOTHER if kind in _OF_OTHERS else T5_OF_JSON if has_json else T5, ignored)
 
 
 def read(folder: Path, known: Table, ignored: Collection[str]) -> dict[str, Any]:

@@ -9,13 +9,14 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
-from limba.convert.model_files.hf import hf_tokenizer, tokenizer_json, tokenizer_settings
+from limba.convert.model_files.hf import hf_tokenizer, padding_first, tokenizer_json, tokenizer_settings
 from limba.convert.model_files.hf.hf_tokenizer import NUM_BYTE_IDS, SPIECE, Tokenizer, read_json
+from limba.convert.model_files.hf.special_tokens import PAD_ID
 from limba.data.sentinels import NAME, counts_down, number
 from limba.files import json_text, untrusted_files
 
 
-def read(folder: Path, learns_sentinels: bool = False) -> dict[str, Any]:
+def read(folder: Path, learns_sentinels: bool = False, pad_id: int = PAD_ID) -> dict[str, Any]:
     """The vocabulary of a Hugging Face folder of T5's families, as `run.json` would describe it.
 
     Of two files that tokenize differently it is tokenizer.json, which transformers reads, and a warning says so. What
@@ -24,13 +25,14 @@ def read(folder: Path, learns_sentinels: bool = False) -> dict[str, Any]:
     Args:
       learns_sentinels: whether masked spans are learned. A ByT5's tokenizer names sentinels that Google's weights do
         not know; training gives them a meaning, from the last id down, as run_t5_mlm_flax.py takes them.
+      pad_id: the folder's id of padding, which has the id 0 in the vocabulary; see `padding_first`.
 
     Raises:
       FileNotFoundError: if there is no SentencePiece model and no tokenizer.json.
       ValueError: if no vocabulary of SeqIO's gives the folder's ids; the tokens are named. Or if a file is damaged.
     """
     try:
-        return _read(folder, learns_sentinels)
+        return _read(folder, learns_sentinels, pad_id)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(
             f"{folder}: a file of the tokenizer is damaged ({type(error).__name__}: {error}). Download it again, or "
@@ -38,12 +40,12 @@ def read(folder: Path, learns_sentinels: bool = False) -> dict[str, Any]:
         ) from error
 
 
-def _read(folder: Path, learns_sentinels: bool) -> dict[str, Any]:
+def _read(folder: Path, learns_sentinels: bool, pad_id: int) -> dict[str, Any]:
     config = read_json(folder / "tokenizer_config.json")
     classes = (config.get("tokenizer_class"), read_json(folder / "config.json").get("tokenizer_class"))
     if "ByT5Tokenizer" in classes:
         return _read_bytes(folder, config, learns_sentinels)
-    files = _Files(folder, config, read_json(folder / "tokenizer.json"))
+    files = _Files.of(folder, pad_id)
     if not files.fast and config.get("add_prefix_space", True) is None and _is_t5s(classes):
         print(
             f"warning: {folder}/tokenizer_config.json: add_prefix_space is null, and there is no tokenizer.json: the "
@@ -53,7 +55,7 @@ def _read(folder: Path, learns_sentinels: bool) -> dict[str, Any]:
             file=sys.stderr,
         )
     # Version 4 makes the tokenizer of the pieces then, and passes tokenizer.json over.
-    has_pieces = (folder / SPIECE).is_file()
+    has_pieces = (files.place / SPIECE).is_file()
     passes_json = has_pieces and files.fast and _is_t5s(classes) and config.get("add_prefix_space") is not None
     if passes_json:
         files = dataclasses.replace(files, fast={})
@@ -72,23 +74,34 @@ def _read(folder: Path, learns_sentinels: bool) -> dict[str, Any]:
             f"{folder} has no spiece.model and no tokenizer.json; give the SentencePiece model with --vocab FILE."
         )
     if passes_json:
-        _say_json_is_passed_over(folder, tokenizer)
+        _say_json_is_passed_over(files, tokenizer)
     _say_lost_sentinels(files, tokenizer)
     return tokenizer.vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
 class _Files:
-    """A folder, its tokenizer_config.json and its tokenizer.json; empty ones are not there."""
+    """A folder, its tokenizer_config.json and its tokenizer.json; empty ones are not there.
+
+    Attributes:
+      folder: for messages.
+      place: where the files are in which padding is 0.
+    """
 
     folder: Path
+    place: Path
     config: Mapping[str, Any]
     fast: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, folder: Path, pad_id: int) -> "_Files":
+        place = padding_first.folder_with(folder, pad_id)
+        return cls(folder, place, read_json(place / "tokenizer_config.json"), read_json(place / "tokenizer.json"))
 
     @functools.cached_property
     def added(self) -> dict[str, int]:
         """See `_added_tokens`."""
-        return _added_tokens(self.folder, self.config, self.fast)
+        return _added_tokens(self.place, self.config, self.fast)
 
 
 def _odd_rows(files: _Files) -> str | None:
@@ -110,12 +123,12 @@ def _odd_rows(files: _Files) -> str | None:
         return None
     if "model" not in files.fast:  # It is damaged, as its next reader says.
         return None
-    file = files.folder / "tokenizer.json"
+    file = files.place / "tokenizer.json"
     vocabulary = T5TokenizerVocabulary(str(file))
     ends = [] if vocabulary.eos_id is None else [vocabulary.eos_id]
     if vocabulary.frame[:2] == ([], ends) and not vocabulary.cuts_left:
         return None
-    return beside_tokenizer.applied(files.folder, untrusted_files.decode(untrusted_files.read_bytes(file), str(file)))
+    return beside_tokenizer.applied(files.place, untrusted_files.decode(untrusted_files.read_bytes(file), str(file)))
 
 
 def _is_t5s(classes: tuple[Any, Any]) -> bool:
@@ -123,11 +136,12 @@ def _is_t5s(classes: tuple[Any, Any]) -> bool:
     return next((name for name in classes if name), hf_tokenizer.T5_CLASSES[0]) in hf_tokenizer.T5_CLASSES
 
 
-def _say_json_is_passed_over(folder: Path, tokenizer: Tokenizer) -> None:
+def _say_json_is_passed_over(files: _Files, tokenizer: Tokenizer) -> None:
     """Prints that tokenizer.json tokenizes otherwise than spiece.model, if it does."""
     from limba.tasks.vocabularies import tokenizer_texts
 
-    if differences := tokenizer_texts.differences_of_files(tokenizer.vocabulary, folder):
+    folder = files.folder
+    if differences := tokenizer_texts.differences_of_files(tokenizer.vocabulary, files.place):
         print(
             f"warning: {folder} has two tokenizers: {differences.describe('tokenizer.json', SPIECE)}. The run takes "
             f"{SPIECE}, of which version 4 of transformers makes the tokenizer where tokenizer_config.json has "
@@ -144,7 +158,7 @@ def _of_model(files: _Files) -> Tokenizer:
     """The folder's SentencePiece model, if it gives the folder's ids, else its tokenizer.json or one that does."""
     from limba.tasks.vocabularies import tokenizer_texts
 
-    model_file = files.folder / SPIECE
+    model_file = files.place / SPIECE
     try:
         tokenizer = _with_model(files, model_file)
     except _OtherIds as error:
@@ -155,13 +169,13 @@ def _of_model(files: _Files) -> Tokenizer:
     if (
         not files.fast
         or files.fast == hf_tokenizer.json_of(tokenizer)
-        or not (differences := tokenizer_texts.differences_of_files(tokenizer.vocabulary, files.folder))
+        or not (differences := tokenizer_texts.differences_of_files(tokenizer.vocabulary, files.place))
     ):
         return tokenizer
     found = _of_json(files)
     print(
         f"warning: {files.folder} has two tokenizers: {differences.describe('tokenizer.json', SPIECE)}. The run takes "
-        f"tokenizer.json, as transformers does; --vocab {model_file} takes the other.",
+        f"tokenizer.json, as transformers does; --vocab {files.folder / SPIECE} takes the other.",
         file=sys.stderr,
     )
     return found
@@ -171,9 +185,10 @@ def _of_json(files: _Files) -> Tokenizer:
     """What a folder's tokenizer.json says: a SentencePiece model if one gives the same tokens, else the file itself."""
     from limba.tasks.vocabularies import tokenizer_texts
 
-    file = files.folder / "tokenizer.json"
+    file = files.place / "tokenizer.json"
     try:
-        model = tokenizer_json.to_model(files.fast, _num_sentinels(files.fast), str(file))
+        special = hf_tokenizer.from_json(file).special
+        model = tokenizer_json.to_model(files.fast, _num_sentinels(files.fast), str(files.folder / file.name), special)
         tokenizer = _with_model(files, hf_tokenizer.temporary_file(model.SerializeToString()))
     except tokenizer_json.OtherThanSentencePiece:
         return _json_alone(files)
@@ -181,14 +196,14 @@ def _of_json(files: _Files) -> Tokenizer:
         return _json_alone(files, error)
     # SentencePiece would set a piece for the space before a sentinel that is not in T5's place.
     is_usual = counts_down(tokenizer.sentinels, tokenizer.vocab_size)
-    if not is_usual or tokenizer_texts.differences_of_files(tokenizer.vocabulary, files.folder):
+    if not is_usual or tokenizer_texts.differences_of_files(tokenizer.vocabulary, files.place):
         return _json_alone(files)
     return tokenizer
 
 
 def _json_alone(files: _Files, error: _OtherIds | None = None) -> Tokenizer:
     """The tokenizer.json as the vocabulary. Raises ValueError if it lacks tokens of other files."""
-    tokenizer = hf_tokenizer.from_json(files.folder / "tokenizer.json")
+    tokenizer = hf_tokenizer.from_json(files.place / "tokenizer.json")
     known = {token["content"]: token["id"] for token in files.fast.get("added_tokens", ())}
     known |= {token: id_ for id_, token in enumerate(_entries(files.fast))}
     missing = {token: id_ for token, id_ in files.added.items() if token not in known}
@@ -215,11 +230,12 @@ def _new_json(files: _Files, model_file: Path, error: _OtherIds) -> Tokenizer:
         raise ValueError(f"{error} A tokenizer.json would carry these ids, and only a unigram model becomes one.")
     if elsewhere or sorted(behind) != list(range(num_pieces, num_pieces + len(behind))):
         raise ValueError(f"{error} A tokenizer.json cannot carry these ids either: they are not one after the other.")
-    special = dict(enumerate(hf_tokenizer.SPECIAL_TOKENS)) | behind
+    of_model = hf_tokenizer.from_file(model_file, None).special
+    special = of_model.by_id | behind
     special |= {id_: token for token, id_ in files.added.items() if NAME.fullmatch(token)}
-    content = tokenizer_json.from_model(model, len(behind), special)
+    content = tokenizer_json.from_model(model, len(behind), special, of_model.eos.id)
     flags = {token["content"]: token for token in files.config.get("added_tokens_decoder", {}).values()}
-    are_special = {*hf_tokenizer.SPECIAL_TOKENS, *tokenizer_settings.of_folder(files.folder).special_tokens}
+    are_special = {*of_model.by_id.values(), *tokenizer_settings.of_folder(files.folder).special_tokens}
     plain = []
     for token in content["added_tokens"]:
         name = token["content"]

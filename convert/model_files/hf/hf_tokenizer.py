@@ -13,7 +13,7 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,15 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
 from limba.checkpoint_files import run_folder
-from limba.convert.model_files.hf import tokenizer_json, tokenizer_settings
+from limba.convert.model_files.hf import special_tokens, tokenizer_folder, tokenizer_json, tokenizer_settings
+from limba.convert.model_files.hf.special_tokens import OF_T5, PAD_ID, SpecialToken, SpecialTokens
 from limba.convert.model_files.hf.tokenizer_settings import Settings
 from limba.data.sentinels import find_sentinels
 from limba.files import json_text, untrusted_files, untrusted_json
 
 # Hugging Face's name of the SentencePiece model.
 SPIECE = "spiece.model"
-SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>")
+SPECIAL_TOKENS = tuple(OF_T5.by_id.values())
 # Padding, EOS, unknown, and 256 bytes.
 NUM_BYTE_IDS = 3 + 256
 # What transformers and T5's own tasks take where nothing is said.
@@ -43,7 +44,7 @@ class NoVocabularyError(FileNotFoundError):
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """A vocabulary in T5's layout: padding 0, EOS 1, unknown 2, and sentinels, usually at the end.
+    """A vocabulary of a T5: padding is 0, and sentinels are usually at the end.
 
     Attributes:
       model: the SentencePiece model, serialized; None for `seqio.ByteVocabulary` and a tokenizer.json.
@@ -51,6 +52,7 @@ class Tokenizer:
       extra_ids: sentinels behind them.
       own_sentinels: the ids of the pieces that are sentinels, `<extra_id_0>` first.
       model_file: where the model or tokenizer.json is; None for bytes.
+      special: its special tokens.
       warnings: what a user of an export should know, in whole sentences.
     """
 
@@ -59,6 +61,7 @@ class Tokenizer:
     extra_ids: int
     own_sentinels: tuple[int, ...] = ()
     model_file: Path | None = None
+    special: SpecialTokens = OF_T5
     warnings: tuple[str, ...] = ()
 
     @property
@@ -80,7 +83,7 @@ class Tokenizer:
     def special_tokens(self) -> dict[int, str]:
         """Special tokens by id, sentinels included."""
         sentinels = {id_: f"<extra_id_{i}>" for i, id_ in enumerate(self.sentinels)}
-        return dict(enumerate(SPECIAL_TOKENS)) | sentinels
+        return self.special.by_id | sentinels
 
     @property
     def vocabulary(self) -> dict[str, Any]:
@@ -110,7 +113,7 @@ def from_vocabulary(vocabulary: Mapping[str, Any], model_file: str | None = None
 
     Raises:
       FileNotFoundError: if the SentencePiece model is missing.
-      ValueError: for another kind of vocabulary, one without T5's special ids, or of another size than in the run.
+      ValueError: for another kind of vocabulary, one whose padding is not 0, or of another size than in the run.
     """
     kind = vocabulary["class"]
     if kind == run_folder.BYTES:
@@ -143,7 +146,7 @@ def describe(model_file: str | Path, extra_ids: int | None = None) -> dict[str, 
 
     Raises:
       FileNotFoundError: if it is missing.
-      ValueError: if it is neither, or without T5's special ids.
+      ValueError: if it is neither, or its padding is not 0, or it has no end.
     """
     if str(model_file).endswith(".json"):
         return from_json(model_file).vocabulary
@@ -156,23 +159,37 @@ def from_json(file: str | Path) -> Tokenizer:
 
     path = Path(file).expanduser()
     opened = T5TokenizerVocabulary(str(path))
-    token = opened.tokenizer.id_to_token
-    if (names := tuple(map(token, range(3)))) != SPECIAL_TOKENS:
-        raise ValueError(f"The first tokens of {str(path)!r} are {names}; a T5 tokenizer has {SPECIAL_TOKENS}.")
-    return Tokenizer(None, opened.vocab_size, 0, sentencepiece_models.sentinel_ids(opened), path)
+    ids = {"pad": opened.pad_id, "eos": -1 if opened.eos_id is None else opened.eos_id, "unk": opened.unk_id}
+    special = _special(repr(str(path)), ids, opened.tokenizer.id_to_token)
+    if special.unk and special.unk.id == PAD_ID and not _gives_bytes(path):
+        raise ValueError(
+            f"The vocabulary {str(path)!r} has {special.pad.name!r} for padding and for unknown characters, which a "
+            "network would not see. Give a tokenizer whose padding is a token of its own."
+        )
+    return Tokenizer(None, opened.vocab_size, 0, sentencepiece_models.sentinel_ids(opened), path, special)
 
 
 def from_file(model_file: str | Path, extra_ids: int | None) -> Tokenizer:
-    """As `open_model`; raises ValueError for other special ids than T5's."""
+    """As `open_model`, with its special tokens; raises ValueError if its padding is not 0, or it has no end."""
     tokenizer = open_model(model_file, extra_ids)
     model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
-    where, ids = repr(str(tokenizer.model_file)), {"pad": model.pad_id(), "eos": model.eos_id(), "unk": model.unk_id()}
-    if ids != {"pad": 0, "eos": 1, "unk": 2}:
-        raise ValueError(f"The vocabulary {where} has the special ids {ids}; a T5 tokenizer needs pad 0, eos 1, unk 2.")
-    names = tuple(model.id_to_piece(id_) for id_ in range(3))
-    if names != SPECIAL_TOKENS:
-        raise ValueError(f"The vocabulary {where} calls its special tokens {names}; T5 calls them {SPECIAL_TOKENS}.")
-    return tokenizer
+    ids = {"pad": model.pad_id(), "eos": model.eos_id(), "unk": model.unk_id()}
+    return dataclasses.replace(tokenizer, special=_special(repr(str(tokenizer.model_file)), ids, model.id_to_piece))
+
+
+def _special(where: str, ids: Mapping[str, int | None], name_of: Callable[[int], str]) -> SpecialTokens:
+    """The special tokens with these ids, -1 for one that is not there. Raises ValueError for those of no T5 of ours."""
+    if ids["pad"] != PAD_ID or ids["eos"] in (PAD_ID, -1):
+        raise ValueError(
+            f"The vocabulary {where} has the special ids {dict(ids)}; a T5 needs the padding 0, and an end of its own, "
+            "</s>. `limba convert from-hf FOLDER` takes another padding, if the tokenizer or config.json names it."
+        )
+    return SpecialTokens(*(None if id_ is None else SpecialToken(id_, name_of(id_)) for id_ in ids.values()))  # type: ignore[arg-type]
+
+
+def _gives_bytes(file: Path) -> bool:
+    """Whether a tokenizer.json has bytes for unknown characters."""
+    return bool(untrusted_json.read_object(file)["model"].get("byte_fallback"))
 
 
 def open_model(model_file: str | Path, extra_ids: int | None) -> Tokenizer:
@@ -196,7 +213,7 @@ def open_model(model_file: str | Path, extra_ids: int | None) -> Tokenizer:
         extra_ids = 0 if own else DEFAULT_EXTRA_IDS
     unusual = " and ".join(_unusual(proto, own))
     warning = f"The vocabulary {where} {unusual}: transformers' tokenizers give other ids for some texts."
-    return Tokenizer(serialized, num_pieces, extra_ids, own, path, (warning,) if unusual else ())
+    return Tokenizer(serialized, num_pieces, extra_ids, own, path, warnings=(warning,) if unusual else ())
 
 
 def _id_of(model: sentencepiece.SentencePieceProcessor, piece: str) -> int | None:
@@ -232,21 +249,22 @@ def write(
     """Writes tokenizer_config.json, special_tokens_map.json and, unless of bytes, `spiece.model` and tokenizer.json.
 
     Args:
-      settings: what the folder had from which the model came.
+      settings: what the folder had from which the model came; its `pad_id` is that of the new folder.
       model_type: of the config.json beside it.
       inputs_length: of the run; None takes the `model_max_length` of the settings.
     """
-    content = _write_vocabulary(tokenizer, folder)
-    named = dict(zip(("pad_token", "eos_token", "unk_token"), SPECIAL_TOKENS, strict=True))
+    content = _write_vocabulary(tokenizer, folder, settings.pad_id)
+    special_names = tokenizer.special._asdict().items()
+    named = {f"{role}_token": token.name for role, token in special_names if token is not None}
     sentinels = [f"<extra_id_{i}>" for i in range(len(tokenizer.sentinels))]
     in_bytes = tokenizer.model_file is None
-    others = () if in_bytes else [token for token in settings.special_tokens if token not in SPECIAL_TOKENS]
+    others = () if in_bytes else [token for token in settings.special_tokens if token not in named.values()]
     # The names of roles that a T5 does not have, such as a cls_token, are kept as they are.
     roles = {key: x for key, x in settings.others.items() if key.endswith("_token") and x}
     special = {**roles, **named, "additional_special_tokens": list(dict.fromkeys([*sentinels, *others]))}
-    added = {
-        id_: {"id": id_, "content": token, **tokenizer_json.FLAGS} for id_, token in tokenizer.special_tokens.items()
-    }
+    other = {PAD_ID: settings.pad_id, settings.pad_id: PAD_ID}
+    ids = {other.get(id_, id_): token for id_, token in tokenizer.special_tokens.items()}
+    added = {id_: {"id": id_, "content": token, **tokenizer_json.FLAGS} for id_, token in ids.items()}
     added |= {token["id"]: token for token in content.get("added_tokens", ())}
     config = {
         "tokenizer_class": "ByT5Tokenizer" if in_bytes else _class_of(tokenizer, content, settings, model_type),
@@ -273,12 +291,18 @@ def _loadable(settings: Settings, tokenizer_class: str, content: Mapping[str, An
     return dataclasses.replace(settings, config=kept)
 
 
-def _write_vocabulary(tokenizer: Tokenizer, folder: Path) -> Mapping[str, Any]:
-    """Writes the files of the pieces; returns the content of tokenizer.json, empty without one."""
+def _write_vocabulary(tokenizer: Tokenizer, folder: Path, pad_id: int) -> Mapping[str, Any]:
+    """Writes the files of the pieces, with the padding `pad_id`; returns the content of tokenizer.json, empty without
+    one."""
     if tokenizer.is_json:
         assert tokenizer.model_file is not None
         content = untrusted_json.read_object(tokenizer.model_file)
-        if content.get("truncation") is None:
+        if pad_id != PAD_ID:
+            content = tokenizer_folder.with_exchanged_ids(content, PAD_ID, pad_id, str(tokenizer.model_file))
+            (folder / "tokenizer.json").write_text(
+                json_text.dumps(content | {"truncation": None}, ensure_ascii=False), "utf-8"
+            )
+        elif content.get("truncation") is None:
             (folder / "tokenizer.json").write_bytes(tokenizer.model_file.read_bytes())
         else:  # tokenizer_config.json has the side and the length.
             content["truncation"] = None
@@ -286,11 +310,13 @@ def _write_vocabulary(tokenizer: Tokenizer, folder: Path) -> Mapping[str, Any]:
         return content
     if tokenizer.model is None:
         return {}
-    (folder / SPIECE).write_bytes(tokenizer.model)
+    (folder / SPIECE).write_bytes(special_tokens.exchanged_model(tokenizer.model, PAD_ID, pad_id))
     proto = sentencepiece_pb2.ModelProto.FromString(tokenizer.model)
     if proto.trainer_spec.model_type != sentencepiece_pb2.TrainerSpec.UNIGRAM:
         return {}
     content = json_of(tokenizer)
+    if pad_id != PAD_ID:
+        content = tokenizer_folder.with_exchanged_ids(content, PAD_ID, pad_id, str(tokenizer.model_file))
     (folder / "tokenizer.json").write_text(json_text.dumps(content, ensure_ascii=False), "utf-8")
     return content
 
@@ -304,7 +330,7 @@ def _class_of(tokenizer: Tokenizer, content: Mapping[str, Any], settings: Settin
     if not content:
         return "T5Tokenizer"
     wanted = settings.tokenizer_class or (_GENERAL_CLASS if tokenizer.is_json else "T5TokenizerFast")
-    if wanted not in T5_CLASSES or not tokenizer_json.ends_with_eos(content):
+    if tokenizer.special != OF_T5 or wanted not in T5_CLASSES or not tokenizer_json.ends_with_eos(content):
         return _GENERAL_CLASS
     if tokenizer.model is None:
         is_alike = tokenizer_json.is_of_t5s_class(content, tokenizer.sentinels)
@@ -318,7 +344,7 @@ def json_of(tokenizer: Tokenizer) -> dict[str, Any]:
     """The content of tokenizer.json for a SentencePiece model."""
     assert tokenizer.model is not None
     proto = sentencepiece_pb2.ModelProto.FromString(tokenizer.model)
-    return tokenizer_json.from_model(proto, tokenizer.extra_ids, tokenizer.special_tokens)
+    return tokenizer_json.from_model(proto, tokenizer.extra_ids, tokenizer.special_tokens, tokenizer.special.eos.id)
 
 
 # -------------------------------------------------------- files -------------------------------------------------------

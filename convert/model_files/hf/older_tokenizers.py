@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from limba.convert.model_files.hf import hf_tokenizer, tokenizer_folder
+from limba.convert.model_files.hf import tokenizer_folder
 from limba.files import json_text, untrusted_files, untrusted_json
 from limba.files.untrusted_files import shown
 
@@ -57,7 +57,7 @@ def differences(folder: Path) -> str:
     if isinstance(model, dict) and all(of_files["model"].get(key) == model.get(key) for key in ("vocab", "merges")):
         return ""
     of_files |= {step: fast.get(step) for step in ("normalizer", "pre_tokenizer")}
-    file = hf_tokenizer.temporary_file(json_text.dumps(of_files, ensure_ascii=False).encode(), "tokenizer.json")
+    file = tokenizer_folder.temporary_file(json_text.dumps(of_files, ensure_ascii=False).encode())
     ours, older = TokenizerVocabulary(str(folder / "tokenizer.json")), TokenizerVocabulary(str(file))
     texts, encode = tokenizer_texts.texts_of(ours).plain, tokenizer_texts.encoder_of(ours)
     known = older.tokenizer.get_vocab_size()

@@ -16,6 +16,7 @@ from typing import Any
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
+from limba.convert.model_files.hf.special_tokens import OF_T5, SpecialTokens
 from limba.files.untrusted_files import cut
 
 
@@ -25,7 +26,7 @@ class OtherThanSentencePiece(ValueError):
 
 Piece = sentencepiece_pb2.ModelProto.SentencePiece
 
-_SPACE = "▁"
+_SPACE, _BOS = "▁", "<s>"
 # Nothing around a special token belongs to it, as in SentencePiece.
 FLAGS = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False, "special": True}
 # SentencePiece drops spaces at the end and repeated ones. Each stretch between sentinels is normalized on its own: the
@@ -43,18 +44,23 @@ WORDS = {
 
 
 def from_model(
-    model: sentencepiece_pb2.ModelProto, extra_ids: int, special_tokens: Mapping[int, str]
+    model: sentencepiece_pb2.ModelProto,
+    extra_ids: int,
+    special_tokens: Mapping[int, str],
+    eos_id: int = OF_T5.eos.id,
 ) -> dict[str, Any]:
     """The content of tokenizer.json.
 
     Args:
       model, extra_ids: a unigram model, and the number of sentinels behind its pieces.
       special_tokens: by id: `<pad>`, `</s>`, `<unk>` and the sentinels; also those that are pieces of the model.
+      eos_id: of them the one behind a text.
     """
     vocab = [[piece.piece, piece.score] for piece in model.pieces] + [["", 0.0] for _ in range(extra_ids)]
     for id_, token in special_tokens.items():
         vocab[id_][0] = token  # a sentinel that is a piece is called "▁<extra_id_0>" there
     byte_fallback = any(piece.type == Piece.BYTE for piece in model.pieces)
+    unk_id = next(id_ for id_, piece in enumerate(model.pieces) if piece.type == Piece.UNKNOWN)
     spaces = {
         "type": "Metaspace",
         "replacement": _SPACE,
@@ -69,9 +75,9 @@ def from_model(
         "added_tokens": [{"id": id_, "content": special_tokens[id_], **FLAGS} for id_ in sorted(special_tokens)],
         "normalizer": {"type": "Sequence", "normalizers": list(_normalizers(model))},
         "pre_tokenizer": spaces,
-        "post_processor": _append(special_tokens[1], 1),
+        "post_processor": _append(special_tokens[eos_id], eos_id),
         "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, spaces]} if byte_fallback else spaces,
-        "model": {"type": "Unigram", "unk_id": 2, "vocab": vocab, "byte_fallback": byte_fallback},
+        "model": {"type": "Unigram", "unk_id": unk_id, "vocab": vocab, "byte_fallback": byte_fallback},
     }
 
 
@@ -150,7 +156,9 @@ def _append(token: str, id_: int) -> dict[str, Any]:
     }
 
 
-def to_model(content: Mapping[str, Any], sentinels: int, where: str) -> sentencepiece_pb2.ModelProto:
+def to_model(
+    content: Mapping[str, Any], sentinels: int, where: str, special: SpecialTokens = OF_T5
+) -> sentencepiece_pb2.ModelProto:
     """The SentencePiece model whose ids a tokenizer.json gives.
 
     A model with pieces for all 256 bytes gets byte fallback: T5's tokenizers of transformers 4 leave it out.
@@ -158,6 +166,7 @@ def to_model(content: Mapping[str, Any], sentinels: int, where: str) -> sentence
     Args:
       content, where: of tokenizer.json, and its path for messages.
       sentinels: how many entries at its end become no pieces.
+      special: its special tokens.
 
     Raises:
       OtherThanSentencePiece: if it is not a unigram model, or normalizes in a way that SentencePiece does not know.
@@ -178,7 +187,7 @@ def to_model(content: Mapping[str, Any], sentinels: int, where: str) -> sentence
         kind = Piece.USER_DEFINED if id_ in user_defined else Piece.NORMAL
         if id_ == unigram["unk_id"]:
             kind = Piece.UNKNOWN
-        elif id_ < 3:
+        elif id_ in special.by_id or (piece == _BOS and special != OF_T5):
             kind = Piece.CONTROL
         elif byte_fallback and piece in all_bytes:
             kind = Piece.BYTE
@@ -189,8 +198,8 @@ def to_model(content: Mapping[str, Any], sentinels: int, where: str) -> sentence
     spec.model_type = sentencepiece_pb2.TrainerSpec.UNIGRAM
     spec.vocab_size = len(entries)
     spec.byte_fallback = byte_fallback
-    spec.unk_id, spec.bos_id, spec.eos_id, spec.pad_id = unigram["unk_id"], -1, 1, 0
-    spec.pad_piece, spec.eos_piece, spec.unk_piece = (entry[0] for entry in entries[:3])
+    spec.unk_id, spec.bos_id, spec.eos_id, spec.pad_id = unigram["unk_id"], -1, special.eos.id, special.pad.id
+    spec.pad_piece, spec.eos_piece, spec.unk_piece = special.pad.name, special.eos.name, entries[spec.unk_id][0]
     return model
 
 

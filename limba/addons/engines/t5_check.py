@@ -16,12 +16,26 @@ from limba.convert.compare.comparison import TEXT
 from limba.convert.compare.comparison_rows import Comparison
 from limba.convert.compare.float64 import Measure, largest_difference
 from limba.convert.compare.outputs import Batch
+from limba.convert.families.config_files import t5_config
+from limba.convert.model_files.hf.hf_tokenizer import Tokenizer
+from limba.convert.model_files.hf.special_tokens import OF_T5
 from limba.convert.model_files.model import T5Model
 
-PAD, EOS = forward.PAD_ID, forward.EOS_ID
+PAD, EOS = forward.PAD_ID, OF_T5.eos.id
 # Tokens of each row, without the end.
 _INPUTS, _TARGETS = (47, 23, 6, 1), (23, 11, 4, 1)
 GREEDY_TOKENS = 16
+
+
+def require_usual_ids(model: T5Model, tokenizer: Tokenizer, engine: str) -> None:
+    """Raises ValueError for a T5 whose special tokens have other ids than T5's."""
+    if model.pad_id != PAD or (tokenizer.special.eos, tokenizer.special.unk) != (OF_T5.eos, OF_T5.unk):
+        ids = {role: token and token.id for role, token in tokenizer.special._asdict().items()}
+        raise ValueError(
+            f"{model.path} has other special tokens than T5's <pad> 0, </s> 1 and <unk> 2: padding {model.pad_id}, end "
+            f"{t5_config.in_folder(ids['eos'], model.pad_id)}. Limba writes none of these for {engine}; `limba convert "
+            "to-hf` exports it, and `limba serve` serves it."
+        )
 
 
 class T5Engine(abc.ABC):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from limba.addons.engines import engine_folder
+from limba.addons.engines import engine_folder, t5_check
 from limba.addons.engines.engine_export import AnyExport, EngineExport
 from limba.addons.engines.llama_cpp import library, t5_file, t5_reader
 from limba.convert.compare.comparison_rows import Comparison
@@ -47,6 +47,7 @@ class GgufExport(EngineExport[T5Family, T5Config]):
         super().__init__(model, quantization)
         t5_file.check(model)
         tokenizer = hf_tokenizer.from_vocabulary(any_format.known_vocabulary(model))
+        t5_check.require_usual_ids(model, tokenizer, self.engine)
         self._pieces = t5_file.pieces_of(tokenizer, model.config.vocab_size)
         self.vocabulary_file = tokenizer.model_file
         self.warnings = (*model.warnings, *tokenizer.warnings)

@@ -389,7 +389,7 @@ def _new_t5(file: Path, hints: ModelHints, has_tokenizer: bool) -> StartingModel
     content = t5_config.read(file, hints.ignore_config_keys)
     content = t5_config.family_of(content).completed(content)
     _check_head(file, t5_config.head_of(file, content))
-    given = t5_vocabularies.of_folder(file.parent, hints)
+    given, content = t5_vocabularies.of_config(file, content, file.parent, hints)
     if given is None:
         raise _no_vocabulary(file)
     vocabulary = _with_sentinels(given)

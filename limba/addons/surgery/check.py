@@ -116,7 +116,9 @@ def _open_folder(path: Path, hints: ModelHints) -> ModelVocabulary:
         )
     has_both = all((path / name).is_file() for name in (hf_tokenizer.SPIECE, "tokenizer.json"))
     if vocabulary["class"] == run_folder.T5_TOKENIZERS and has_both:
-        found = tokenizer_texts.differences_of_files(hf_tokenizer.describe(path / hf_tokenizer.SPIECE), path)
+        found = tokenizer_texts.differences_of_files(
+            hf_tokenizer.open_model(path / hf_tokenizer.SPIECE, None).vocabulary, path
+        )
         if found:
             described = found.describe("tokenizer.json", hf_tokenizer.SPIECE)
             problems = (f"{described}. transformers reads tokenizer.json.",)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from limba.addons.engines import engine_export
+from limba.addons.engines import engine_export, t5_check
 from limba.addons.engines.ct2 import ct2_export, ct2_t5, ct2_t5_check, ct2_tokens
 from limba.addons.engines.ct2.ct2_export import Ct2Export
 from limba.addons.engines.engine_export import END, END_ID, is_fast
@@ -37,6 +37,7 @@ class T5Export(Ct2Export[T5Family, T5Config]):
         super().__init__(model, quantization)
         ct2_t5.check(model)
         self._tokenizer = hf_tokenizer.from_vocabulary(any_format.known_vocabulary(model))
+        t5_check.require_usual_ids(model, self._tokenizer, self.engine)
         self._tokens = ct2_tokens.of_t5(self._tokenizer, model.config.vocab_size)
         self.vocabulary_file = self._tokenizer.model_file
         self.warnings = (*model.warnings, *self._tokenizer.warnings)

@@ -19,7 +19,8 @@ from limba.convert.compare.comparison import TEXT
 from limba.convert.compare.comparison_rows import Comparison
 from limba.convert.families import heads
 from limba.convert.families.config_files import t5_config
-from limba.convert.model_files.hf import tokenizer_folder
+from limba.convert.model_files import any_format
+from limba.convert.model_files.hf import hf_tokenizer, tokenizer_folder
 from limba.convert.model_files.model import AFamily, ANetwork, EncoderModel, Folder, Model, T5Model
 from limba.files import json_text
 
@@ -144,6 +145,8 @@ class T5Export(OnnxExport):
                 f"{self.model.path} is a {self.model.family.title}, of which transformers has no class: torch writes "
                 "ONNX files from these classes."
             )
+        tokenizer = hf_tokenizer.from_vocabulary(any_format.known_vocabulary(self.model))
+        t5_check.require_usual_ids(self.model, tokenizer, self.engine)
         t5_config.model_config(self.model.config, self.model.family, "float32", None)
 
     def _write_graphs(self, folder: Path, tensors: Mapping[str, SavedTensor], target: Path) -> None:

@@ -122,13 +122,13 @@ def test_keys_that_are_missing_mean_what_transformers_takes_them_for(tmp_path, k
         ({"d_model": 10**400}, "d_model is a whole number of about 401 digits; a size of a network is at most"),
         ({"d_ff": 2**31}, "d_ff is 2147483648; a size of a network is at most 2,147,483,647"),
         ({"num_layers": [[6]]}, "num_layers is a list of 1; it is a whole number"),
-        ({"pad_token_id": -1}, "pad_token_id is -1; rows are padded with 0"),
+        ({"pad_token_id": -1}, "pad_token_id is -1; it is an id of the vocabulary"),
         ({"decoder_start_token_id": 32128}, "decoder_start_token_id is 32128; it is an id of the vocabulary, from 0"),
         (
             {"decoder_start_token_id": -1},
             "decoder_start_token_id is -1; it is an id of the vocabulary, from 0 to 32127",
         ),
-        ({"eos_token_id": [1, -1]}, "eos_token_id is a list of 2; Limba ends a text with </s>"),
+        ({"eos_token_id": [1, -1]}, "eos_token_id is a list of 2; Limba has one"),
         ({"dropout_rate": float("nan")}, "dropout_rate is nan; it is a number of at least 0 and below 1"),
     ],
 )

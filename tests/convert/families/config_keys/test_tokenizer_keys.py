@@ -76,8 +76,9 @@ def test_what_transformers_writes_passes(t5_folder, bert_folder):
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"pad_token": "</s>"}, "pad_token is '</s>'; rows are padded with <pad>, 0"),
-        ({"eos_token": {"content": "<end>"}}, "eos_token is '<end>'; Limba ends a text with </s>, 1"),
+        ({"pad_token": "</s>"}, "pad_token is '</s>', the end of a text too"),
+        ({"pad_token": "[PAD]"}, r"pad_token is '\[PAD\]', which the vocabulary does not have"),
+        ({"eos_token": {"content": "<end>"}}, "eos_token is '<end>', and in the vocabulary it is '</s>'"),
         ({"sp_model_kwargs": {"enable_sampling": True}}, "sp_model_kwargs is a table of 1; SentencePiece draws one of"),
         ({"split_special_tokens": True}, "split_special_tokens is True; special tokens in a text are taken apart"),
         ({"add_prefix_space": False}, "add_prefix_space is False; no space is put before a text"),

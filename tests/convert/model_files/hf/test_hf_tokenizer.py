@@ -432,13 +432,16 @@ def test_other_special_ids_are_refused(tmp_path, sentences):
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sentences), model_writer=file, vocab_size=80, minloglevel=2
         )
-    with pytest.raises(ValueError, match=r"'pad': -1, 'eos': 2, 'unk': 0.*needs pad 0, eos 1, unk 2"):
+    with pytest.raises(ValueError, match=r"'pad': -1, 'eos': 2, 'unk': 0.*a T5 needs the padding 0"):
         hf_tokenizer.describe(tmp_path / "llama.model")
 
 
-def test_other_special_names_are_refused(tmp_path, spiece_model):
+def test_other_special_names_are_kept(tmp_path, spiece_model):
     proto = sentencepiece_pb2.ModelProto.FromString(spiece_model.read_bytes())
     proto.pieces[1].piece = proto.trainer_spec.eos_piece = "<eos>"
     (tmp_path / "eos.model").write_bytes(proto.SerializeToString())
-    with pytest.raises(ValueError, match=r"calls its special tokens \('<pad>', '<eos>', '<unk>'\)"):
-        hf_tokenizer.describe(tmp_path / "eos.model")
+    tokenizer = hf_tokenizer.from_file(tmp_path / "eos.model", None)
+    assert tokenizer.special.by_id == {0: "<pad>", 1: "<eos>", 2: "<unk>"}
+    hf_tokenizer.write(tokenizer, tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert (config["eos_token"], config["tokenizer_class"]) == ("<eos>", "PreTrainedTokenizerFast")
