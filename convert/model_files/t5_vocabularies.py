@@ -132,7 +132,7 @@ def pad_id(path: Path, hints: ModelHints) -> int:
     if hints.in_bytes or hints.vocab is not None or not has_tokenizer(path):
         return of_config or PAD_ID
     named = tokenizer_keys.of_t5(path, hints.ignore_config_keys).get("pad_token")
-    return padding_first.pad_id(path, named, of_config)
+    return folder_tokenizer.pad_id(path, named, of_config)
 
 
 def _check_names(path: Path, config: Mapping[str, Any], special: SpecialTokens) -> None:

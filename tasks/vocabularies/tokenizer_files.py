@@ -155,7 +155,7 @@ class _TokenizerFile(Vocabulary):
     def _decode(self, ids: Sequence[int]) -> str:
         """[MASK] and [UNK] are shown, and sentinels; padding, [CLS] and [SEP] are not."""
         special_tokens = _load(self._tokenizer_file).special_tokens
-        hidden = {0, *(special_tokens.get(role) for role in ("pad", "cls", "sep"))}
+        hidden = {special_tokens.get(role) for role in ("pad", "cls", "sep")}
         with rust_panics.of_file(self._tokenizer_file):
             return self.tokenizer.decode([i for i in ids if i not in hidden], skip_special_tokens=False)
 
@@ -184,10 +184,10 @@ class T5TokenizerVocabulary(_TokenizerFile):
     @property
     def pad_id(self) -> int:  # type: ignore[override]
         """<pad>, or the token that the file's `padding` names, such as Llama's <unk>."""
-        padding = _load(self._tokenizer_file).content.get("padding")
-        if "pad" in _load(self._tokenizer_file).special_tokens or not isinstance(padding, Mapping):
-            return super().pad_id
-        return int(padding["pad_id"])
+        opened = _load(self._tokenizer_file)
+        padding = opened.content.get("padding")
+        is_named = "pad" not in opened.special_tokens and isinstance(padding, Mapping)
+        return int(padding["pad_id"]) if is_named else super().pad_id
 
     def encode_words(self, texts: Sequence[Sequence[str]]) -> list[Words]:
         """The tokens of texts whose words are known, as of transformers' `is_split_into_words`."""

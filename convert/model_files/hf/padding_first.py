@@ -4,6 +4,7 @@ MADLAD-400 pads with `<s>`, 1. The two tokens are exchanged, in the vocabulary a
 tokenizer of Pile-T5, which is Llama's, names no padding, and config.json says 0: the copy names it.
 """
 
+import contextlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import sentencepiece
+from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
 from limba.convert.model_files.hf import older_tokenizers, tokenizer_folder, tokenizer_settings
@@ -34,12 +36,9 @@ def pad_id(folder: Path, named: str | None, of_config: int | None) -> int:
     Raises:
       ValueError: if the vocabulary does not have the token.
     """
-    if named in (None, OF_T5.pad.name) and of_config in (None, PAD_ID):
-        return PAD_ID  # What the reader of the vocabulary checks.
-    ids = _ids(folder)
-    if named is None and of_config is not None:
-        return ids.get(OF_T5.pad.name, of_config)
-    name = named or OF_T5.pad.name
+    ids, name = _ids(folder), named or OF_T5.pad.name
+    if name == OF_T5.pad.name:
+        return ids.get(name, of_config or PAD_ID)
     if name == OF_T5.eos.name:
         raise ValueError(
             f"{folder}/{tokenizer_settings.CONFIG}: pad_token is {name!r}, the end of a text too, which training would "
@@ -173,8 +172,9 @@ def _ids(folder: Path) -> dict[str, int]:
     if (folder / tokenizer_folder.FILE).is_file():
         found = ids_of(untrusted_json.read_object(folder / tokenizer_folder.FILE))
     elif (folder / _SPIECE).is_file():
-        proto = sentencepiece_pb2.ModelProto.FromString(untrusted_files.read_bytes(folder / _SPIECE))
-        found = {piece.piece: id_ for id_, piece in enumerate(proto.pieces)}
+        with contextlib.suppress(DecodeError):  # The reader of a damaged one names it.
+            proto = sentencepiece_pb2.ModelProto.FromString(untrusted_files.read_bytes(folder / _SPIECE))
+            found = {piece.piece: id_ for id_, piece in enumerate(proto.pieces)}
     elif older_tokenizers.has_files(folder):
         found = ids_of(json.loads(older_tokenizers.content(folder)))
     if (folder / _ADDED).is_file():

@@ -6,6 +6,7 @@ have the same ones.
 """
 
 import abc
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
@@ -17,11 +18,13 @@ from limba.convert.compare.comparison_rows import Comparison
 from limba.convert.compare.float64 import Measure, largest_difference
 from limba.convert.compare.outputs import Batch
 from limba.convert.families.config_files import t5_config
+from limba.convert.model_files import any_format
+from limba.convert.model_files.hf import hf_tokenizer
 from limba.convert.model_files.hf.hf_tokenizer import Tokenizer
 from limba.convert.model_files.hf.special_tokens import OF_T5
 from limba.convert.model_files.model import T5Model
 
-PAD, EOS = forward.PAD_ID, OF_T5.eos.id
+PAD, EOS = forward.PAD_ID, OF_T5.eos.id  # EOS where `require_usual_ids` is asked.
 # Tokens of each row, without the end.
 _INPUTS, _TARGETS = (47, 23, 6, 1), (23, 11, 4, 1)
 GREEDY_TOKENS = 16
@@ -36,6 +39,14 @@ def require_usual_ids(model: T5Model, tokenizer: Tokenizer, engine: str) -> None
             f"{t5_config.in_folder(ids['eos'], model.pad_id)}. Limba writes none of these for {engine}; `limba convert "
             "to-hf` exports it, and `limba serve` serves it."
         )
+
+
+def in_limbas_ids(model: T5Model) -> T5Model:
+    """The model for an engine that knows tokens by their texts: with Limba's ids, whatever those of its folder are."""
+    if model.pad_id == PAD:
+        return model
+    settings = dataclasses.replace(model.tokenizer_settings, pad_id=PAD)
+    return dataclasses.replace(model, folder=None, tokenizer_settings=settings)
 
 
 class T5Engine(abc.ABC):
@@ -111,10 +122,11 @@ def compare_quantized(model: T5Model, engine: T5Engine, quantization: str, dtype
 
 
 def rows_of(model: T5Model) -> tuple[np.ndarray, np.ndarray]:
-    return check_rows(model.config.vocab_size, t5_outputs.text_tokens(model, TEXT) or ())
+    eos_id = hf_tokenizer.from_vocabulary(any_format.known_vocabulary(model)).special.eos.id
+    return check_rows(model.config.vocab_size, t5_outputs.text_tokens(model, TEXT) or (), eos_id)
 
 
-def check_rows(vocab_size: int, text: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+def check_rows(vocab_size: int, text: Sequence[int], eos_id: int = EOS) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and targets `[rows, length]` of several lengths, each with its end.
 
     The second row is of the text, the others of tokens drawn from the whole vocabulary.
@@ -125,7 +137,7 @@ def check_rows(vocab_size: int, text: Sequence[int]) -> tuple[np.ndarray, np.nda
         features = np.zeros((len(lengths), max(lengths) + 1), np.int32)
         for row, length in zip(features, lengths, strict=True):
             row[:length] = rng.integers(min(3, vocab_size - 1), vocab_size, length)
-            row[length] = EOS
+            row[length] = eos_id
         if len(text):
             features[1, : lengths[1]] = np.resize(np.minimum(text, vocab_size - 1), lengths[1])
         found.append(features)

@@ -12,8 +12,10 @@ from limba.convert.families import heads
 from limba.convert.model_files import any_format, trimmed_model
 from limba.convert.model_files.hf import hf_tokenizer
 from limba.convert.model_files.hf.hf_tokenizer import Tokenizer
+from limba.convert.model_files.hf.special_tokens import OF_T5
 from limba.convert.model_files.hf.tokenizer_json import OtherThanSentencePiece
 from limba.convert.model_files.model import ModelHints, T5Model
+from limba.files.untrusted_files import shown_list
 
 
 class SentencePieces:
@@ -124,6 +126,11 @@ def _open(path: Path, hints: ModelHints) -> tuple[T5Model, Tokenizer]:
     if model.head != heads.OF_T5:
         raise ValueError(f"{path} is a classifier, which has no logits of pieces; take the T5 that it was made of.")
     tokenizer = hf_tokenizer.from_vocabulary(vocabulary)
+    if tokenizer.special != OF_T5 or model.pad_id != OF_T5.pad.id:
+        raise ValueError(
+            f"{path} has other special tokens than T5's <pad> 0, </s> 1 and <unk> 2: its first tokens are "
+            f"{shown_list([*tokenizer.special.by_id.values()])}. Only vocabularies with T5's can be changed."
+        )
     if tokenizer.model_file is None:
         raise ValueError(
             f"{path} reads bytes (byT5): its vocabulary has {tokenizer.vocab_size} ids, and none of them is a piece."

@@ -68,3 +68,23 @@ def test_equal():
     assert not tensor_parts.equal(a, from_array(np.arange(6.0).reshape(3, 2)))
     assert not tensor_parts.equal(a, from_array(np.arange(6.0).reshape(2, 3) + 1e-12))
     assert tensor_parts.num_bytes(a) == 48
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes"),
+    [
+        ([1, 0, *range(2, 10)], [4, 4, 32]),  # two ids exchanged: three reads, and nothing twice
+        ([-1, -1, 0, 1, 2], [4, 4, 12]),  # rows of zeros are as wide as a row that is read
+        ([*range(9, -1, -1)] * 3, [40]),  # too many runs
+        ([5], [4]),
+    ],
+)
+def test_chosen_rows_are_read_in_runs(rows, sizes):
+    array = np.arange(1, 41, dtype=np.float32).reshape(10, 4)
+    tensor, found = counted(array)
+    chosen = tensor_parts.chosen(tensor, np.array(rows))
+    expected = np.concatenate([array, np.zeros((1, 4), np.float32)])[rows]
+    np.testing.assert_array_equal(np.asarray(chosen), expected)
+    assert found == sizes
+    for span in (slice(0, 1), slice(1, 3), slice(3, None)):
+        np.testing.assert_array_equal(chosen.read((span, slice(1, 3))), expected[span, 1:3])

@@ -51,6 +51,8 @@ PARAMETERS: dict[str, int] = {
     "gin/models/umt5/large.gin": 1_242_449_920,
     "gin/models/umt5/xl.gin": 3_768_356_864,
     "gin/models/umt5/xxl.gin": 12_972_531_712,
+    "gin/models/madlad/3b.gin": 2_940_374_016,
+    "gin/models/madlad/7b.gin": 8_296_829_952,
     "gin/models/decoder_only/small.gin": 35_332_800,
     "gin/models/decoder_only/base.gin": 109_628_544,
     "gin/models/decoder_only/large.gin": 341_231_104,

@@ -13,6 +13,7 @@ from limba.addons.engines.ct2 import ct2_library
 from limba.addons.engines.ct2.ct2_weights import Weights
 from limba.convert.families import heads
 from limba.convert.families.config_files import t5_config
+from limba.convert.model_files.hf.special_tokens import SpecialTokens
 from limba.convert.model_files.model import T5Model
 from limba.network.layers import LayerNorm
 from limba.network.t5 import MAX_DISTANCE, T5Config
@@ -46,7 +47,7 @@ def _activation(config: T5Config) -> str:
     return _ACTIVATIONS[first]
 
 
-def write(model: T5Model, tokens: Sequence[str], quantization: str, folder: Path) -> None:
+def write(model: T5Model, tokens: Sequence[str], special: SpecialTokens, quantization: str, folder: Path) -> None:
     """Writes model.bin, config.json and shared_vocabulary.json. Memory: all weights, in float32.
 
     Raises:
@@ -56,11 +57,16 @@ def write(model: T5Model, tokens: Sequence[str], quantization: str, folder: Path
     spec.register_source_vocabulary(list(tokens))
     spec.register_target_vocabulary(list(tokens))
     spec.config.bos_token = spec.config.decoder_start_token = tokens[model.config.decoder_start_token_id]
-    spec.config.eos_token, spec.config.unk_token = tokens[1], tokens[2]
+    spec.config.eos_token, spec.config.unk_token = tokens[special.eos.id], tokens[unknown_id(special)]
     spec.config.layer_norm_epsilon = LayerNorm.epsilon
     spec.validate()
     spec.optimize(quantization=quantization)
     spec.save(str(folder))
+
+
+def unknown_id(special: SpecialTokens) -> int:
+    """The id that the engine takes for a token that it does not know: padding, where all texts have tokens."""
+    return special.pad.id if special.unk is None else special.unk.id
 
 
 def _spec(model: T5Model, quantization: str) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 from limba.addons.engines import engine_export, t5_check
 from limba.addons.engines.ct2 import ct2_export, ct2_t5, ct2_t5_check, ct2_tokens
 from limba.addons.engines.ct2.ct2_export import Ct2Export
-from limba.addons.engines.engine_export import END, END_ID, is_fast
+from limba.addons.engines.engine_export import END, is_fast
 from limba.convert.compare import t5_outputs
 from limba.convert.compare.comparison import TEXT
 from limba.convert.compare.comparison_rows import Comparison
@@ -15,8 +15,6 @@ from limba.convert.model_files import any_format
 from limba.convert.model_files.hf import hf_tokenizer
 from limba.convert.model_files.model import T5Model
 from limba.network.t5 import T5Config
-
-_UNKNOWN = 2
 
 
 class T5Export(Ct2Export[T5Family, T5Config]):
@@ -34,16 +32,18 @@ class T5Export(Ct2Export[T5Family, T5Config]):
     )
 
     def __init__(self, model: T5Model, quantization: str):
-        super().__init__(model, quantization)
         ct2_t5.check(model)
         self._tokenizer = hf_tokenizer.from_vocabulary(any_format.known_vocabulary(model))
-        t5_check.require_usual_ids(model, self._tokenizer, self.engine)
+        if self._tokenizer.is_json or self._tokenizer.special.eos.name != END:
+            t5_check.require_usual_ids(model, self._tokenizer, self.engine)
+        model = t5_check.in_limbas_ids(model)
+        super().__init__(model, quantization)
         self._tokens = ct2_tokens.of_t5(self._tokenizer, model.config.vocab_size)
         self.vocabulary_file = self._tokenizer.model_file
         self.warnings = (*model.warnings, *self._tokenizer.warnings)
 
     def write(self, folder: Path) -> None:
-        ct2_t5.write(self.model, self._tokens, self.quantization, folder)
+        ct2_t5.write(self.model, self._tokens, self._tokenizer.special, self.quantization, folder)
         hf_tokenizer.write(
             self._tokenizer,
             folder,
@@ -56,10 +56,10 @@ class T5Export(Ct2Export[T5Family, T5Config]):
         of_tokens = []
         if is_fast(folder):
             text = t5_outputs.text_tokens(self.model, TEXT)
-            ends = [END_ID] if engine_export.appends_end(folder) else []
+            ends = [self._tokenizer.special.eos.id] if engine_export.appends_end(folder) else []
             expected = None if text is None else [*text, *ends]
-            size = self._tokenizer.vocab_size
-            of_tokens = ct2_export.compare_tokens(folder, ct2_t5.VOCABULARY, size, _UNKNOWN, expected)
+            size, unknown = self._tokenizer.vocab_size, ct2_t5.unknown_id(self._tokenizer.special)
+            of_tokens = ct2_export.compare_tokens(folder, ct2_t5.VOCABULARY, size, unknown, expected)
         return [*of_tokens, *ct2_t5_check.compare(self.model, folder, self._tokens, self.quantization)]
 
     def packages(self, folder: Path) -> Sequence[str]:
