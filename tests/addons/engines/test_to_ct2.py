@@ -17,6 +17,7 @@ from limba.addons.engines import t5_check
 from limba.addons.engines.ct2 import ct2_library, ct2_t5, ct2_tokens
 from limba.addons.engines.to_ct2 import to_ct2
 from limba.files import disk
+from tests.convert import hub_t5s
 
 pytest.importorskip("ctranslate2", reason="pip install 'limba[ct2]'")
 
@@ -244,3 +245,25 @@ def test_rows_of_the_check_have_several_lengths_and_the_text():
     assert len({np.count_nonzero(row) for row in targets}) == 4
     np.testing.assert_array_equal(inputs[1, :4], [5, 6, 7, 5])
     assert inputs[1, 23] == 1 and inputs[0].max() > 900
+
+
+def test_madlad_goes_in_with_limbas_ids(tmp_path):
+    """Its padding is 1 in the folder of Hugging Face; CTranslate2 knows tokens by their texts."""
+    hub_t5s.write("madlad", tmp_path / "hf")
+    report = to_ct2(tmp_path / "hf", tmp_path / "ct2")
+    rows = {row["what"]: row for row in report["comparison"]}
+    assert all(row["holds"] for row in rows.values()), rows
+    assert rows["log-probabilities, CTranslate2"]["value"] < 1e-4
+    tokens = json.loads((tmp_path / "ct2" / ct2_t5.VOCABULARY).read_text())
+    assert tokens[:3] == ["<s>", "<unk>", "</s>"]
+    config = json.loads((tmp_path / "ct2/config.json").read_text())
+    assert [config[key] for key in ("decoder_start_token", "eos_token", "unk_token")] == ["<unk>", "</s>", "<unk>"]
+
+
+def test_the_tokenizer_of_another_family_is_refused(tmp_path):
+    hub_t5s.write("pile_t5", tmp_path / "hf")
+    with pytest.raises(
+        ValueError, match=r"other special tokens than T5's <pad> 0, </s> 1 and <unk> 2: padding 0, end 2"
+    ):
+        to_ct2(tmp_path / "hf", tmp_path / "ct2")
+    assert not (tmp_path / "ct2").exists()
