@@ -111,19 +111,16 @@ def measures(model: T5Model, batch: Batch) -> Measures:
     if reason := numpy_t5.possible(folder.content):
         return reason
     weights = (numpy_t5.FlaxWeights if folder.is_flax else numpy_t5.TorchWeights)(folder.stored)
-    tokens, decoder_inputs = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
-    ids = functools.partial(_other_ids, model)
+    compute: Any = numpy_t5.token_logits if model.head.labels else numpy_t5.logits
 
-    def token_logits(tokens: np.ndarray, rounding: float64.Rounding) -> np.ndarray:
-        return numpy_t5.token_logits(weights, folder.content, ids(tokens), rounding)
+    def logits(*given: Any) -> np.ndarray:
+        *tokens, rounding = given
+        return _in_order(model, compute(weights, folder.content, *(_other_ids(model, x) for x in tokens), rounding))
 
-    def logits(tokens: np.ndarray, decoder_inputs: np.ndarray, rounding: float64.Rounding) -> np.ndarray:
-        found = numpy_t5.logits(weights, folder.content, ids(tokens), ids(decoder_inputs), rounding)
-        return _in_order(model, found)
-
+    tokens = batch["encoder_input_tokens"]
     if model.head.labels:
-        return {"logits": float64.measure(token_logits, tokens, counted=tokens != 0)}  # Those of padding mean nothing.
-    return {"logits": float64.measure(logits, tokens, decoder_inputs)}
+        return {"logits": float64.measure(logits, tokens, counted=tokens != 0)}  # Those of padding mean nothing.
+    return {"logits": float64.measure(logits, tokens, batch["decoder_input_tokens"])}
 
 
 def _other_ids(model: T5Model, ids: np.ndarray) -> np.ndarray:

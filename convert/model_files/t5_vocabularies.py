@@ -99,8 +99,6 @@ def of_folder(path: Path, hints: ModelHints) -> Mapping[str, Any] | None:
     """
     if hints.in_bytes and (path / hf_tokenizer.SPIECE).is_file():
         raise ValueError(f"--family {hints.family}: {path} has a {hf_tokenizer.SPIECE}.")
-    if hints.vocab is not None and Path(hints.vocab).is_file():
-        hints = dataclasses.replace(hints, vocab=str(padding_first.file_with(Path(hints.vocab), pad_id(path, hints))))
     if (vocabulary := _hinted_vocabulary(hints, {})) is not None:
         return vocabulary
     if not has_tokenizer(path):
@@ -132,7 +130,7 @@ def pad_id(path: Path, hints: ModelHints) -> int:
     if hints.in_bytes or hints.vocab is not None or not has_tokenizer(path):
         return of_config or PAD_ID
     named = tokenizer_keys.of_t5(path, hints.ignore_config_keys).get("pad_token")
-    return folder_tokenizer.pad_id(path, named, of_config)
+    return padding_first.pad_id(path, named, of_config)
 
 
 def _check_names(path: Path, config: Mapping[str, Any], special: SpecialTokens) -> None:

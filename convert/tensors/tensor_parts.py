@@ -46,10 +46,9 @@ def chosen(tensor: SavedTensor, rows: np.ndarray) -> SavedTensor:
 
 def _run(tensor: SavedTensor, rows: np.ndarray, others: Index) -> np.ndarray:
     """Rows whose numbers follow each other, or one of zeros."""
-    if len(rows) and rows[0] < 0:
-        return np.zeros_like(np.asarray(tensor.read((slice(0, 1), *others))))
     first = int(rows[0]) if len(rows) else 0
-    return np.asarray(tensor.read((slice(first, first + len(rows)), *others)))
+    found = np.asarray(tensor.read((slice(max(first, 0), max(first, 0) + len(rows)), *others)))
+    return np.zeros_like(found) if first < 0 else found
 
 
 def cast(tensor: SavedTensor, dtype: np.dtype, name: str) -> SavedTensor:

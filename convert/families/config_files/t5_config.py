@@ -206,16 +206,14 @@ def _check_generation(
 ) -> None:
     """Takes special ids that config.json leaves out. Raises ValueError for others than it has."""
     for key in USUAL_IDS:
-        of_generation = generation.get(key)
-        if of_generation is None or key in ignored:
+        if (given := generation.get(key)) is None or key in ignored:
             continue
         if named.get(key) is None:
-            named[key] = of_generation
-        found = {key: of_generation}
-        if _only_id(generation_file, found, key) != (usual := _only_id(file, named, key)):
+            named[key] = given
+        if _only_id(generation_file, generation, key) != (usual := _only_id(file, named, key)):
             raise ValueError(
-                f"{generation_file}: {key} is {shown(of_generation)}, and in {file.name} it is {usual}. Write the one "
-                "of the tokenizer into both."
+                f"{generation_file}: {key} is {shown(given)}, and in {file.name} it is {usual}. Write the one of the "
+                "tokenizer into both."
             )
 
 

@@ -77,16 +77,13 @@ T5 = table(
     *without_effect("of spaces after a sentinel, where Limba does as SentencePiece", "legacy", "legacy_behaviour"),
 )
 # Of a T5 with the general class and a tokenizer.json, and with a class of another family: CodeT5 has RoBERTa's, Pile-T5
-# Llama's.
+# Llama's, which writes the template anew.
 T5_OF_JSON = T5 | table(
-    *carried(add_prefix_space="of tokenizer.json's pre_tokenizer"),
-    *without_effect("tokenizer.json has it", "trim_offsets", "use_default_system_prompt"),
-)
-T5_OF_ANOTHER = T5_OF_JSON | table(
     *carried(
-        add_bos_token="of tokenizer.json's template, which Llama's class writes anew",
-        add_eos_token="of tokenizer.json's template",
+        add_prefix_space="of tokenizer.json's pre_tokenizer",
+        **dict.fromkeys(("add_bos_token", "add_eos_token"), "of tokenizer.json's template"),
     ),
+    *without_effect("tokenizer.json has it", "trim_offsets", "use_default_system_prompt"),
 )
 ENCODER = table(
     *_COMMON,
@@ -111,9 +108,9 @@ ENCODER = table(
 def of_t5(folder: Path, ignored: Collection[str]) -> dict[str, Any]:
     """As `read`, of a T5's folder, whose class says which keys are known."""
     content = untrusted_json.read_object(folder / FILE) if (folder / FILE).is_file() else {}
-    kind = content.get("tokenizer_class")
-    has_json = kind in _OF_TOKENIZER_JSON and (folder / "tokenizer.json").is_file()
-    return read(folder, T5_OF_ANOTHER if kind in _OF_OTHERS else T5_OF_JSON if has_json else T5, ignored)
+    kind, has_json = content.get("tokenizer_class"), (folder / "tokenizer.json").is_file()
+    is_of_json = kind in _OF_OTHERS or (kind in _OF_TOKENIZER_JSON and has_json)
+    return read(folder, T5_OF_JSON if is_of_json else T5, ignored)
 
 
 def read(folder: Path, known: Table, ignored: Collection[str]) -> dict[str, Any]:

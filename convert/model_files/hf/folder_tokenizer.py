@@ -1,10 +1,9 @@
 """The vocabulary of a Hugging Face T5, mT5, umT5 or ByT5, from the tokenizer files of its folder."""
 
-import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +31,8 @@ def read(folder: Path, learns_sentinels: bool = False, pad_id: int = PAD_ID) -> 
       FileNotFoundError: if there is no SentencePiece model and no tokenizer.json.
       ValueError: if no vocabulary of SeqIO's gives the folder's ids; the tokens are named. Or if a file is damaged.
     """
-    with _naming_damage(folder):
-        return _read(folder, learns_sentinels, pad_id)
-
-
-def pad_id(folder: Path, named: str | None, of_config: int | None) -> int:
-    """See `padding_first.pad_id`."""
-    with _naming_damage(folder):
-        return padding_first.pad_id(folder, named, of_config)
-
-
-@contextlib.contextmanager
-def _naming_damage(folder: Path) -> Iterator[None]:
     try:
-        yield
+        return _read(folder, learns_sentinels, pad_id)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(
             f"{folder}: a file of the tokenizer is damaged ({type(error).__name__}: {error}). Download it again, or "

@@ -161,7 +161,8 @@ def from_json(file: str | Path) -> Tokenizer:
     opened = T5TokenizerVocabulary(str(path))
     ids = {"pad": opened.pad_id, "eos": -1 if opened.eos_id is None else opened.eos_id, "unk": opened.unk_id}
     special = _special(repr(str(path)), ids, opened.tokenizer.id_to_token)
-    if special.unk and special.unk.id == PAD_ID and not _gives_bytes(path):
+    has_bytes = bool(untrusted_json.read_object(Path(opened.tokenizer_file))["model"].get("byte_fallback"))
+    if special.unk and special.unk.id == PAD_ID and not has_bytes:
         raise ValueError(
             f"The vocabulary {str(path)!r} has {special.pad.name!r} for padding and for unknown characters, which a "
             "network would not see. Give a tokenizer whose padding is a token of its own."
@@ -185,11 +186,6 @@ def _special(where: str, ids: Mapping[str, int | None], name_of: Callable[[int],
             "</s>. `limba convert from-hf FOLDER` takes another padding, if the tokenizer or config.json names it."
         )
     return SpecialTokens(*(None if id_ is None else SpecialToken(id_, name_of(id_)) for id_ in ids.values()))  # type: ignore[arg-type]
-
-
-def _gives_bytes(file: Path) -> bool:
-    """Whether a tokenizer.json has bytes for unknown characters."""
-    return bool(untrusted_json.read_object(file)["model"].get("byte_fallback"))
 
 
 def open_model(model_file: str | Path, extra_ids: int | None) -> Tokenizer:
@@ -297,26 +293,20 @@ def _write_vocabulary(tokenizer: Tokenizer, folder: Path, pad_id: int) -> Mappin
     if tokenizer.is_json:
         assert tokenizer.model_file is not None
         content = untrusted_json.read_object(tokenizer.model_file)
-        if pad_id != PAD_ID:
-            content = tokenizer_folder.with_exchanged_ids(content, PAD_ID, pad_id, str(tokenizer.model_file))
-            (folder / "tokenizer.json").write_text(
-                json_text.dumps(content | {"truncation": None}, ensure_ascii=False), "utf-8"
-            )
-        elif content.get("truncation") is None:
+        if content.get("truncation") is None and pad_id == PAD_ID:
             (folder / "tokenizer.json").write_bytes(tokenizer.model_file.read_bytes())
         else:  # tokenizer_config.json has the side and the length.
+            content = tokenizer_folder.with_exchanged_ids(content, PAD_ID, pad_id, str(tokenizer.model_file))
             content["truncation"] = None
             (folder / "tokenizer.json").write_text(json_text.dumps(content, ensure_ascii=False), "utf-8")
         return content
     if tokenizer.model is None:
         return {}
-    (folder / SPIECE).write_bytes(special_tokens.exchanged_model(tokenizer.model, PAD_ID, pad_id))
+    (folder / SPIECE).write_bytes(special_tokens.exchanged_model(tokenizer.model, pad_id))
     proto = sentencepiece_pb2.ModelProto.FromString(tokenizer.model)
     if proto.trainer_spec.model_type != sentencepiece_pb2.TrainerSpec.UNIGRAM:
         return {}
-    content = json_of(tokenizer)
-    if pad_id != PAD_ID:
-        content = tokenizer_folder.with_exchanged_ids(content, PAD_ID, pad_id, str(tokenizer.model_file))
+    content = tokenizer_folder.with_exchanged_ids(json_of(tokenizer), PAD_ID, pad_id, str(tokenizer.model_file))
     (folder / "tokenizer.json").write_text(json_text.dumps(content, ensure_ascii=False), "utf-8")
     return content
 

@@ -11,19 +11,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import sentencepiece
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
-from limba.convert.model_files.hf import older_tokenizers, tokenizer_folder, tokenizer_settings
+from limba.convert.model_files.hf import hf_tokenizer, older_tokenizers, tokenizer_folder, tokenizer_settings
 from limba.convert.model_files.hf.special_tokens import OF_T5, PAD_ID, exchanged_model
 from limba.files import json_text, untrusted_files, untrusted_json
 
 _SPIECE, _ADDED = "spiece.model", "added_tokens.json"
 # Names of padding that need nothing beside them.
 _USUAL = (b'"<pad>"', b'"[PAD]"')
-# Version 4 of transformers sets the special tokens around a text by these keys, whatever tokenizer.json says.
-_OF_LLAMA = {"add_bos_token": True, "add_eos_token": False}
 
 
 def pad_id(folder: Path, named: str | None, of_config: int | None) -> int:
@@ -39,23 +36,18 @@ def pad_id(folder: Path, named: str | None, of_config: int | None) -> int:
     ids, name = _ids(folder), named or OF_T5.pad.name
     if name == OF_T5.pad.name:
         return ids.get(name, of_config or PAD_ID)
-    if name == OF_T5.eos.name:
+    if name == OF_T5.eos.name or name not in ids:
+        why = "which the vocabulary does not have" if name not in ids else "the end of a text too"
         raise ValueError(
-            f"{folder}/{tokenizer_settings.CONFIG}: pad_token is {name!r}, the end of a text too, which training would "
-            "not see. Write the token that the model was trained with, or give --ignore_config_keys pad_token for that "
-            "of config.json."
-        )
-    if name not in ids:
-        raise ValueError(
-            f"{folder}/{tokenizer_settings.CONFIG}: pad_token is {name!r}, which the vocabulary does not have. Write "
-            "the token that the model was trained with, or give --ignore_config_keys pad_token for that of config.json."
+            f"{folder}/{tokenizer_settings.CONFIG}: pad_token is {name!r}, {why}. Write the token that the model was "
+            "trained with, or give --ignore_config_keys pad_token for that of config.json."
         )
     return ids[name]
 
 
 def folder_with(folder: Path, pad: int) -> Path:
-    """The folder, or one with copies of its tokenizer files, as long as the process lives, in which padding has the
-    id 0, and tokenizer.json says which token it is. Older files of byte-level BPE become a tokenizer.json there.
+    """The folder, or one with copies of its tokenizer files, as long as the process lives, in which padding is 0, and
+    tokenizer.json says which token that is. Older files of byte-level BPE become a tokenizer.json there.
 
     Raises:
       ValueError: if a file is damaged, or the ids cannot be exchanged in it.
@@ -83,7 +75,7 @@ def folder_with(folder: Path, pad: int) -> Path:
         written = _json_with_padding(json.loads(beside_tokenizer.applied(folder, text)), pad, folder)
         (copy / tokenizer_folder.FILE).write_text(json_text.dumps(written, ensure_ascii=False), "utf-8")
     if has_pieces:
-        (copy / _SPIECE).write_bytes(exchanged_model(untrusted_files.read_bytes(folder / _SPIECE), PAD_ID, pad))
+        (copy / _SPIECE).write_bytes(exchanged_model(untrusted_files.read_bytes(folder / _SPIECE), pad))
     other = {PAD_ID: pad, pad: PAD_ID}
     if (copy / _ADDED).is_file():
         added = {token: other.get(id_, id_) for token, id_ in untrusted_json.read_object(copy / _ADDED).items()}
@@ -97,38 +89,12 @@ def folder_with(folder: Path, pad: int) -> Path:
     return copy
 
 
-def file_with(file: Path, pad: int) -> Path:
-    """A SentencePiece model or tokenizer.json, as `folder_with` has the folder's; itself if its padding is 0."""
-    content = untrusted_files.read_bytes(file)
-    is_json = file.suffix == ".json"
-    if pad == PAD_ID and (not is_json or any(name in content for name in _USUAL)):
-        return file
-    if (_pad_of_json if is_json else _pad_of_model)(file, content) == PAD_ID:
-        return file
-    if is_json:
-        written = _json_with_padding(untrusted_json.parse_object(content, str(file)), pad, file.parent)
-        return tokenizer_folder.temporary_file(json_text.dumps(written, ensure_ascii=False).encode())
-    copy = tokenizer_folder.temporary_file(exchanged_model(content, PAD_ID, pad))
-    return copy.rename(copy.with_name(_SPIECE))
-
-
-def _pad_of_json(file: Path, content: bytes) -> int | None:
-    parsed = untrusted_json.parse_object(content, str(file))
-    padding, ids = parsed.get("padding"), ids_of(parsed)
-    return padding.get("pad_id") if isinstance(padding, Mapping) else ids.get(OF_T5.pad.name)
-
-
-def _pad_of_model(file: Path, content: bytes) -> int:
-    return sentencepiece.SentencePieceProcessor(model_proto=content).pad_id()
-
-
 def _json_with_padding(content: dict[str, Any], pad: int, folder: Path) -> dict[str, Any]:
     """A tokenizer.json in which the token with the id `pad` has the id 0, and is named as padding."""
     from limba.tasks.vocabularies import beside_tokenizer
 
-    config = beside_tokenizer.settings(folder)
     if beside_tokenizer.class_of(folder) == "LlamaTokenizer":
-        _set_frame_of_llama(content, {key: config.get(key, usual) for key, usual in _OF_LLAMA.items()})
+        content = _framed_as_llamas(content, beside_tokenizer.settings(folder))
     content = tokenizer_folder.with_exchanged_ids(content, PAD_ID, pad, f"{folder}/{tokenizer_folder.FILE}")
     names = {id_: token for token, id_ in ids_of(content).items()}
     if PAD_ID not in names:
@@ -137,26 +103,19 @@ def _json_with_padding(content: dict[str, Any], pad: int, folder: Path) -> dict[
     return content | {"padding": {**side, "pad_id": PAD_ID, "pad_token": names[PAD_ID]}}
 
 
-def _set_frame_of_llama(content: dict[str, Any], keys: Mapping[str, Any]) -> None:
-    ids = ids_of(content)
-    before = ["<s>"] if keys["add_bos_token"] else []
-    behind = ["</s>"] if keys["add_eos_token"] else []
+def _framed_as_llamas(content: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Version 4 of transformers sets the special tokens around a text by keys, whatever tokenizer.json says."""
+    from tokenizers import Tokenizer, processors
 
-    def parts(texts: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        for text in texts:
-            found += [{"SpecialToken": {"id": token, "type_id": 0}} for token in before]
-            found.append({"Sequence": {"id": text, "type_id": 0}})
-            found += [{"SpecialToken": {"id": token, "type_id": 0}} for token in behind]
-        return found
-
-    special = {token: {"id": token, "ids": [ids[token]], "tokens": [token]} for token in (*before, *behind)}
-    content["post_processor"] = {
-        "type": "TemplateProcessing",
-        "single": parts("A"),
-        "pair": parts("AB"),
-        "special_tokens": special,
-    }
+    tokenizer = Tokenizer.from_str(json_text.dumps(content))
+    before = "<s> " if config.get("add_bos_token", True) else ""
+    behind = " </s>" if config.get("add_eos_token", False) else ""
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{before}$A{behind}",
+        pair=f"{before}$A{behind} {before}$B{behind}",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("<s>", "</s>")],
+    )
+    return json.loads(tokenizer.to_str())
 
 
 def ids_of(content: Mapping[str, Any]) -> dict[str, int]:
@@ -167,18 +126,14 @@ def ids_of(content: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _ids(folder: Path) -> dict[str, int]:
-    """The ids of a folder's tokens, by the first file that has them, and of its added tokens."""
+    """The ids of a folder's tokens; of damaged files, which have a reader that names them, perhaps none."""
     found: dict[str, int] = {}
-    if (folder / tokenizer_folder.FILE).is_file():
-        found = ids_of(untrusted_json.read_object(folder / tokenizer_folder.FILE))
-    elif (folder / _SPIECE).is_file():
-        with contextlib.suppress(DecodeError):  # The reader of a damaged one names it.
+    with contextlib.suppress(AttributeError, DecodeError, KeyError, TypeError):
+        if (folder / tokenizer_folder.FILE).is_file():
+            found = ids_of(untrusted_json.read_object(folder / tokenizer_folder.FILE))
+        elif (folder / _SPIECE).is_file():
             proto = sentencepiece_pb2.ModelProto.FromString(untrusted_files.read_bytes(folder / _SPIECE))
             found = {piece.piece: id_ for id_, piece in enumerate(proto.pieces)}
-    elif older_tokenizers.has_files(folder):
-        found = ids_of(json.loads(older_tokenizers.content(folder)))
-    if (folder / _ADDED).is_file():
-        found |= untrusted_json.read_object(folder / _ADDED)
-    config = folder / tokenizer_settings.CONFIG
-    decoder = untrusted_json.read_object(config).get("added_tokens_decoder") if config.is_file() else None
-    return found | {token["content"]: int(id_) for id_, token in (decoder or {}).items()}
+        elif older_tokenizers.has_files(folder):
+            found = ids_of(json.loads(older_tokenizers.content(folder)))
+    return found | hf_tokenizer.read_json(folder / _ADDED)

@@ -30,18 +30,14 @@ class SpecialTokens(NamedTuple):
 OF_T5 = SpecialTokens()
 
 
-def exchanged_model(model: bytes, a: int, b: int) -> bytes:
-    """A SentencePiece model in which the pieces with the ids `a` and `b` have each other's; the one of 0 is padding."""
-    if a == b:
-        return model
-    proto = sentencepiece_pb2.ModelProto.FromString(model)
-    if max(a, b) >= len(proto.pieces):
-        raise ValueError(f"pad_token_id is {max(a, b)}, and the SentencePiece model has {len(proto.pieces)} pieces.")
-    of_a = sentencepiece_pb2.ModelProto.SentencePiece()
-    of_a.CopyFrom(proto.pieces[a])
-    proto.pieces[a].CopyFrom(proto.pieces[b])
-    proto.pieces[b].CopyFrom(of_a)
+def exchanged_model(model: bytes, pad_id: int) -> bytes:
+    """A SentencePiece model in which padding, the piece `pad_id`, and the piece 0 have each other's ids."""
+    proto, pieces = (sentencepiece_pb2.ModelProto.FromString(model) for _ in range(2))
+    if pad_id >= len(proto.pieces):
+        raise ValueError(f"pad_token_id is {pad_id}, and the SentencePiece model has {len(proto.pieces)} pieces.")
+    for a, b in ((PAD_ID, pad_id), (pad_id, PAD_ID)):
+        proto.pieces[a].CopyFrom(pieces.pieces[b])
     # SentencePiece finds padding by the text of its piece.
-    if proto.pieces[b].piece != proto.trainer_spec.pad_piece:
-        proto.trainer_spec.pad_piece = proto.pieces[a].piece
-    return proto.SerializeToString()
+    if proto.pieces[pad_id].piece != proto.trainer_spec.pad_piece:
+        proto.trainer_spec.pad_piece = proto.pieces[PAD_ID].piece
+    return proto.SerializeToString() if pad_id != PAD_ID else model

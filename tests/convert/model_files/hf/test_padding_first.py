@@ -7,7 +7,7 @@ import pytest
 
 from convert.families.config_files import t5_config
 from convert.model_files import t5_vocabularies
-from convert.model_files.hf import hf_tokenizer, padding_first, special_tokens
+from convert.model_files.hf import hf_tokenizer, special_tokens
 from convert.model_files.model import NO_HINTS, ModelHints
 from tasks.pretraining import masked_text
 from tests.convert import hub_t5s
@@ -60,17 +60,20 @@ def test_the_two_ids_are_exchanged(madlad):
 def test_a_model_that_is_exchanged_twice_is_itself(madlad):
     folder = madlad()
     model = (folder / "spiece.model").read_bytes()
-    once = special_tokens.exchanged_model(model, 0, 1)
+    once = special_tokens.exchanged_model(model, 1)
     assert once != model
-    twice = special_tokens.exchanged_model(once, 0, 1)
+    twice = special_tokens.exchanged_model(once, 1)
     from sentencepiece import sentencepiece_model_pb2
 
     a, b = (sentencepiece_model_pb2.ModelProto.FromString(x) for x in (model, twice))
     assert a.pieces == b.pieces and b.trainer_spec.pad_piece == "<s>"
-    # A vocabulary that is given beside the folder may be exchanged already.
+    # What `limba run` gives beside a folder has Limba's ids already.
     (folder / "of_run.model").write_bytes(once)
-    assert padding_first.file_with(folder / "of_run.model", 1) == folder / "of_run.model"
-    assert padding_first.file_with(folder / "spiece.model", 1).read_bytes() == once
+    hints = ModelHints(vocab=str(folder / "of_run.model"), extra_ids=0)
+    record, content = read(folder, hints)
+    assert content["pad_token_id"] == 1 and record["sentencepiece_model_file"] == hints.vocab
+    with pytest.raises(ValueError, match="a T5 needs the padding 0"):
+        read(folder, ModelHints(vocab=str(folder / "spiece.model")))
 
 
 @pytest.mark.parametrize(
