@@ -143,7 +143,8 @@ def batch_of(model: Model, texts: Sequence[str]) -> dict[str, np.ndarray]:
 def _eos_id(model: Model) -> int:
     from limba.tasks.pretraining import masked_text
 
-    return masked_text.open_vocabulary(model.vocabulary or {}).eos_id
+    vocabulary: Any = masked_text.open_vocabulary(model.vocabulary or {})
+    return vocabulary.eos_id
 
 
 def _logits(model: Model, batch: Batch, numbers: "_Largest") -> np.ndarray:

@@ -452,5 +452,5 @@ class Transformer(nn.Module):
             decoder_positions=decoder_positions,
             enable_dropout=enable_dropout,
             decode=decode,
-            **({"linear_logits": True} if linear_logits else {}),
+            **dict[str, Any](linear_logits=True) if linear_logits else {},
         )

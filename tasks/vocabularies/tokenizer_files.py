@@ -185,7 +185,7 @@ class T5TokenizerVocabulary(_TokenizerFile):
     def pad_id(self) -> int:  # type: ignore[override]
         """<pad>, or the token that the file's `padding` names, such as Llama's <unk>."""
         opened = _load(self._tokenizer_file)
-        padding = opened.content.get("padding")
+        padding: Any = opened.content.get("padding")
         is_named = "pad" not in opened.special_tokens and isinstance(padding, Mapping)
         return int(padding["pad_id"]) if is_named else super().pad_id
 
