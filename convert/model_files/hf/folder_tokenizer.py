@@ -11,7 +11,7 @@ from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
 from limba.convert.model_files.hf import hf_tokenizer, padding_first, tokenizer_json, tokenizer_settings
 from limba.convert.model_files.hf.hf_tokenizer import NUM_BYTE_IDS, SPIECE, Tokenizer, read_json
-from limba.convert.model_files.hf.special_tokens import PAD_ID
+from limba.convert.model_files.hf.special_tokens import OF_T5, PAD_ID
 from limba.data.sentinels import NAME, counts_down, number
 from limba.files import json_text, untrusted_files
 
@@ -187,7 +187,7 @@ def _of_json(files: _Files) -> Tokenizer:
 
     file = files.place / "tokenizer.json"
     try:
-        special = hf_tokenizer.from_json(file).special
+        special = hf_tokenizer.from_json(file).special if "vocab" in files.fast["model"] else OF_T5
         model = tokenizer_json.to_model(files.fast, _num_sentinels(files.fast), str(files.folder / file.name), special)
         tokenizer = _with_model(files, hf_tokenizer.temporary_file(model.SerializeToString()))
     except tokenizer_json.OtherThanSentencePiece:
