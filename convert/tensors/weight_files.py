@@ -102,6 +102,12 @@ def _named_by_format(folder: Path, format_: str | None, buffers: str) -> dict[st
     return tensors
 
 
+def not_in_index(folder: Path, format_: str, buffers: str = array_files.NONE) -> list[str]:
+    """The tensors in a folder's shards that the index does not name; arguments and errors as `open_tensors`."""
+    named = _weight_map(folder / index_name(FILES[format_]))
+    return sorted(_named_by_format(folder, format_, buffers).keys() - named.keys())
+
+
 def _single(folder: Path, format_: str) -> Path | None:
     """The one file of a folder's weights; None where an index names several."""
     whole, index = folder / FILES[format_], folder / index_name(FILES[format_])

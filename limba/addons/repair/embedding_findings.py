@@ -15,7 +15,7 @@ from limba.convert.families import heads
 from limba.convert.families.encoder_family import EncoderFamily
 from limba.convert.families.t5_family import TRANSFORMER
 from limba.convert.tensors import tensor_parts
-from limba.files.untrusted_files import shown
+from limba.files.untrusted_files import shown, shown_list
 
 _TIE, _SCALE = "tie_word_embeddings", "scale_decoder_outputs"
 _UNTIED = {_TIE: False, _SCALE: False}
@@ -50,8 +50,7 @@ def names(folder: HubFolder) -> Names:
         family.tensor_name(f"{prefix}{name}.weight")
         for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens", "lm_head")
     ]
-    has_output = not (folder.is_encoder_alone or folder.is_classifier)
-    return Names(in_family[0], tuple(in_family[1:3]), in_family[3] if has_output else "")
+    return Names(in_family[0], tuple(in_family[1:3]), in_family[3] if folder.generates else "")
 
 
 def look(folder: HubFolder) -> Iterator[Line]:
@@ -61,6 +60,14 @@ def look(folder: HubFolder) -> Iterator[Line]:
     is_tied = folder.config.get(_TIE, True) is not False
     if not present:
         yield _missing(folder, named, is_tied)
+        return
+    if flat := [name for name in present if len(folder.tensors[name].shape) != 2 or 0 in folder.tensors[name].shape]:
+        shape = shown_list(folder.tensors[flat[0]].shape)
+        yield wrong(
+            "embedding-missing",
+            f"{folder.weights_file}: {flat[0]} has the shape {shape}, and an embedding has rows and columns.",
+            "Save the model again where it was trained, or take another copy.",
+        )
         return
     yield right("embedding-missing", ", ".join(present))
     first = folder.tensors[present[0]]
@@ -130,6 +137,8 @@ def _tied_t5(folder: HubFolder, named: Names, embedding: str, output: SavedTenso
     given = folder.files[CONFIG]
     tie, scale = (given.get(key, ...) for key in (_TIE, _SCALE))
     said = f"{CONFIG}: {_shown(_TIE, tie)}, {_shown(_SCALE, scale)}"
+    # Version 5 refuses 0 and null; version 4 takes them for false.
+    tie, scale = (value if type(value) is bool or value is ... else None for value in (tie, scale))
     tie = True if tie is ... else tie
     scale = tie if scale is ... else scale
     if output is not None and not is_copy:
@@ -192,6 +201,12 @@ def _tied_encoder(folder: HubFolder, named: Names, embedding: str, output: Saved
             "transformers takes in its place.",
             f"{_TIE} becomes false.{also}",
             Change(settings={CONFIG: {_TIE: False}}, copied=copied),
+        )
+    if type(tie) is not bool and tie is not ...:
+        return wrong(
+            "tied-flag",
+            f"{said}: version 5 refuses it, and version 4 takes it for {str(bool(tie)).lower()}.",
+            "Write true if the embedding is the output too, else false.",
         )
     if output is not None and tie is False and copied:
         return wrong(

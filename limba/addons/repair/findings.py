@@ -47,7 +47,7 @@ class Change:
         if self.dropped:
             yield f"{', '.join(map(cut, self.dropped))}, the same numbers once more, left out"
         if self.rewrites:
-            yield "tensors are named without the wrapper's name"
+            yield "tensors are written again, under the model's own names"
         for file, keys in self.settings.items():
             for key, value in keys.items():
                 before = files[file].get(key)

@@ -5,6 +5,7 @@ Limba's readers refuse a folder that contradicts itself. Here it is read so far 
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from limba.convert.families.table import of_model_type, t5_families
 from limba.convert.model_files.hf import hf_folder, hf_tokenizer, older_tokenizers
 from limba.convert.tensors import array_files, weight_files
 from limba.files import untrusted_files, untrusted_json
+from limba.files.untrusted_files import shown
 
 CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer_config.json"
 _MAP = "special_tokens_map.json"
@@ -86,11 +88,23 @@ class HubFolder:
         return self.family.has_decoder and any(end in str(classes[0]) for end in _LABELS)
 
     @property
+    def generates(self) -> bool:
+        """Whether it is of a class with `generate`."""
+        return not (self.is_encoder_alone or self.is_classifier)
+
+    @property
+    def of_generate(self) -> str:
+        """The file by which `generate` goes, whatever the other one says."""
+        return GENERATION if (self.path / GENERATION).is_file() else CONFIG
+
+    @property
     def weights_file(self) -> str:
         """The name of the weights, for messages."""
         return weight_files.FILES[self.format]
 
 
+# The library has ids of 32 bits.
+_MOST_IDS = 2**32
 _LABELS = ("ForSequenceClassification", "ForTokenClassification")
 
 
@@ -127,7 +141,7 @@ def tokens_of(folder: HubFolder) -> Tokens | None:
     path, config = folder.path, folder.files[TOKENIZER]
     if str(config.get("tokenizer_class", "")).startswith("ByT5"):
         extra = config.get("extra_ids", 125)
-        size = hf_tokenizer.NUM_BYTE_IDS + (extra if isinstance(extra, int) else 0)
+        size = hf_tokenizer.NUM_BYTE_IDS + _count(extra)
         return Tokens(TOKENIZER, size, {"pad": 0, "eos": 1, "unk": 2})
     file, ids = _ids(path)
     if not ids:
@@ -136,8 +150,12 @@ def tokens_of(folder: HubFolder) -> Tokens | None:
     size = max(ids.values()) + 1
     if file == hf_tokenizer.SPIECE and folder.family.has_decoder and "<extra_id_0>" not in ids:
         extra = config.get("extra_ids", hf_tokenizer.DEFAULT_EXTRA_IDS)  # T5's class adds them behind the pieces.
-        size += extra if isinstance(extra, int) else 0
+        size += _count(extra)
     return Tokens(file, size, {role: ids[token] for role, token in named.items() if token in ids})
+
+
+def _count(extra_ids: Any) -> int:
+    return extra_ids if type(extra_ids) is int and 0 <= extra_ids < _MOST_IDS else 0
 
 
 def _text(token: Any) -> str:
@@ -174,7 +192,7 @@ def _of_json(content: Mapping[str, Any], path: Path) -> dict[str, int]:
         vocab = content["model"]["vocab"]
         ids = {piece: i for i, (piece, _) in enumerate(vocab)} if isinstance(vocab, list) else dict(vocab)
         ids |= {token["content"]: token["id"] for token in content.get("added_tokens") or ()}
-        assert all(type(id_) is int for id_ in ids.values())
+        assert all(type(id_) is int and 0 <= id_ < _MOST_IDS for id_ in ids.values())
     except (AssertionError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path / 'tokenizer.json'} is damaged: it does not say the ids of its tokens.") from error
     return ids
@@ -193,9 +211,12 @@ def _added(path: Path) -> dict[str, int]:
     """added_tokens.json, and what tokenizer_config.json says instead."""
     found: dict[str, int] = {}
     for token, id_ in hf_tokenizer.read_json(path / "added_tokens.json").items():
-        if type(id_) is int:
+        if type(id_) is int and 0 <= id_ < _MOST_IDS:
             found[token] = id_
-    for number, token in (hf_tokenizer.read_json(path / TOKENIZER).get("added_tokens_decoder") or {}).items():
-        if str(number).isdigit():
-            found[_text(token)] = int(number)
-    return found
+    decoder = hf_tokenizer.read_json(path / TOKENIZER).get("added_tokens_decoder") or {}
+    # Python has no number for digits such as "²", nor for thousands of them.
+    if not isinstance(decoder, dict) or not all(re.fullmatch("[0-9]{1,10}", number) for number in decoder):
+        raise ValueError(
+            f"{path / TOKENIZER} is damaged: added_tokens_decoder is {shown(decoder)}; it has tokens by their ids."
+        )
+    return found | {_text(token): int(number) for number, token in decoder.items()}

@@ -62,6 +62,8 @@ def _write_weights(
     if any(change.is_of_tensors for change in changes):
         if folder.format == "flax":
             raise ValueError(f"{folder.path} has weights of Flax alone, whose names are not changed.")
+        for file in weight_files.find(folder.path, folder.format)[1]:
+            untrusted_files.check_stays(file)
         num_bytes = sum(map(tensor_parts.num_bytes, tensors.values()))
         with tqdm(total=num_bytes, desc="writing", unit="B", unit_scale=True, disable=None) as bar:
             safetensors_files.write(place, tensors, bar.update, int(to_hf.SHARD_GB * 1e9))

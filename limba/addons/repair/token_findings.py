@@ -1,5 +1,6 @@
 """The ids of special tokens in the three files that say them, the size of the vocabulary, and the longest row."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +9,7 @@ from limba.addons.repair.findings import Change, Line, not_looked_at, right, wro
 from limba.addons.repair.hub_folder import CONFIG, GENERATION, TOKENIZER, HubFolder, Tokens
 from limba.convert.families.config_files import encoder_config
 from limba.convert.families.encoder_family import EncoderFamily
-from limba.files.untrusted_files import shown
+from limba.files.untrusted_files import shown, shown_list
 
 _START = "decoder_start_token_id"
 # What T5's class takes where config.json says nothing.
@@ -39,16 +40,22 @@ def _of_role(folder: HubFolder, tokens: Tokens | None, role: str) -> Line:
     said: dict[str, Any] = {CONFIG: folder.files[CONFIG].get(key, usual)}
     if folder.family.has_decoder:
         said[GENERATION] = folder.files[GENERATION].get(key)
-    said = {file: value for file, value in said.items() if value is not None}
+    needed = _needed(folder, role)
+    said = {file: value for file, value in said.items() if value is not None or file in needed}
     of_tokenizer = None if tokens is None else tokens.special_ids.get(role)
     if of_tokenizer is None:
-        if len({str(value) for value in said.values()}) < 2:
+        if len({str(value) for value in said.values()}) < 2 and None not in said.values():
             return right(code, _told(said) if said else "no file says one")
+        source = next((file for file in (GENERATION, CONFIG) if said.get(file) is not None), None)
+        if source is None:
+            return wrong(code, f"{_told(said)}.", f"{_NEEDS[role]} Write the one that was trained.")
+        other = CONFIG if source == GENERATION else GENERATION
         return wrong(
             code,
             f"{_told(said)}, and the tokenizer has no such token.",
-            f"`generate` goes by {GENERATION}: {CONFIG} takes its id.",
-            Change(settings={CONFIG: {key: said[GENERATION]}}),
+            f"{_NEEDS[role] if None in said.values() else f'`generate` goes by {GENERATION}.'} {other} takes the id of "
+            f"{source}.",
+            Change(settings={other: {key: said[source]}}),
         )
     assert tokens is not None
     others = {file: value for file, value in said.items() if not _holds(value, of_tokenizer)}
@@ -57,7 +64,8 @@ def _of_role(folder: HubFolder, tokens: Tokens | None, role: str) -> Line:
         return right(code, told)
     family = folder.family
     if isinstance(family, EncoderFamily) and role == "pad":
-        positions = {family.first_position(value) for value in (said[CONFIG], of_tokenizer) if type(value) is int}
+        given = usual if said[CONFIG] is None else said[CONFIG]
+        positions = {family.first_position(value) for value in (given, of_tokenizer) if type(value) is int}
         if family.fixed_pad_id is not None or len(positions) > 1:
             return wrong(
                 code,
@@ -73,13 +81,31 @@ def _of_role(folder: HubFolder, tokens: Tokens | None, role: str) -> Line:
     )
 
 
+# What the file needs an id for.
+_NEEDS = {"eos": "Without an id `generate` does not stop.", "pad": "transformers needs an id, and null is none."}
+
+
+def _needed(folder: HubFolder, role: str) -> tuple[str, ...]:
+    """The files that have to say an id: transformers takes no default, nor another file's, for what they lack."""
+    family = folder.family
+    if role == "eos" and folder.generates:
+        return (folder.of_generate,)
+    if role != "pad":
+        return ()
+    if not isinstance(family, EncoderFamily):
+        return (CONFIG,)
+    counts = family.fixed_pad_id is None and family.first_position(0) != family.first_position(1)
+    return (CONFIG,) if counts else ()
+
+
 def _holds(value: Any, id_: int) -> bool:
-    """Whether a value says this id; several ids may end a text."""
-    return id_ in value if isinstance(value, list) else value == id_
+    """Whether a value says this id; several ids may end a text. transformers 5 refuses true for 1."""
+    ids = value if isinstance(value, list) else [value]
+    return all(type(one) is int for one in ids) and id_ in ids
 
 
 def _told(said: dict[str, Any]) -> str:
-    shown_ids = ((file, value if isinstance(value, list) else shown(value)) for file, value in said.items())
+    shown_ids = ((file, shown_list(value) if isinstance(value, list) else shown(value)) for file, value in said.items())
     return ", ".join(f"{value} in {file}" for file, value in shown_ids)
 
 
@@ -94,7 +120,16 @@ def _of_start(folder: HubFolder) -> Line:
             "start-id",
             f"neither {CONFIG} nor {GENERATION} has {_START}: `generate` and training stop, or begin otherwise.",
             f"It becomes 0, padding, in {CONFIG}." if begins_with_pad else "Write the one that was trained, mostly 0.",
-            Change(settings={CONFIG: {_START: 0}}) if begins_with_pad else None,
+            Change(settings={file: {_START: 0} for file in (CONFIG, folder.of_generate)}) if begins_with_pad else None,
+        )
+    # `generate` takes the beginning of a text where the file lacks the decoder's, and nothing of config.json.
+    begins = folder.files[GENERATION].get("bos_token_id")
+    if folder.of_generate not in said and begins != said[CONFIG]:
+        return wrong(
+            "start-id",
+            f"{_told(said)}, and {GENERATION} has none: `generate` goes by it, and stops, or begins otherwise.",
+            f"{GENERATION} takes the id of {CONFIG}.",
+            Change(settings={GENERATION: {_START: said[CONFIG]}}),
         )
     if len({str(value) for value in said.values()}) > 1:
         return wrong(
@@ -113,7 +148,7 @@ def _of_start(folder: HubFolder) -> Line:
 def _vocabulary(folder: HubFolder, tokens: Tokens | None) -> Line:
     if tokens is None:
         return not_looked_at("vocabulary", "the folder has no tokenizer")
-    rows = next((t.shape[0] for name, t in folder.tensors.items() if _is_embedding(name)), None)
+    rows = next((t.shape[0] for name, t in folder.tensors.items() if t.shape and _is_embedding(name)), None)
     if rows is None:
         return not_looked_at("vocabulary", "there is no embedding")
     if tokens.size > rows:
@@ -135,11 +170,12 @@ def _lengths(folder: HubFolder) -> Iterator[Line]:
     config = folder.files[TOKENIZER]
     key = next((key for key in _LENGTHS if config.get(key) is not None), _LENGTHS[0])
     told = config.get(key)
-    length = told if isinstance(told, int | float) and told < _MOST_TOKENS else None
+    is_number = type(told) in (int, float) and not math.isnan(told)
+    length = told if is_number and told < _MOST_TOKENS else None
     what = f"{TOKENIZER}: {key} is {shown(told) if key in config else 'missing'}"
     if folder.family.has_decoder:
         wanted = folder.files[CONFIG].get("n_positions", _LENGTH_OF_T5)
-        wanted = wanted if isinstance(wanted, int) else _LENGTH_OF_T5
+        wanted = wanted if type(wanted) is int and 0 < wanted < _MOST_TOKENS else _LENGTH_OF_T5
     else:
         try:
             network = encoder_config.read(folder.path / CONFIG, ()).network
@@ -153,7 +189,9 @@ def _lengths(folder: HubFolder) -> Iterator[Line]:
         yield right("length-too-long", "the network reads rows of any length")
         return
     change = Change(settings={TOKENIZER: {key: wanted}})
-    if length is not None and length < wanted:
+    if folder.family.has_decoder and told is not None and not is_number:
+        yield wrong("length-cuts", f"{what}, which is no number of tokens.", f"{key} becomes {wanted}.", change)
+    elif length is not None and length < wanted:
         yield wrong(
             "length-cuts",
             f"{what}: rows are cut there, and the network reads {wanted:,} tokens.",

@@ -11,19 +11,34 @@ from limba.addons.repair.hub_folder import CONFIG, HubFolder
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.convert.compare import comparison_rows
 from limba.convert.tensors import tensor_parts, weight_files
-from limba.files.untrusted_files import cut, some
+from limba.files import untrusted_json
+from limba.files.untrusted_files import cut, shown, some
 
 _NARROW = ("float16", "bfloat16")
+_TYPES = (*_NARROW, "float32", "float64")
 
 
 def look(folder: HubFolder) -> Iterator[Line]:
     """The lines of the weights."""
     dtypes = sorted({np.dtype(tensor.dtype).name for tensor in folder.tensors.values()})
-    yield right("weights", f"{folder.weights_file}: {len(folder.tensors):,} tensors, {', '.join(dtypes)}")
+    yield _indexed(folder, dtypes)
     yield _wrapped(folder)
     yield _rounded(folder, dtypes)
     yield _finite(folder)
     yield _differ(folder)
+
+
+def _indexed(folder: HubFolder, dtypes: list[str]) -> Line:
+    """Whether the index of shards says to transformers what is in them."""
+    index = weight_files.index_name(folder.weights_file)
+    remedy, change = "The weights are written again, with an index of their own.", Change(rewrites=True)
+    if folder.format != "flax" and weight_files.is_in_shards(folder.path, folder.format):
+        if left_out := weight_files.not_in_index(folder.path, folder.format, hub_folder.buffers_of(folder.family)):
+            found = f"{index} does not name {some([*map(cut, left_out)])}: transformers 4 draws random ones."
+            return wrong("weights", found, remedy, change)
+        if not isinstance(untrusted_json.read_object(folder.path / index).get("metadata"), dict):
+            return wrong("weights", f"{index} has no metadata, without which transformers stops.", remedy, change)
+    return right("weights", f"{folder.weights_file}: {len(folder.tensors):,} tensors, {', '.join(dtypes)}")
 
 
 def _wrapped(folder: HubFolder) -> Line:
@@ -41,6 +56,13 @@ def _rounded(folder: HubFolder, dtypes: list[str]) -> Line:
     config = folder.files[CONFIG]
     key = "dtype" if config.get("dtype") is not None else "torch_dtype"
     named = config.get(key)
+    if named is not None and named not in _TYPES:
+        return wrong(
+            "weights-rounded",
+            f"{CONFIG}: {key} is {shown(named)}, which is no type of weights: transformers stops, or rounds them.",
+            f"{key} becomes {dtypes[0]}." if len(dtypes) == 1 else f"Write one of {', '.join(_TYPES)}.",
+            Change(settings={CONFIG: {key: dtypes[0]}}) if len(dtypes) == 1 else None,
+        )
     if named not in _NARROW or dtypes != ["float32"]:
         return right("weights-rounded", f"{key} is {named}" if named else "")
     return wrong(

@@ -71,6 +71,25 @@ def _bin_beside(times: float) -> Break:
     return run
 
 
+def _null(file: str, key: str) -> Break:
+    def run(folder: Path) -> None:
+        (folder / file).write_text(json.dumps(json.loads((folder / file).read_text()) | {key: None}))
+
+    return run
+
+
+def _index_without(what: str) -> Break:
+    """The index of shards without a tensor, or its `metadata`."""
+
+    def run(folder: Path) -> None:
+        file = folder / "model.safetensors.index.json"
+        index = json.loads(file.read_text())
+        del (index if what in index else index["weight_map"])[what]
+        file.write_text(json.dumps(index))
+
+    return run
+
+
 def _each(*breaks: Break) -> Break:
     def run(folder: Path) -> None:
         for one in breaks:
@@ -108,8 +127,24 @@ REPAIRED: dict[str, tuple[str, Break, list[str]]] = {
     "fewer rows than said": ("t5 1.1", _set(_CONFIG, vocab_size=520), ["vocab-size"]),
     "an encoder's rows": ("bert in .bin", _set(_CONFIG, vocab_size=61), ["vocab-size"]),
     "rounded": ("t5 1.1", _set(_CONFIG, dtype="bfloat16"), ["weights-rounded"]),
+    "a type of no weights": ("t5", _set(_CONFIG, dtype="float33"), ["weights-rounded"]),
+    "an index without a tensor": (
+        "t5 1.1 in shards",
+        _index_without("encoder.block.0.layer.0.SelfAttention.q.weight"),
+        ["weights"],
+    ),
+    "an index without metadata": ("t5 1.1 in shards", _index_without("metadata"), ["weights"]),
     "another end": ("codet5", _set(_CONFIG, eos_token_id=1), ["eos-id"]),
     "another end in generate": ("t5", _set(_GENERATION, eos_token_id=[2, 3]), ["eos-id"]),
+    "no end in generate": ("t5", _set(_GENERATION, eos_token_id=None), ["eos-id"]),
+    "true for an end": ("t5", _set(_GENERATION, eos_token_id=True), ["eos-id"]),
+    "null for the end": (
+        "t5",
+        _each(_null(_CONFIG, "eos_token_id"), lambda folder: (folder / _GENERATION).unlink()),
+        ["eos-id"],
+    ),
+    "null for padding": ("t5", _null(_CONFIG, "pad_token_id"), ["pad-id"]),
+    "RoBERTa's padding is null": ("roberta", _null(_CONFIG, "pad_token_id"), ["pad-id"]),
     "another padding in generate": ("madlad", _set(_GENERATION, pad_token_id=0), ["pad-id"]),
     "an encoder's padding": ("bert", _set(_CONFIG, pad_token_id=3), ["pad-id"]),
     "another beginning": ("pile-t5", _set(_CONFIG, bos_token_id=5), ["bos-id"]),
@@ -119,6 +154,8 @@ REPAIRED: dict[str, tuple[str, Break, list[str]]] = {
         _each(_set(_CONFIG, decoder_start_token_id=None), _set(_GENERATION, decoder_start_token_id=None)),
         ["start-id"],
     ),
+    "no start in generate": ("t5", _set(_GENERATION, decoder_start_token_id=None), ["start-id"]),
+    "a length in quotes": ("t5", _set(_TOKENIZER, model_max_length="64"), ["length-cuts"]),
     "rows of 4": ("t5", _set(_TOKENIZER, model_max_length=4), ["length-cuts"]),
     "an encoder's rows of 20": ("roberta", _set(_TOKENIZER, model_max_length=20), ["length-cuts"]),
     "endless rows": ("bert", _set(_TOKENIZER, model_max_length=10**30), ["length-too-long"]),
@@ -140,6 +177,12 @@ REPAIRED: dict[str, tuple[str, Break, list[str]]] = {
 # Findings for which somebody has to say what is right.
 BY_HAND: dict[str, tuple[str, Break, list[str]]] = {
     "no embedding": ("t5 1.1", _without(_EMBEDDING), ["embedding-missing"]),
+    "an embedding in a row": (
+        "t5",
+        lambda folder: write_tensors(folder, tensors_of(folder) | {_EMBEDDING: np.zeros(8192, np.float32)}),
+        ["embedding-missing"],
+    ),
+    "an encoder's 0 for false": ("bert", _set(_CONFIG, tie_word_embeddings=0), ["tied-flag"]),
     "two embeddings": ("t5 1.1", _with(_OF_ENCODER, times=2), ["embeddings-differ"]),
     "no output": ("mt5", _without(_OUTPUT), ["tied-flag"]),
     "an output that is divided": (
@@ -340,6 +383,58 @@ def test_a_link_that_leads_out_of_the_folder_is_not_followed(right, quick, tmp_p
     (folder / "notes.txt").symlink_to(tmp_path / "secret.txt")
     assert __main__.main(["repair", str(folder), str(tmp_path / "out")]) == 1
     assert "outside of its folder" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_weights_behind_a_link_are_not_copied_under_other_names(right, quick, tmp_path, capsys):
+    folder = _broken(right, *REPAIRED["embedding under the decoder's name"][:2], tmp_path / "broken")
+    weights = folder / "model.safetensors"
+    weights.rename(tmp_path / "weights")
+    weights.symlink_to(tmp_path / "weights")
+    assert __main__.main(["repair", str(folder), str(tmp_path / "out")]) == 1
+    assert "outside of its folder" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_missing_start_is_written_where_generate_looks_for_it(repaired):
+    for name in ("no start", "no start in generate"):
+        found = [json.loads((repaired[name] / file).read_text()) for file in (_CONFIG, _GENERATION)]
+        assert [content["decoder_start_token_id"] for content in found] == [0, 0], name
+
+
+@pytest.mark.parametrize(
+    ("decoder", "said"),
+    [([1], "a list of 1"), ({"²": {"content": "a"}}, "a table of 1"), ({"9" * 5000: {"content": "a"}}, "a table of 1")],
+)
+def test_damaged_ids_of_tokens(right, quick, tmp_path, capsys, decoder, said):
+    folder = _broken(right, "t5", _set(_TOKENIZER, added_tokens_decoder=decoder), tmp_path / "broken")
+    (folder / "tokenizer.json").unlink()  # Else spiece.model is not read.
+    assert __main__.main(["check", str(folder)]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"error: {folder}/{_TOKENIZER} is damaged: added_tokens_decoder is {said}; ")
+
+
+@pytest.mark.parametrize("id_", [-1, 2**32, True])
+def test_ids_that_no_tokenizer_has(right, quick, tmp_path, capsys, id_):
+    folder = _broken(right, "t5", lambda folder: None, tmp_path / "broken")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["added_tokens"].append(content["added_tokens"][0] | {"content": "more", "id": id_})
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    assert __main__.main(["check", str(folder)]) == 1
+    assert "tokenizer.json is damaged: it does not say the ids" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value", "said"),
+    [
+        (_CONFIG, "dtype", "float32\nok    eos-id", "'float32\\nok    eos-id'"),
+        (_GENERATION, "eos_token_id", [*range(2, 5000)], "[2, 3, 4, 5, 6, 7, …]"),
+        (_CONFIG, "n_positions", 10**500, "512"),
+    ],
+)
+def test_values_of_the_folder_write_no_lines_of_their_own(right, quick, tmp_path, capsys, file, key, value, said):
+    folder = _broken(right, "t5", _set(file, **{key: value}), tmp_path / "broken")
+    assert __main__.main(["check", str(folder)]) == 1
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("WRONG")]
+    assert said in line and len(line) < 250
 
 
 def test_what_is_not_written(right, quick, tmp_path, capsys):
