@@ -170,8 +170,8 @@ def _lengths(folder: HubFolder) -> Iterator[Line]:
     config = folder.files[TOKENIZER]
     key = next((key for key in _LENGTHS if config.get(key) is not None), _LENGTHS[0])
     told = config.get(key)
-    is_number = type(told) in (int, float) and not math.isnan(told)
-    length = told if is_number and told < _MOST_TOKENS else None
+    is_number = isinstance(told, int | float) and not isinstance(told, bool) and not math.isnan(told)
+    length = told if isinstance(told, int | float) and is_number and told < _MOST_TOKENS else None
     what = f"{TOKENIZER}: {key} is {shown(told) if key in config else 'missing'}"
     if folder.family.has_decoder:
         wanted = folder.files[CONFIG].get("n_positions", _LENGTH_OF_T5)
