@@ -75,7 +75,13 @@ def modules(gin: str) -> list[str]:
     recipe = Recipe.parse(gin)
     named = (recipe.macros.get("MIXTURE_OR_TASK_MODULE"), recipe.parameters("DatasetConfig").get("module"))
     names = dict.fromkeys([*recipe.modules, *filter(None, named)])
-    return [name for name in names if name.partition(".")[0] not in _NO_TASKS and name not in t5x_names.MODULES]
+    return [name for name in names if _may_register(name)]
+
+
+def _may_register(name: str) -> bool:
+    if name.startswith("limba.addons."):  # as the quickstart's
+        return True
+    return name.partition(".")[0] not in _NO_TASKS and name not in t5x_names.MODULES
 
 
 # -------------------------------------------------- in the new process -----------------------------------------------

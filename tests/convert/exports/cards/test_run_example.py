@@ -193,10 +193,13 @@ def test_modules_of_the_user_and_of_tasks():
             "from __gin__ import dynamic_registration",
             "import my_tasks",
             "import seqio",
+            "import limba.addons.examples.quickstart",
             "from limba.network import t5",
             "from tasks import vocabularies",
             "MIXTURE_OR_TASK_MODULE = 'company.tasks'",
             "    train/data.DatasetConfig.module = 'other'",
         ]
     )
-    assert run_example.modules(gin) == ["my_tasks", "tasks.vocabularies", "company.tasks", "other"]
+    assert run_example.modules(gin) == [
+        *("my_tasks", "limba.addons.examples.quickstart", "tasks.vocabularies", "company.tasks", "other")
+    ]
