@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from limba.addons import table
 from limba.convert.exports.cards.card_example import Example
 from limba.files import json_text, python_path, repository
 from limba.gin_config import import_errors, importing, run_folders, t5x_names
@@ -79,7 +80,7 @@ def modules(gin: str) -> list[str]:
 
 
 def _may_register(name: str) -> bool:
-    if name.startswith("limba.addons."):  # as the quickstart's
+    if name.startswith(f"{table.__package__}."):  # the quickstart's tasks are an add-on
         return True
     return name.partition(".")[0] not in _NO_TASKS and name not in t5x_names.MODULES
 
