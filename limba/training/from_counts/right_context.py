@@ -186,7 +186,8 @@ class Wiring(t5_wiring.Wiring):
         kernel = flat["decoder/logits_dense/kernel"]
         t5_wiring.predict(kernel, bigram, t5_wiring.UNSEEN_SHARE)
         kernel[dims.behind, : len(behind.seen)][:, behind.seen] = _WEIGHT * behind.right[behind.seen].T
-        if ends is not None and pairs is not None:
+        if ends is not None:
+            assert pairs is not None, "ends are estimated by pairs"
             self._predict_ends(flat, bigram, behind, dims, ends, pairs)
         kernel /= lengths.of_text
         return traverse_util.unflatten_dict(flat, sep="/")
