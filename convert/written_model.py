@@ -16,11 +16,16 @@ from limba.files.output_folder import choose_out, complete_or_absent
 
 
 def choose_empty(out: str, source: Path) -> Path:
-    """OUT. Raises ValueError if something is there; what a killed command left is not."""
+    """OUT. Raises ValueError if something is there; the hidden folders that a killed command left do not count."""
     folder = choose_out(out, source)
-    if folder.exists() and any(not file.name.endswith(".unfinished") for file in folder.iterdir()):
+    if folder.exists() and any(not _was_left(file) for file in folder.iterdir()):
         raise ValueError(f"{folder} is not empty; choose another OUT, or remove it.")
     return folder
+
+
+def _was_left(file: Path) -> bool:
+    """`limba infer` keeps answers in FILE.unfinished: those are the user's."""
+    return file.name.startswith(".") and file.name.endswith(".unfinished") and file.is_dir()
 
 
 def write(model: Model, source: Path, out: Path, name: str, record: dict[str, Any], verify: bool) -> Path:
