@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from limba.data.contract import Batch
+from limba.network import products
 from limba.network.kernels import linear_cross_entropy
 from limba.network.kernels.linear_cross_entropy import LinearLogits, target_distribution
 
@@ -67,16 +68,23 @@ def cross_entropy_with_logits(
     return _cross_entropy_fwd(logits, targets, label_smoothing, z_loss)[0]
 
 
-def _is_target(logits: Array, targets: Array) -> Array:
+def _words(logits: Array) -> Array:
+    return jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+
+
+def _of_target(logits: Array, targets: Array) -> Array:
+    """The logit of each target; 0 for a target that is no word."""
+    if products.is_on_one_cpu():  # A CPU's XLA does not fuse the comparison into the sum.
+        return jnp.take_along_axis(logits, targets[..., None], axis=-1, mode="fill", fill_value=0)[..., 0]
     # A comparison with an iota, not a gather: it fuses, and it stays local when the vocabulary is sharded.
-    return jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == targets[..., None]
+    return jnp.sum(jnp.where(_words(logits) == targets[..., None], logits, 0.0), axis=-1)
 
 
 def _cross_entropy_fwd(logits: Array, targets: Array, label_smoothing: float, z_loss: float) -> tuple[Any, Any]:
     on, off, entropy = target_distribution(logits.shape[-1], label_smoothing)
     narrow, logits = logits, logits.astype(jnp.float32)
     log_z = jax.nn.logsumexp(logits, axis=-1)
-    target_logit = jnp.sum(jnp.where(_is_target(logits, targets), logits, 0.0), axis=-1)
+    target_logit = _of_target(logits, targets)
     expected_logit = (on - off) * target_logit
     if label_smoothing != 0.0:
         expected_logit += off * jnp.sum(logits, axis=-1)
@@ -89,7 +97,7 @@ def _cross_entropy_bwd(label_smoothing: float, z_loss: float, residuals: Any, co
     g, _ = cotangents
     on, off, _ = target_distribution(logits.shape[-1], label_smoothing)
     probabilities = jnp.exp(logits - log_z[..., None])
-    soft_targets = jnp.where(_is_target(logits, targets), on, off)
+    soft_targets = jnp.where(_words(logits) == targets[..., None], on, off)
     grad = probabilities * (1.0 + 2.0 * z_loss * log_z)[..., None] - soft_targets
     return (g[..., None] * grad).astype(logits.dtype), None
 
@@ -118,7 +126,10 @@ def token_losses(
     if isinstance(logits, LinearLogits):
         return TokenLosses(*linear_cross_entropy.cross_entropy(logits, targets, label_smoothing, z_loss))
     loss, z = cross_entropy_with_logits(logits, targets, label_smoothing, z_loss)
-    return TokenLosses(loss, z, jnp.argmax(logits, axis=-1) == targets)
+    # Not `argmax`, which a CPU's XLA computes word by word.
+    logits = jax.lax.stop_gradient(logits)
+    is_likelier = linear_cross_entropy.is_likelier(logits, _words(logits), _of_target(logits, targets), targets)
+    return TokenLosses(loss, z, ~jnp.any(is_likelier, axis=-1))
 
 
 @flax.struct.dataclass
@@ -144,10 +155,9 @@ def text_scores(logits: Array | LinearLogits, targets: Array, is_text: np.ndarra
     if isinstance(logits, LinearLogits):
         return TextScores(*linear_cross_entropy.text_scores(logits, targets, is_text))
     logits = logits.astype(jnp.float32)
-    of_target = jnp.sum(jnp.where(_is_target(logits, targets), logits, 0.0), axis=-1)
+    of_target = _of_target(logits, targets)
     log_z, log_z_of_text = (jax.nn.logsumexp(x, axis=-1) for x in (logits, jnp.where(is_text, logits, -jnp.inf)))
-    words = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
-    is_likelier = linear_cross_entropy.is_likelier(logits, words, of_target, targets)
+    is_likelier = linear_cross_entropy.is_likelier(logits, _words(logits), of_target, targets)
     ranks = (jnp.sum(x, axis=-1) for x in (is_likelier, is_likelier & is_text))
     return TextScores(log_z, log_z_of_text, of_target, *ranks)
 

@@ -147,9 +147,13 @@ class Embed(nn.Module):
             embedded = jnp.take(self.embedding, tokens, axis=0, mode="clip").astype(self.dtype)
         return with_sharding_constraint(embedded, ("batch", "length", "embed"))
 
-    def attend(self, query: Array) -> Array:
-        """Logits against every embedding: `[batch, length, embed] -> [batch, length, vocab]`."""
-        return products.einsum("ble,ve->blv", query, self.embedding, self.attend_dtype or self.dtype)
+    def attend(self, query: Array, product_dtype: DType | None = None) -> Array:
+        """Logits against every embedding: `[batch, length, embed] -> [batch, length, vocab]`.
+
+        They have `attend_dtype`, and so has their product without a `product_dtype`.
+        """
+        of_logits = self.attend_dtype or self.dtype
+        return products.einsum("ble,ve->blv", query, self.embedding, product_dtype or of_logits, of_logits)
 
 
 class _RootMeanSquareNorm(nn.Module):
@@ -308,9 +312,11 @@ class MlpBlock(nn.Module):
 
 def _activated(activations: Sequence[str | Callable[[Array], Array]], branches: Sequence[Array]) -> Array:
     """The product of the activations of all branches."""
-    return functools.reduce(
-        operator.mul, (activation_function(name)(x) for name, x in zip(activations, branches, strict=True))
-    )
+    dtype = branches[0].dtype
+    if target.platform() == "cpu":  # XLA does not fuse what is rounded to bf16 after each operation.
+        branches = [x.astype(jnp.float32) for x in branches]
+    functions = map(activation_function, activations)
+    return functools.reduce(operator.mul, (f(x) for f, x in zip(functions, branches, strict=True))).astype(dtype)
 
 
 _Residuals = tuple[tuple[Array, ...], Array | None, Array]

@@ -68,12 +68,12 @@ def product(equation: str, a: Array, b: Array, dtype: DType) -> Array:
     if target.platform() == "cpu":
         if a.dtype.itemsize < 4 and not _cpu_multiplies_bf16():
             a, b = a.astype(jnp.float32), b.astype(jnp.float32)
-        if _is_on_one_cpu():
+        if is_on_one_cpu():
             return _fast_cpu_product(a_dims, b_dims, out, a, b, dtype)
     return jnp.einsum(f"{a_dims},{b_dims}->{out}", a, b, preferred_element_type=jnp.float32).astype(dtype)
 
 
-def _is_on_one_cpu() -> bool:
+def is_on_one_cpu() -> bool:
     """Whether the order of arrays in memory is ours to choose: that of sharded ones is not."""
     mesh = jax.sharding.get_abstract_mesh()
     return target.platform() == "cpu" and (mesh.empty or mesh.size == 1)
@@ -138,7 +138,7 @@ def einsum(equation: str, a: Array, b: Array, dtype: DType, of_result: DType | N
     Every dim of the equation must occur in at least two of its three terms (true of matrix products and attention).
     """
     dtype = jnp.dtype(dtype)
-    if dtype.itemsize >= 4 and not (dtype == jnp.float32 and _is_on_one_cpu()):
+    if dtype.itemsize >= 4 and not (dtype == jnp.float32 and is_on_one_cpu()):
         return jnp.einsum(equation, a.astype(dtype), b.astype(dtype))
     product = _einsum_with_own_backward(equation, a, b, dtype, jnp.dtype(of_result or dtype))
     inputs, out = equation.split("->")

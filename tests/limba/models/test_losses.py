@@ -55,6 +55,14 @@ def test_smoothed_loss_is_zero_at_its_target():
     assert float(loss[0]) == pytest.approx(0.0, abs=1e-6)
 
 
+def test_of_words_alike_the_first_is_the_likeliest():
+    rng = np.random.default_rng(0)
+    logits, targets = rng.integers(0, 3, (9, 30, 7)).astype(np.float32), rng.integers(0, 7, (9, 30), dtype=np.int32)
+    is_right = losses.token_losses(jnp.asarray(logits), jnp.asarray(targets)).is_right
+    np.testing.assert_array_equal(is_right, logits.argmax(-1) == targets)
+    assert 0.1 < is_right.mean() < 0.9
+
+
 def _batch():
     return {
         "decoder_target_tokens": jnp.array([[5, 6, 1, 0], [7, 1, 8, 1]]),

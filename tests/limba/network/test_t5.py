@@ -287,6 +287,40 @@ def test_the_gradient_of_a_bias_is_summed_in_float32():
     np.testing.assert_array_equal(gradient(variables["params"])["bias"], [4096, 8192, -12288])
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_loss_of_a_bf16_network_needs_no_float32_product_with_the_vocabulary(tied):
+    """A CPU takes three times as long for one. The logits are float32 all the same, and those that a user sees exact."""
+    batch, vocab = small.batch(0, rows=3), small.VOCAB_SIZE
+    model = small.model(dtype="bfloat16", logits_via_embedding=tied)
+    params = small.random_params(model)
+    program = jax.make_jaxpr(jax.grad(lambda p: model.loss_fn(p, batch, None)[0]))(params)
+    of_vocab = [
+        [str(operand.aval.dtype) for operand in product.invars]
+        for product in _equations(program.jaxpr, "dot_general")
+        if any(vocab in array.aval.shape for array in (*product.invars, *product.outvars))
+    ]
+    assert of_vocab == [["bfloat16", "bfloat16"]] * 3  # the logits, and the gradients of their two operands
+    module = small.model(dtype="float32", logits_via_embedding=tied).module
+    of_loss, seen = (
+        module.apply({"params": params}, *_inputs(batch), enable_dropout=False, linear_logits=flag)
+        for flag in (True, False)
+    )
+    np.testing.assert_array_equal(of_loss, seen)
+
+
+def _equations(jaxpr, name):
+    """Of a program and those inside it."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == name:
+            yield equation
+        for inner in jax.core.jaxprs_in_params(equation.params):
+            yield from _equations(inner, name)
+
+
+def _inputs(batch):
+    return [batch[name] for name in ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens")]
+
+
 @pytest.mark.parametrize("equation", _PRODUCTS)
 def test_products_and_their_gradients_on_a_cpu(equation):
     """The numbers are those of float32, and no operand is: XLA multiplies bf16 in its fast kernels, or converts it."""
