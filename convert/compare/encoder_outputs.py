@@ -198,6 +198,8 @@ def _impossible(model: EncoderModel) -> str | None:
         return "the folder has no head; a new one is in the checkpoint"
     if Path(model.path).is_file():
         return "transformers opens folders, and this is a file of weights"
+    if not transformers_library.has_model(model.family.model_type):
+        return f"transformers {version} has no {model.family.class_of(model.head.kind)}"
     if not weight_files.is_for_transformers(Path(model.path), model.folder.format):
         return "transformers does not look for weights of this name"
     if weight_files.is_wrapped(Path(model.path), model.folder.format, model.family.buffers):

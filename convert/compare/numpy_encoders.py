@@ -1,8 +1,9 @@
 """The forward pass of Hugging Face's encoders in NumPy: what an export means, computed without the code that wrote it.
 
 It reads config.json and Hugging Face's tensors, follows the papers (BERT arXiv:1810.04805, RoBERTa-PreLayerNorm
-arXiv:2202.08005, MPNet arXiv:2004.09297, RoFormer arXiv:2104.09864, ModernBERT arXiv:2412.13663), and shares nothing
-with Limba's network or tables of names. For checks, not for speed.
+arXiv:2202.08005, MPNet arXiv:2004.09297, RoFormer arXiv:2104.09864, ModernBERT arXiv:2412.13663, DistilBERT
+arXiv:1910.01108, EuroBERT arXiv:2503.05500, NomicBERT arXiv:2402.01613), and shares nothing with Limba's network or
+tables of names. For checks, not for speed.
 """
 
 import functools
@@ -19,7 +20,22 @@ from limba.convert.compare.float64 import Rounding, product, rows_of
 Array = np.ndarray
 Config = Mapping[str, Any]
 
-_MPNET, _ROFORMER, _MODERNBERT = "mpnet", "roformer", "modernbert"
+_MPNET, _ROFORMER, _MODERNBERT, _DISTILBERT = "mpnet", "roformer", "modernbert", "distilbert"
+_EUROBERT, _NOMIC = "eurobert", "nomic_bert"
+# DistilBERT's names of BERT's modules, and its keys of BERT's.
+_MODULES_OF_DISTILBERT = {
+    ".transformer.layer.": ".encoder.layer.",
+    **{f".attention.{name[0]}_lin.": f".attention.self.{name}." for name in ("query", "key", "value")},
+    ".attention.out_lin.": ".attention.output.dense.",
+    ".sa_layer_norm.": ".attention.output.LayerNorm.",
+    ".ffn.lin1.": ".intermediate.dense.",
+    ".ffn.lin2.": ".output.dense.",
+    ".output_layer_norm.": ".output.LayerNorm.",
+    "vocab_transform.": "cls.predictions.transform.dense.",
+    "vocab_layer_norm.": "cls.predictions.transform.LayerNorm.",
+    "vocab_projector.": "cls.predictions.",
+}
+_KEYS_OF_DISTILBERT = {"n_layers": "num_hidden_layers", "n_heads": "num_attention_heads", "activation": "hidden_act"}
 _EMBEDDING = ".embeddings.word_embeddings.weight"
 # Of their tables of positions, the first token takes the row after padding's id.
 _AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "roberta-prelayernorm", _MPNET)
@@ -57,6 +73,11 @@ class Weights:
         variance = np.square(centered).mean(-1, keepdims=True)
         return self.rounding(centered / np.sqrt(variance + epsilon) * self[f"{module}.weight"] + self.bias(module))
 
+    def rms_norm(self, module: str, x: Array, epsilon: float) -> Array:
+        """Without a mean that is taken off (arXiv:1910.07467)."""
+        square = np.square(x).mean(-1, keepdims=True)
+        return self.rounding(x / np.sqrt(square + epsilon) * self[f"{module}.weight"])
+
 
 def logits(
     tensors: Mapping[str, SavedTensor], config: Config, input_ids: Array, token_type_ids: Array, rounding: Rounding
@@ -66,6 +87,7 @@ def logits(
     They are `[batch, length, vocab]`, of a classifier `[batch, labels]` or `[batch, length, labels]`; both ids are
     `[batch, length]`, and `pad_token_id` is padding.
     """
+    tensors, config = _by_names_of_bert(tensors, config)
     weights = Weights(tensors, rounding)
     x, embedding = _states(weights, config, input_ids, token_type_ids)
     name = (config.get("architectures") or [""])[0]
@@ -76,11 +98,15 @@ def logits(
         return _logits_of_rows(weights, config, x, input_ids != config["pad_token_id"])
     if config["model_type"] == _MODERNBERT:
         return weights.attend(embedding, _head_of_modernbert(weights, config, x)) + weights.bias("decoder")
+    if config["model_type"] == _EUROBERT:
+        is_tied = config.get("tie_word_embeddings")
+        return weights.attend(embedding if is_tied else "lm_head.weight", x) + weights.bias("lm_head")
     if config["model_type"] in _AFTER_PADDING:
         head, dense, norm, activation = "lm_head", "lm_head.dense", "lm_head.layer_norm", "gelu"
     else:
         head, activation = "cls.predictions", config["hidden_act"]
         dense, norm = f"{head}.transform.dense", f"{head}.transform.LayerNorm"
+        norm = norm.replace("LayerNorm", "layer_norm") if config["model_type"] == _NOMIC else norm
     x = weights.norm(norm, _ACTIVATIONS[activation](weights.product(dense, x)), config["layer_norm_eps"])
     return weights.attend(embedding, x) + weights.bias(head)
 
@@ -98,7 +124,21 @@ def hidden_states(
     tensors: Mapping[str, SavedTensor], config: Config, input_ids: Array, token_type_ids: Array, rounding: Rounding
 ) -> Array:
     """Float64 outputs `[batch, length, embed]` of the encoder; for the ids see `logits`."""
+    tensors, config = _by_names_of_bert(tensors, config)
     return _states(Weights(tensors, rounding), config, input_ids, token_type_ids)[0]
+
+
+def _by_names_of_bert(tensors: Mapping[str, SavedTensor], config: Config) -> tuple[Mapping[str, SavedTensor], Config]:
+    """A DistilBERT with BERT's names of tensors and keys; others as they are."""
+    if config["model_type"] != _DISTILBERT:
+        return tensors, config
+    renamed = {}
+    for name, tensor in tensors.items():
+        for theirs, of_bert in _MODULES_OF_DISTILBERT.items():
+            name = name.replace(theirs, of_bert)
+        renamed[name] = tensor
+    keys = {_KEYS_OF_DISTILBERT.get(key, key): x for key, x in config.items()}
+    return renamed, keys | {"layer_norm_eps": 1e-12}
 
 
 def _states(weights: Weights, config: Config, input_ids: Array, token_type_ids: Array) -> tuple[Array, str]:
@@ -106,6 +146,10 @@ def _states(weights: Weights, config: Config, input_ids: Array, token_type_ids: 
     visible = (input_ids != config["pad_token_id"])[:, None, None, :]
     if config["model_type"] == _MODERNBERT:
         return _modernbert(weights, config, input_ids, visible)
+    if config["model_type"] == _EUROBERT:
+        return _eurobert(weights, config, input_ids, visible)
+    if config["model_type"] == _NOMIC:
+        return _nomic(weights, config, input_ids, token_type_ids, visible)
     return _bert(weights, config, input_ids, token_type_ids, visible)
 
 
@@ -122,6 +166,12 @@ def _logits_of_rows(weights: Weights, config: Config, x: Array, is_token: Array)
         return weights.product("classifier", _head_of_modernbert(weights, config, row))
     if kind == "bert":
         return weights.product("classifier", np.tanh(weights.product("bert.pooler.dense", first)))
+    if kind == _NOMIC:
+        return weights.product("classifier", np.tanh(weights.product("nomic_bert.pooler.dense", first)))
+    if kind == _EUROBERT:
+        return _logits_of_eurobert(weights, config["classifier_pooling"], x, is_token)
+    if kind == _DISTILBERT:
+        return weights.product("classifier", np.maximum(weights.product("pre_classifier", first), 0))
     activation = _ACTIVATIONS[config["hidden_act"]] if kind == _ROFORMER else np.tanh
     return weights.product("classifier.out_proj", activation(weights.product("classifier.dense", first)))
 
@@ -144,7 +194,7 @@ def _bert(weights: Weights, config: Config, input_ids: Array, types: Array, visi
     relative = config.get("position_embedding_type", "absolute")
     if kind != _ROFORMER and relative == "absolute":
         x = x + weights.rows(f"{tables}.position_embeddings.weight", positions)
-    if kind != _MPNET:
+    if kind not in (_MPNET, _DISTILBERT):
         x = x + weights.rows(f"{tables}.token_type_embeddings.weight", types)
     x = weights.norm(f"{tables}.LayerNorm", weights.rounding(x), epsilon)
     bias = _buckets(weights[f"{prefix}.encoder.relative_attention_bias.weight"], length) if kind == _MPNET else None
@@ -218,6 +268,68 @@ def _modernbert(weights: Weights, config: Config, input_ids: Array, visible: Arr
         hidden = weights.rounding(_ACTIVATIONS[config["hidden_activation"]](active) * gate)
         x = weights.rounding(x + weights.product(f"{layer}.mlp.Wo", hidden))
     return weights.norm("model.final_norm", x, epsilon), embedding
+
+
+# ------------------------------------------------- EuroBERT and NomicBERT --------------------------------------------
+
+
+def _eurobert(weights: Weights, config: Config, input_ids: Array, visible: Array) -> tuple[Array, str]:
+    """As `_bert`."""
+    embedding, epsilon = "model.embed_tokens.weight", config["rms_norm_eps"]
+    x = weights.rows(embedding, input_ids)
+    for i in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{i}"
+        y = weights.rms_norm(f"{layer}.input_layernorm", x, epsilon)
+        x = weights.rounding(x + _projected_attention(weights, config, layer, y, visible))
+        y = weights.rms_norm(f"{layer}.post_attention_layernorm", x, epsilon)
+        x = weights.rounding(x + _gated_mlp(weights, config, layer, y))
+    return weights.rms_norm("model.norm", x, epsilon), embedding
+
+
+def _nomic(weights: Weights, config: Config, input_ids: Array, types: Array, visible: Array) -> tuple[Array, str]:
+    """As `_bert`."""
+    tables, epsilon = "nomic_bert.embeddings", config["layer_norm_eps"]
+    embedding = f"{tables}.word_embeddings.weight"
+    x = weights.rows(embedding, input_ids) + weights.rows(f"{tables}.token_type_embeddings.weight", types)
+    x = weights.norm(f"{tables}.LayerNorm", weights.rounding(x), epsilon)
+    for i in range(config["num_hidden_layers"]):
+        layer = f"nomic_bert.layers.{i}"
+        x = weights.rounding(x + _projected_attention(weights, config, layer, x, visible))
+        x = weights.norm(f"{layer}.post_attention_layernorm", x, epsilon)
+        x = weights.rounding(x + _gated_mlp(weights, config, layer, x))
+        x = weights.norm(f"{layer}.post_mlp_layernorm", x, epsilon)
+    return x, embedding
+
+
+def _projected_attention(weights: Weights, config: Config, layer: str, x: Array, visible: Array) -> Array:
+    """Rotary positions in halves; a head of keys and values serves as many heads of queries."""
+    given = config.get("rope_parameters") or {}
+    turn = functools.partial(_turned, base=given.get("rope_theta") or config["rope_theta"], interleaved=False)
+    heads = config["num_attention_heads"]
+    of_keys = config.get("num_key_value_heads") or heads
+    query = _heads(weights.product(f"{layer}.self_attn.q_proj", x), heads)
+    key, value = (
+        np.repeat(_heads(weights.product(f"{layer}.self_attn.{name}_proj", x), of_keys), heads // of_keys, axis=1)
+        for name in ("k", "v")
+    )
+    attended = _attend(query, key, value, visible, None, turn, 0.0, weights.rounding)
+    return weights.product(f"{layer}.self_attn.o_proj", attended)
+
+
+def _gated_mlp(weights: Weights, config: Config, layer: str, x: Array) -> Array:
+    active = _ACTIVATIONS[config["hidden_act"]](weights.product(f"{layer}.mlp.gate_proj", x))
+    hidden = weights.rounding(active * weights.product(f"{layer}.mlp.up_proj", x))
+    return weights.product(f"{layer}.mlp.down_proj", hidden)
+
+
+def _logits_of_eurobert(weights: Weights, pooling: str, x: Array, is_token: Array) -> Array:
+    def mean(y: Array) -> Array:
+        return (y * is_token[..., None]).sum(1) / is_token.sum(1, keepdims=True)
+
+    if pooling != "late":
+        x = x[:, 0] if pooling == "bos" else mean(x)
+    logits = weights.product("classifier", _gelu(weights.product("dense", x)))
+    return mean(logits) if pooling == "late" else logits
 
 
 # ------------------------------------------------------ attention ---------------------------------------------------

@@ -24,6 +24,13 @@ def version() -> str | None:
         return None
 
 
+def has_model(model_type: str) -> bool:
+    """Whether the installed transformers has classes of this type of model. Imports nothing."""
+    found = importlib.util.find_spec("transformers")
+    places = (found.submodule_search_locations or ()) if found else ()
+    return any(Path(place, "models", model_type.replace("-", "_")).is_dir() for place in places)
+
+
 def load() -> Any:
     """Imports transformers."""
     return importlib.import_module("transformers")

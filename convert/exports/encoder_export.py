@@ -70,8 +70,8 @@ class EncoderExport(Export[EncoderFamily, EncoderConfig]):
         content = {
             "architectures": [self.model_class],
             "model_type": model.family.model_type,
-            **encoder_config.settings(model.family, config, model.head, model.pad_id),
             **model.head.settings(),
+            **encoder_config.settings(model.family, config, model.head, model.pad_id),
             **special_ids,
             "torch_dtype": dtype,
         }

@@ -34,6 +34,7 @@ REQUIRED: dict[str, tuple[Any, ...]] = {
     "first_attention_norm": (True,),
     "attention_bias": (True,),
     "mlp_bias": (True,),
+    "num_kv_heads": (None,),
     "global_attention_every": (1,),
 }
 
@@ -58,7 +59,7 @@ def rows(prefix: str) -> tuple[Row, ...]:
 
 # ------------------------------------------------------ heads ------------------------------------------------------
 
-BIASES_OF_MASKED_LM = {"head_bias": (True,), "logits_bias": (True,)}
+BIASES_OF_MASKED_LM = {"head_bias": (True,), "logits_bias": (True,), "logits_via_embedding": (True,)}
 MASKED_LM = HeadClass(
     rows=(
         Row("mlm_head", "cls.predictions"),
@@ -205,6 +206,7 @@ FAMILY = EncoderFamily(
         ),
     )
     | {heads.PAIRS: _HEADS_OF_PAIRS},
+    output="cls.predictions.decoder",
     settings=_settings_of_bert,
     fields=_fields_of_bert,
     limits=limits,

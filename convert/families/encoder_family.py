@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.convert.families import heads
 from limba.convert.families.family import Family
 from limba.convert.families.heads import Head
@@ -27,6 +28,10 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
+
+
+# Parameters with a row, or a column, for each token.
+OF_TOKENS = ("token_embedder/embedding", "mlm_head/bias", "mlm_head/logits/kernel")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +68,7 @@ class EncoderFamily(Family):
       required: fields of `EncoderConfig` and the values that the classes have.
       rows: of modules; the first that names a module of Limba's counts.
       heads: by kind.
+      output: the module whose weight is the embedding, in the class of masked language models.
       settings: gives the content of config.json for a network, without what all families have.
       fields: gives the fields of `EncoderConfig` for a config.json; raises ValueError for what Limba does not have.
       limits: gives in clauses what is wrong with a network beside `required`.
@@ -73,6 +79,7 @@ class EncoderFamily(Family):
       rotary_pairs: which numbers its rotary positions turn together.
       special_ids: the keys of config.json for special tokens beside padding, with their roles.
       buffers: a pattern of names in files, of tensors that are no parameters.
+      newer_names: gives the tensors of a file by the class's names, where older programs have others.
       ignored: a pattern of names of tensors that a network may do without.
     """
 
@@ -80,6 +87,7 @@ class EncoderFamily(Family):
     required: Mapping[str, tuple[Any, ...]]
     rows: tuple[Row, ...]
     heads: Mapping[str, HeadClass]
+    output: str
     settings: Callable[[EncoderConfig, int], dict[str, Any]]
     fields: Callable[[Mapping[str, Any], int], dict[str, Any]]
     limits: Callable[[EncoderConfig], Iterator[str]] = lambda config: iter(())
@@ -90,6 +98,7 @@ class EncoderFamily(Family):
     rotary_pairs: str = "halves"
     special_ids: Mapping[str, str] = dataclasses.field(default_factory=dict)
     buffers: str = r"(^|\.)embeddings\.(position_ids|token_type_ids)$"
+    newer_names: Callable[[Mapping[str, SavedTensor]], Mapping[str, SavedTensor]] = lambda tensors: tensors
     ignored: str = "$^"
     usual_head = Head()
     has_decoder = False
@@ -132,8 +141,8 @@ class EncoderFamily(Family):
         )
 
     def _chosen_rows(self, config: EncoderConfig, pad_id: int, name: str, shape: Shape) -> np.ndarray | None:
-        if name in ("token_embedder/embedding", "mlm_head/bias") and pad_id != config.pad_id:
-            return table.exchanged(shape[0], config.pad_id, pad_id)
+        if name in OF_TOKENS and pad_id != config.pad_id:
+            return table.exchanged(config.vocab_size, config.pad_id, pad_id)
         if name == "encoder/position_embedder/embedding" and (first := self.first_position(pad_id)):
             return np.concatenate([np.full(first, -1), np.arange(shape[0])])
         if (

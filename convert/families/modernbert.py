@@ -177,6 +177,7 @@ FAMILY = EncoderFamily(
         "first_attention_norm": (False,),
         "position_embedding_type": ("rotary",),
         "num_token_types": (0,),
+        "num_kv_heads": (None,),
     },
     keys=encoder_keys.MODERNBERT,
     defaults={
@@ -201,12 +202,13 @@ FAMILY = EncoderFamily(
     heads={
         heads.MASKED_LM: HeadClass(
             rows=(Row("mlm_head", "decoder"), *_rows_of_transform("mlm_head")),
-            required=lambda config: {"head_activation": known_activations()},
+            required=lambda config: {"head_activation": known_activations(), "logits_via_embedding": (True,)},
             settings=_settings_of_masked_lm,
         ),
         heads.SEQUENCE: _OF_ROWS,
         heads.TOKENS: _OF_WORDS,
     },
+    output="decoder",
     settings=_settings,
     fields=_fields,
     limits=_limits,

@@ -62,6 +62,7 @@ FAMILY = dataclasses.replace(
         *bert.rows(PREFIX),
     ),
     heads=bert.heads_of(MASKED_LM, bert.of_sequences(bert.ROWS_OF_SEQUENCES, drops_inputs=True, activation="tanh")),
+    output="lm_head.decoder",
     settings=settings,
     fields=lambda content, pad_id: fields(content, pad_id) | {"norm_position": "pre"},
     constants=lambda config, pad_id: bert.no_token_types(PREFIX, config),

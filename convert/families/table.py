@@ -9,10 +9,13 @@ from typing import Any, TypeVar
 from limba.convert.families import (
     bert,
     byt5,
+    distilbert,
+    eurobert,
     heads,
     modernbert,
     mpnet,
     mt5,
+    nomic_bert,
     roberta,
     roberta_prelayernorm,
     roformer,
@@ -34,6 +37,7 @@ _ROWS: tuple[Family, ...] = (
     *(t5_1_0.FAMILY, t5_1_1.FAMILY, mt5.FAMILY, umt5.FAMILY, byt5.FAMILY),
     *(bert.FAMILY, roberta_prelayernorm.FAMILY, mpnet.FAMILY, roformer.FAMILY, modernbert.FAMILY),
     *roberta.FAMILIES,
+    *(distilbert.FAMILY, eurobert.FAMILY, nomic_bert.FAMILY),
 )
 _GROUP = "limba.families"
 

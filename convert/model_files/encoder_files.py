@@ -143,13 +143,13 @@ def _open(
     if pad_id != read.pad_id:
         _check_padding(config_file, read, pad_id)
     if path.is_dir():
-        weights = weight_files.open_tensors(path, format_, family.buffers)
+        weights = family.newer_names(weight_files.open_tensors(path, format_, family.buffers))
     else:
-        weights = weight_files.open_file(path, family.buffers)
+        weights = family.newer_names(weight_files.open_file(path, family.buffers))
     if keeps_pooler and head == heads.OF_MASKED_LM and _has_pooler(weights, family):
         head = heads.OF_PAIRS
     wanted = family.table(config, head, pad_id)
-    is_tied = read.content.get("tie_word_embeddings") is not False
+    is_tied = family.completed(read.content).get("tie_word_embeddings") is not False
     given, left_out = _named(weights, {t.name for t in wanted}, family, path, is_tied)
     if config.num_layers > len(given):
         raise ValueError(
@@ -157,7 +157,7 @@ def _open(
             "do not belong together."
         )
     of_head = [t for t in wanted if not t.name.startswith(f"{family.prefix}.")]
-    is_headless = head.kind == heads.MASKED_LM and not any(t.name in given for t in of_head)
+    is_headless = head.kind == heads.MASKED_LM and bool(of_head) and not any(t.name in given for t in of_head)
     if keeps_pooler and head == heads.OF_PAIRS:
         is_headless = any(t.name not in given and t.constant is None for t in of_head)
     if is_headless:
@@ -216,9 +216,18 @@ def _named(
     for name, tensor in found.items():
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
         named[name if own else f"{family.prefix}.{name}"] = tensor
+    if f"{family.output}.weight" not in wanted:
+        _leave_copies_out(named, family, path, is_tied)
+    ignored = re.compile(family.ignored)
+    useless = [name for name in named if ignored.search(name) and name not in wanted]
+    return {name: t for name, t in named.items() if name not in useless}, tuple(useless)
+
+
+def _leave_copies_out(named: dict[str, SavedTensor], family: EncoderFamily, path: Path, is_tied: bool) -> None:
+    """Leaves out the output where it is the embedding. Raises ValueError if it is not."""
     embedding = next(row.theirs for row in family.rows if row.limba == "token_embedder")
     bias = next(row.theirs for row in family.heads[heads.MASKED_LM].rows if row.limba == "mlm_head")
-    output = "decoder" if bias == "decoder" else f"{bias}.decoder"
+    output = family.output
     if not is_tied and f"{bias}.bias" in named and f"{output}.weight" not in named:
         raise ValueError(
             f"{path}/config.json says that the output has its own matrix (tie_word_embeddings: false), but there is no "
@@ -230,9 +239,6 @@ def _named(
         if of in named and not tensor_parts.equal(named[copy], named[of]):
             raise ValueError(f"{path}: {copy} is not {of}; the output of Limba's encoders is their embedding.")
         named.setdefault(of, named.pop(copy))
-    ignored = re.compile(family.ignored)
-    useless = [name for name in named if ignored.search(name) and name not in wanted]
-    return {name: t for name, t in named.items() if name not in useless}, tuple(useless)
 
 
 def _has_pooler(weights: Collection[str], family: EncoderFamily) -> bool:

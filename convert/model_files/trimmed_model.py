@@ -8,19 +8,21 @@ import numpy as np
 
 from limba.checkpoint_files import saved_tensors
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
-from limba.convert.model_files.model import Model, T5Model
+from limba.convert.model_files.model import Model
 from limba.convert.tensors import table, tensor_parts
 
 EMBEDDING, OUTPUT = "token_embedder/embedding", "decoder/logits_dense/kernel"
+# Of a T5, and of an encoder that fills in masks, where the embedding is not the output.
+_OUTPUTS = (OUTPUT, "mlm_head/logits/kernel")
 # Of an encoder that fills in masks.
 BIAS = "mlm_head/bias"
 AModel = TypeVar("AModel", bound=Model)
 
 
-def output_rows(model: T5Model) -> SavedTensor:
-    """`[vocab, embed]`, with which the decoder's outputs are multiplied."""
-    tensors = model.tensors
-    return tensors[EMBEDDING] if model.config.logits_via_embedding else tensor_parts.transposed(tensors[OUTPUT])
+def output_rows(model: Model) -> SavedTensor:
+    """`[vocab, embed]`, with which the outputs of the last layer, or of the head's transform, are multiplied."""
+    own = next((model.tensors[name] for name in _OUTPUTS if name in model.tensors), None)
+    return model.tensors[EMBEDDING] if own is None else tensor_parts.transposed(own)
 
 
 def trimmed(model: AModel, rows: np.ndarray, vocabulary: Mapping[str, Any]) -> AModel:
@@ -66,8 +68,9 @@ def _with_rows(
     """The model with changed tables `[vocab, embed]` and `[vocab]`."""
     tensors = dict(model.tensors)
     tensors |= {name: change(tensors[name]) for name in (EMBEDDING, BIAS) if name in tensors}
-    if OUTPUT in tensors:
-        tensors[OUTPUT] = tensor_parts.transposed(change(tensor_parts.transposed(tensors[OUTPUT])))
+    for name in _OUTPUTS:
+        if name in tensors:
+            tensors[name] = tensor_parts.transposed(change(tensor_parts.transposed(tensors[name])))
     config = dataclasses.replace(model.config, vocab_size=num_rows)
     found, wanted = {name: t.shape for name, t in tensors.items()}, model.family.shapes(config, model.head)
     table.verify(f"{model.path} with another vocabulary", found, wanted)

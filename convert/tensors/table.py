@@ -114,7 +114,7 @@ class Tensor:
         for part in self.parts:
             rows = slice(start, start + part.stored_shape[0])
             start = rows.stop
-            found[part.limba] = part.limbas(_rows_of(stored, rows))
+            found[part.limba] = part.limbas(rows_of(stored, rows))
         return found
 
     def as_flax(self) -> "Tensor":
@@ -130,7 +130,9 @@ class Tensor:
         return Tensor(name, self.shape[::-1], (dataclasses.replace(part, is_transposed=False),))
 
 
-def _rows_of(tensor: SavedTensor, rows: slice) -> SavedTensor:
+def rows_of(tensor: SavedTensor, rows: slice) -> SavedTensor:
+    """Some rows of a tensor."""
+
     def whole() -> np.ndarray:
         return tensor.read((rows, *(slice(None),) * (tensor.ndim - 1)))
 

@@ -15,6 +15,7 @@ from limba.convert.families.config_files import encoder_config
 from limba.convert.families.config_keys import encoder_keys, keys
 from limba.convert.families.encoder_family import value
 from limba.convert.families.heads import Head
+from limba.convert.families.table import of_model_type
 from limba.files import untrusted_json
 from limba.files.untrusted_files import shown
 from limba.network.encoders.block_layout import BigBirdSparsityConfig
@@ -41,7 +42,9 @@ def read_network(file: Path, ignored: Collection[str] = ()) -> NewNetwork:
       ValueError: if it is damaged, or Limba does not have its network.
     """
     content = untrusted_json.read_object(file)
-    if (tied := content.get("tie_word_embeddings", True)) is not True and "tie_word_embeddings" not in ignored:
+    family, key = of_model_type(content.get("model_type")), "tie_word_embeddings"
+    has_own_output = family is not None and key in family.keys and family.keys[key].is_carried
+    if (tied := content.get(key, True)) is not True and key not in ignored and not has_own_output:
         raise ValueError(
             f"{file}: tie_word_embeddings is {shown(tied)}; the output of Limba's encoders is the embedding. Write "
             "true, or leave it out."

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from limba.addons.repair.findings import Change, Line, right, wrong
 from limba.addons.repair.hub_folder import CONFIG, HubFolder
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.convert.families import heads
 from limba.convert.families.encoder_family import EncoderFamily
 from limba.convert.families.t5_family import TRANSFORMER
 from limba.convert.tensors import tensor_parts
@@ -40,11 +39,9 @@ def names(folder: HubFolder) -> Names:
     family, found = folder.family, folder.tensors
     if isinstance(family, EncoderFamily):
         embedding = next(row.theirs for row in family.rows if row.limba == "token_embedder")
-        bias = next(row.theirs for row in family.heads[heads.MASKED_LM].rows if row.limba == "mlm_head")
-        output = "decoder" if bias == "decoder" else f"{bias}.decoder"
         own = any(name.startswith(f"{family.prefix}.") for name in found)
         embedding = embedding if own else embedding.removeprefix(f"{family.prefix}.")
-        return Names(f"{embedding}.weight", (), f"{output}.weight")
+        return Names(f"{embedding}.weight", (), f"{family.output}.weight")
     prefix = f"{TRANSFORMER}." if any(name.startswith(f"{TRANSFORMER}.") for name in found) else ""
     in_family = [
         family.tensor_name(f"{prefix}{name}.weight")

@@ -54,7 +54,7 @@ def encoder_difference(
     worst = float(np.abs(outputs[0] - outputs[1]).max())
     if before.head.labels:
         return worst
-    tables = [np.asarray(m.tensors[trimmed_model.EMBEDDING]).astype(np.float32) for m in (before, after)]
+    tables = [np.asarray(trimmed_model.output_rows(m)).astype(np.float32) for m in (before, after)]
     biases = [
         np.asarray(m.tensors[trimmed_model.BIAS]).astype(np.float32)
         for m in (before, after)
@@ -79,11 +79,11 @@ def _renumbered(tokens: np.ndarray, before: Model[Any, Any], rows: np.ndarray) -
 
 
 def _seen_by_logits(model: EncoderModel, tokens: np.ndarray) -> np.ndarray:
-    """What the head multiplies with the embedding, float32 `[positions, embed]`; of a classifier its logits."""
+    """What the head multiplies with the output's rows, float32 `[positions, embed]`; of a classifier its logits."""
     seen: list[np.ndarray] = []
 
     def watch(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        if context.method_name == "attend":
+        if context.method_name == "attend" or context.module.path == ("mlm_head", "logits"):
             seen.append(np.asarray(args[0]))
         return call(*args, **kwargs)
 

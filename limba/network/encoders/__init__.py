@@ -1,4 +1,4 @@
-"""Encoders in Flax Linen: BERT, RoBERTa, MPNet, RoFormer and ModernBERT.
+"""Encoders in Flax Linen: BERT, RoBERTa, MPNet, RoFormer, ModernBERT and others.
 
 Models, plan and the converters may import it.
 """

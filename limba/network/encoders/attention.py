@@ -99,9 +99,12 @@ class SelfAttention(nn.Module):
         return self._dense(cfg.emb_dim, (-2, -1), ("joined_kv", "embed"), "out")(attended)
 
     def _project(self, name: str, x: Array) -> Array:
-        """`[batch, length, embed] -> [batch, length, heads, kv]`."""
+        """`[batch, length, embed] -> [batch, length, heads, kv]`; a head of fewer keys and values is repeated."""
         cfg = self.config
-        projected = self._dense((cfg.num_heads, cfg.head_dim), -1, ("embed", "joined_kv"), name)(x)
+        heads = cfg.num_heads if name == "query" else cfg.num_kv_heads or cfg.num_heads
+        projected = self._dense((heads, cfg.head_dim), -1, ("embed", "joined_kv"), name)(x)
+        if heads < cfg.num_heads:
+            projected = jnp.repeat(projected, cfg.num_heads // heads, axis=-2)
         return layers.with_sharding_constraint(projected, ("batch", "length", "heads", "kv"))
 
     def _dense(

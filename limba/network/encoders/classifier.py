@@ -15,7 +15,7 @@ from limba.network.t5 import T5Config
 
 Array = jax.Array
 
-POOLINGS = ("first", "mean")
+POOLINGS = ("first", "mean", "late")
 _HEAD_FIELDS = ("activation", "use_norm", "dense_bias", "drop_inputs")
 
 
@@ -93,11 +93,15 @@ class TokenClassifier(nn.Module):
     ) -> Array:
         """Float32 logits of what is classified, `[batch, length, labels]`; for the arguments see `Encoder`."""
         x = self.encoder(tokens, token_types, segment_ids, positions, enable_dropout)
-        return self.classifier_head(self._classified(x, tokens), not enable_dropout)
+        return self._answers(self.classifier_head(self._classified(x, tokens), not enable_dropout), tokens)
 
     def _classified(self, x: Array, tokens: Array) -> Array:
         """The hidden states that get labels."""
         return x
+
+    def _answers(self, logits: Array, tokens: Array) -> Array:
+        """The logits of what is classified, of those of the hidden states that get labels."""
+        return logits
 
 
 class SequenceClassifier(TokenClassifier):
@@ -105,7 +109,8 @@ class SequenceClassifier(TokenClassifier):
 
     Attributes:
       activation: see `ClassifierHead`. The defaults are BERT's pooler and classifier.
-      pooling: what of a row is classified: its "first" token, [CLS], or the "mean" of its tokens, for a T5.
+      pooling: what of a row is classified: its "first" token, [CLS]; the "mean" of its tokens, for a T5; or "late" all
+        tokens, whose logits have a mean (EuroBERT).
     """
 
     activation: str | None = "tanh"
@@ -116,11 +121,18 @@ class SequenceClassifier(TokenClassifier):
         return super().head_record | {"pooling": self.pooling}
 
     def _classified(self, x: Array, tokens: Array) -> Array:
-        if self.pooling == "first":
-            return x[:, :1]
-        if self.pooling != "mean":
+        if self.pooling not in POOLINGS:
             choices = " or ".join(map(repr, POOLINGS))
             raise ValueError(f"SequenceClassifier.pooling is {self.pooling!r}; it can be {choices}.")
+        if self.pooling == "late":
+            return x
+        return x[:, :1] if self.pooling == "first" else self._mean(x, tokens)
+
+    def _answers(self, logits: Array, tokens: Array) -> Array:
+        return self._mean(logits, tokens) if self.pooling == "late" else logits
+
+    def _mean(self, x: Array, tokens: Array) -> Array:
+        """Over the tokens of a row: `[batch, length, …] -> [batch, 1, …]`."""
         is_token = (tokens != backbone(self.config).pad_id)[..., None].astype(x.dtype)
         count = jnp.maximum(jnp.sum(is_token, axis=1, keepdims=True), 1)
         return jnp.sum(x * is_token, axis=1, keepdims=True) / count

@@ -1,4 +1,4 @@
-"""The configuration of an encoder such as BERT, RoBERTa, MPNet, RoFormer or ModernBERT."""
+"""The configuration of an encoder such as BERT, RoBERTa, MPNet, RoFormer, ModernBERT or EuroBERT."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -33,6 +33,8 @@ class EncoderConfig:
       pad_id: the token of padding, which is not looked at.
       dtype: of activations; parameters are always float32.
       emb_dim, num_heads, head_dim, mlp_dim, num_layers: sizes. `num_heads * head_dim` need not equal `emb_dim`.
+      num_kv_heads: heads of keys and values, of which each serves several heads of queries (arXiv:2305.13245); a
+        divisor of `num_heads`, and None is `num_heads`.
       mlp_activations: one is a plain MLP, two are a gated one: ("gelu_erf", "linear") is ModernBERT's.
       attention_bias, mlp_bias: whether these products have biases.
       norm: "layer_norm", "layer_norm_without_bias" or "rms_norm"; all norms are of this kind.
@@ -55,7 +57,8 @@ class EncoderConfig:
       sparse_attention: each layer looks at some blocks of the row in place of the whole row.
       num_token_types: rows of the table of token types (segments A and B of BERT); 0 has none.
       head_activation: of the masked language model's transform (dense, activation, norm); None has no transform.
-      head_bias, logits_bias: biases of the transform's product and of the logits, whose kernel is the embedding.
+      head_bias, logits_bias: biases of the transform's product and of the logits.
+      logits_via_embedding: the kernel of the logits is the embedding; False gives them one of their own (EuroBERT).
       dropout_rate: of embeddings and of what each block adds.
       attention_dropout_rate: of attention weights; all queries of a row drop the same.
       initializer_range: standard deviation of the initial kernels and tables.
@@ -78,6 +81,7 @@ class EncoderConfig:
     emb_dim: int = 768
     num_heads: int = 12
     head_dim: int = 64
+    num_kv_heads: int | None = None
     mlp_dim: int = 3072
     num_layers: int = 12
     mlp_activations: Sequence[str] = ("gelu_erf",)
@@ -103,6 +107,7 @@ class EncoderConfig:
     head_activation: str | None = "gelu_erf"
     head_bias: bool = True
     logits_bias: bool = True
+    logits_via_embedding: bool = True
     dropout_rate: float = 0.1
     attention_dropout_rate: float = 0.1
     initializer_range: float = 0.02
@@ -181,6 +186,13 @@ class EncoderConfig:
                 f"EncoderConfig.pad_id is {self.pad_id}, and the embedding has {self.vocab_size} rows; give the "
                 "vocabulary's own id, below vocab_size."
             )
+        if self.num_kv_heads is not None:
+            config_checks.whole_number("EncoderConfig", "num_kv_heads", self.num_kv_heads, 1)
+            if self.num_heads % self.num_kv_heads:
+                raise ValueError(
+                    f"EncoderConfig.num_kv_heads is {self.num_kv_heads}, and each serves as many of the num_heads, "
+                    f"{self.num_heads}; use a divisor of {self.num_heads}."
+                )
         if self.norm_position == "post" and not self.first_attention_norm:
             raise ValueError(
                 "EncoderConfig.first_attention_norm is False with norm_position = 'post', which has no norm before "

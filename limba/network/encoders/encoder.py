@@ -1,4 +1,5 @@
-"""Encoders in Flax Linen: BERT, RoBERTa, MPNet, RoFormer and ModernBERT, by fields of one configuration.
+"""Encoders in Flax Linen: BERT, RoBERTa, MPNet, RoFormer, ModernBERT and others, by fields of one
+configuration.
 
 Parameters have names in T5X's style. With `scan_layers` the layers, or periods of global and local layers, are stacked
 under `encoder/encoder`; those that fit no period come first, unrolled.
@@ -232,7 +233,7 @@ class Encoder(nn.Module):
 
 
 class MaskedLanguageModelHead(nn.Module):
-    """Transform, then logits against the embedding."""
+    """Transform, then logits against the embedding, or with a kernel of their own."""
 
     config: EncoderConfig
     shared_embedding: layers.Embed
@@ -252,7 +253,12 @@ class MaskedLanguageModelHead(nn.Module):
                 name="dense",
             )(x)
             x = norm(cfg, "layer_norm")(layers.activation_function(cfg.head_activation)(x))
-        logits = self.shared_embedding.attend(x)
+        if cfg.logits_via_embedding:
+            logits = self.shared_embedding.attend(x)
+        else:
+            init = nn.initializers.normal(cfg.initializer_range)
+            axes = ("embed", "vocab")
+            logits = layers.DenseGeneral(cfg.vocab_size, -1, jnp.float32, init, axes, False, name="logits")(x)
         if cfg.logits_bias:
             zeros = nn.initializers.zeros
             logits += layers.param_with_axes("bias", zeros, (cfg.vocab_size,), jnp.float32, axes=("vocab",))

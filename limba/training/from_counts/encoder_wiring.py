@@ -52,6 +52,8 @@ def problem(config: EncoderConfig) -> str | None:
         return f"position_embedding_type is {config.position_embedding_type!r}; it is for 'absolute' and 'rotary'"
     if config.norm == "rms_norm":
         return "norm is 'rms_norm'; it is for 'layer_norm' and 'layer_norm_without_bias'"
+    if not config.logits_via_embedding or config.num_kv_heads not in (None, config.num_heads):
+        return "it is for logits_via_embedding = True and num_kv_heads = None"
     if config.head_activation is None or not config.logits_bias:
         return "the head has no transform (head_activation) or no logits_bias"
     if abs(_slope(config.head_activation) - 1) > 0.05:

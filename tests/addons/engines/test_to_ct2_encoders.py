@@ -21,7 +21,7 @@ pytest.importorskip("ctranslate2", reason="pip install 'limba[ct2]'")
 __all__ = ["new_encoder", "tokenizer_file"]  # fixtures
 
 # Of RoBERTa padding has another id in the folder, and positions begin behind it.
-CASES = {"bert": "int8", "roberta": "float32", "xlm_roberta": "bfloat16"}
+CASES = {"bert": "int8", "roberta": "float32", "xlm_roberta": "bfloat16", "distilbert": "float32"}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_the_engine_computes_what_the_encoder_does(family, runs, tmp_path, monke
 def test_positions_that_begin_at_padding_s_row_are_found(runs, tmp_path, monkeypatch):
     """As an engine would have them that knows nothing of RoBERTa."""
     fill = ct2_encoder.fill
-    monkeypatch.setattr(ct2_encoder, "fill", lambda spec, weights, prefix, first: fill(spec, weights, prefix, 0))
+    monkeypatch.setattr(ct2_encoder, "fill", lambda spec, weights, modules, first: fill(spec, weights, modules, 0))
     with pytest.raises(ValueError, match="nothing was kept: hidden states, CTranslate2: "):
         to_ct2(runs["roberta"], tmp_path / "out")
     assert not [*tmp_path.iterdir()]
@@ -91,6 +91,8 @@ def test_a_folder_of_hugging_face_gives_the_same_file(runs, tmp_path):
             "is a classifier, and CTranslate2 has no heads",
         ),
         ("modernbert", heads.OF_MASKED_LM, "is a ModernBERT; of encoders CTranslate2 has bert, roberta, xlm_roberta"),
+        ("eurobert", heads.OF_MASKED_LM, "is a EuroBERT; of encoders CTranslate2 has bert"),
+        ("nomic_bert", heads.OF_MASKED_LM, "is a NomicBERT; of encoders CTranslate2 has bert"),
         ("mpnet", heads.OF_MASKED_LM, "is a MPNet; of encoders CTranslate2 has bert"),
         (
             "relative_key_query",

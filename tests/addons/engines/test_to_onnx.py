@@ -20,7 +20,7 @@ from limba.addons.engines import to_onnx as command
 from limba.addons.engines.onnx import onnx_graphs, onnx_library, onnx_t5_check
 from limba.addons.engines.to_onnx import to_onnx
 from limba.files import disk
-from tests.convert.encoders.conftest import CLASSIFIERS, PAIRS, VARIANTS, new_encoder, tokenizer_file
+from tests.convert.encoders.conftest import CLASSIFIERS, OF_5_ALONE, PAIRS, VARIANTS, new_encoder, tokenizer_file
 
 onnx = pytest.importorskip("onnx", reason="pip install 'limba[onnx]'")
 pytest.importorskip("torch")
@@ -36,6 +36,7 @@ T5S = {"t5": ("float32", SMALL), "umt5": ("int8", SMALL)}
 RARE_T5S = {"t5_1_1": ("int8", TWO), "mt5": ("float32", TWO), "byt5": ("float32", SMALL)}
 ENCODERS = {name: (variant, heads.OF_MASKED_LM) for name, variant in zip(VARIANTS, VARIANTS, strict=True)}
 ENCODERS |= CLASSIFIERS | PAIRS
+ENCODERS = {name: found for name, found in ENCODERS.items() if found[0] not in OF_5_ALONE}
 
 
 def fields_of(family):
@@ -283,3 +284,9 @@ def test_relative_keys_with_transformers_5_are_refused(new_encoder, tmp_path, mo
     monkeypatch.setattr("convert.compare.transformers_library.version", lambda: "5.23.0")
     with pytest.raises(ValueError, match=r"transformers 5\.23\.0 has no relative_key_query"):
         command._export(any_format.open_model(run), "float32")
+
+
+def test_an_encoder_that_transformers_has_no_class_of_is_refused(new_encoder, tmp_path):
+    model = any_format.open_model(new_encoder(tmp_path / "run", **VARIANTS["eurobert"]))
+    with pytest.raises(ValueError, match=r"is a EuroBERT, of which transformers 4\.57\.\d has no class"):
+        command._export(model, "float32")

@@ -39,6 +39,20 @@ MODERN = ROTARY | {
     "local_attention_window": 8,
     "mlp_activations": ("gelu_erf", "linear"),
 }
+_GATED = ROTARY | {"mlp_activations": ("silu", "linear"), "attention_bias": False, "mlp_bias": False}
+EURO = _GATED | {
+    "rotary_base": 250_000.0,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "head_dim": 6,
+    "norm": "rms_norm",
+    "norm_position": "pre",
+    "embedding_norm": False,
+    "head_activation": None,
+    "logits_bias": False,
+    "logits_via_embedding": False,
+}
+NOMIC = _GATED | {"rotary_base": 1000.0, "head_activation": "silu"}
 VARIANTS = {
     "bert": {"num_token_types": 2},
     "relative_key_query": {"position_embedding_type": "relative_key_query"},
@@ -46,12 +60,17 @@ VARIANTS = {
     "roberta": {"num_token_types": 1, "family": "roberta"},
     "xlm_roberta": {"num_token_types": 0, "family": "xlm_roberta"},
     "mpnet": {"position_embedding_type": "absolute_and_t5_buckets"},
+    "distilbert": {"family": "distilbert", "norm_epsilon": 1e-12},
+    "eurobert": EURO | {"scan_layers": True},
+    "nomic_bert": NOMIC | {"num_token_types": 2},
     "t5_buckets": {"position_embedding_type": "t5_buckets", "mlp_activations": ("gelu",)},
     "roformer": ROTARY | {"num_token_types": 2, "scan_layers": True},
     # Layer 0 comes first, unrolled; then a period of two.
     "modernbert": MODERN | {"num_layers": 3, "scan_layers": True},
 }
 OF_4_ALONE = ("relative_key_query",)
+# Whose classes version 4 of transformers does not have.
+OF_5_ALONE = ("eurobert", "nomic_bert")
 
 # Classifiers: the variant, and the head that its class has.
 LABELS = ("glad", "calm", "sad")
@@ -67,6 +86,12 @@ CLASSIFIERS = {
     "xlm_roberta tokens": ("xlm_roberta", _TOKENS),
     "mpnet rows": ("mpnet", _ROW),
     "mpnet tokens": ("mpnet", _TOKENS),
+    "distilbert rows": ("distilbert", Head(heads.SEQUENCE, LABELS, "relu")),
+    "distilbert tokens": ("distilbert", _TOKENS),
+    "eurobert rows": ("eurobert", Head(heads.SEQUENCE, LABELS, "gelu_erf", pooling="late")),
+    "eurobert tokens": ("eurobert", _TOKENS),
+    "nomic_bert rows": ("nomic_bert", _ROW),
+    "nomic_bert tokens": ("nomic_bert", _TOKENS),
     "roformer rows": ("roformer", Head(heads.SEQUENCE, LABELS, "gelu_erf")),
     "roformer tokens": ("roformer", _TOKENS),
     "modernbert rows": ("modernbert", Head(heads.SEQUENCE, LABELS, pooling="mean", **_MODERN_HEAD)),

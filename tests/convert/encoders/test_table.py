@@ -10,14 +10,14 @@ from convert.from_hf import from_hf
 from convert.to_hf import to_hf
 from limba.network.encoders.block_layout import BigBirdSparsityConfig
 from limba.network.encoders.config import EncoderConfig
-from tests.convert.encoders.conftest import MODERN, ROTARY, SIZES, VARIANTS
+from tests.convert.encoders.conftest import EURO, MODERN, NOMIC, ROTARY, SIZES, VARIANTS
 
 CLASSES = {"relative_key_query": "bert", "t5_buckets": "mpnet"}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_each_variant_has_its_class(name):
-    config = EncoderConfig(**SIZES, num_layers=2, **{k: v for k, v in VARIANTS[name].items() if k != "num_layers"})
+    config = EncoderConfig(**(SIZES | VARIANTS[name] | {"num_layers": 2}))
     assert find_encoder(config).name == CLASSES.get(name, name)
 
 
@@ -37,6 +37,12 @@ def test_each_variant_has_its_class(name):
         ),
         ({"position_embedding_type": "t5_buckets", "max_distance": 64}, ["max_distance is 64, and must be 128"]),
         (MODERN | {"mlp_activations": ("gelu_erf",)}, ["ModernBertForMaskedLM", "must be a gated one"]),
+        ({"num_kv_heads": 1}, ["BertForMaskedLM", "num_kv_heads is 1, and must be None"]),
+        ({"logits_via_embedding": False}, ["BertForMaskedLM", "logits_via_embedding is False, and must be True"]),
+        (EURO | {"rotary_dim": 4}, ["EuroBertForMaskedLM", "rotary_dim is 4, and must be head_dim, 6"]),
+        (EURO | {"logits_bias": True}, ["EuroBertForMaskedLM", "logits_bias is True, and must be False"]),
+        (NOMIC | {"mlp_activations": ("silu",)}, ["NomicBertForMaskedLM", "must be a gated one, ('silu', 'linear')"]),
+        (NOMIC | {"attention_bias": True}, ["attention_bias is True, and must be False"]),
         (MODERN | {"first_attention_norm": True}, ["first_attention_norm is True, and must be False"]),
         ({"head_dim": 16}, ["num_heads * head_dim is 48, and must be emb_dim, 24"]),
         ({"head_activation": "relu"}, ["head_activation is 'relu', and must be 'gelu_erf'"]),
@@ -97,6 +103,16 @@ BERT = {"model_type": "bert", "vocab_size": 64, "hidden_size": 24, "num_hidden_l
         ({"model_type": "roberta-prelayernorm", "pad_token_id": 600}, "max_position_embeddings is 512"),
         ({"model_type": "mpnet", "pad_token_id": 0}, "pad_token_id is 0, and MPNetForMaskedLM takes 1"),
         ({"model_type": "mpnet", "relative_attention_num_buckets": 16}, "relative_attention_num_buckets is 16"),
+        (
+            {"model_type": "distilbert", "intermediate_size": None, "dim": 32},
+            "hidden_size is 24 and dim 32; they mean the same",
+        ),
+        ({"model_type": "eurobert", "head_dim": 6}, "head_dim is 6; Limba's encoders have 8"),
+        ({"model_type": "eurobert", "rope_parameters": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
+        ({"model_type": "eurobert", "num_key_value_heads": 2}, "EncoderConfig.num_kv_heads is 2, and each serves"),
+        ({"model_type": "nomic_bert", "n_embd": 30}, "hidden_size is 24 and n_embd 30; they mean the same"),
+        ({"model_type": "nomic_bert", "activation_function": "gelu"}, "activation_function is 'gelu'; Limba's"),
+        ({"model_type": "nomic_bert", "prenorm": True}, "prenorm is True; another network, of Nomic's own program"),
         ({"model_type": "modernbert", "layer_types": ["sliding_attention"] * 2}, "layer_types is"),
         (
             {"model_type": "modernbert", "rope_parameters": {"full_attention": {"rope_type": "yarn"}}},

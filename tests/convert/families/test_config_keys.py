@@ -49,7 +49,8 @@ _DUMP = """
 import json, os
 os.environ["USE_TF"] = "0"
 import transformers
-names = ("T5", "MT5", "UMT5", "Bert", "RobertaPreLayerNorm", "MPNet", "RoFormer", "ModernBert", "Generation")
+names = ("T5", "MT5", "UMT5", "Bert", "RobertaPreLayerNorm", "MPNet", "RoFormer", "ModernBert", "DistilBert")
+names += ("Generation",)
 print(json.dumps({name: getattr(transformers, f"{name}Config")().to_dict() for name in names}, default=str))
 """
 
@@ -143,6 +144,7 @@ def test_an_unknown_key_is_named_with_its_value_and_the_remedy(read, tmp_path, m
     content = (T5 if of_t5 else BERT) | {"model_type": model_type, "num_experts": 8, "layerdrop": 0.5, "nothing": None}
     if not of_t5:
         content["pad_token_id"] = 1 if model_type == "mpnet" else 0
+        content["intermediate_size"] = None if model_type == "distilbert" else 20
     with pytest.raises(ValueError, match="num_experts") as error:
         read(content)
     assert str(error.value) == (

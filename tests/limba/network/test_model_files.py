@@ -11,7 +11,10 @@ import pytest
 from limba.gin_config import gin_files
 from limba.network import decoder_only, scalable_t5, t5
 
-ENCODERS = ("bert", "roberta", "roberta_prelayernorm", "mpnet", "roformer", "modernbert")
+ENCODERS = (
+    *("bert", "roberta", "roberta_prelayernorm", "mpnet", "roformer", "modernbert"),
+    *("mmbert", "distilbert", "eurobert", "nomic_bert"),
+)
 # Parameters of the networks that T5X's own files bind, counted there; the small decoder and the tiny files by hand.
 PARAMETERS: dict[str, int] = {
     "gin/models/t5_1_0/tiny.gin": 260_704,

@@ -1,17 +1,19 @@
 """An encoder as CTranslate2's specification: tokens to hidden states. It has no heads.
 
-The names of tensors are Hugging Face's, of BERT and its relatives with a table of positions.
+The tensors are those of Hugging Face, of BERT and its relatives with a table of positions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from limba.addons.engines.ct2 import ct2_library
 from limba.addons.engines.ct2.ct2_weights import Weights
+from limba.convert.families.encoder_family import EncoderFamily
 from limba.convert.model_files.model import EncoderModel
 
-FAMILIES = ("bert", "roberta", "xlm_roberta", "camembert")
+FAMILIES = ("bert", "roberta", "xlm_roberta", "camembert", "distilbert")
+_TYPES = "encoder/token_type_embedder"
 # The tokens by id.
 VOCABULARY = "vocabulary.json"
 # CTranslate2's names of the activations.
@@ -55,10 +57,11 @@ def write(model: EncoderModel, tokens: Sequence[str], special: dict[str, str], q
         pre_norm=False,
         activation=specs.Activation[_ACTIVATIONS[config.mlp_activations[0]]],
         layernorm_embedding=True,
-        num_source_embeddings=2,
+        num_source_embeddings=1 + (_TYPES in _modules(model.family)),
         embeddings_merge=specs.EmbeddingsMerge.ADD,
     )
-    fill(encoder, Weights(model, quantization), model.family.prefix, model.family.first_position(model.pad_id))
+    first_position = model.family.first_position(model.pad_id)
+    fill(encoder, Weights(model, quantization), _modules(model.family), first_position)
     spec = specs.TransformerEncoderModelSpec(encoder)
     spec.register_vocabulary(list(tokens))
     spec.config.unk_token = special.get("unk", special["pad"])
@@ -69,26 +72,37 @@ def write(model: EncoderModel, tokens: Sequence[str], special: dict[str, str], q
     spec.save(str(folder))
 
 
-def fill(spec: Any, weights: Weights, prefix: str, first_position: int) -> None:
+def _modules(family: EncoderFamily) -> dict[str, str]:
+    """Hugging Face's names of modules by Limba's; `{i}` is the number of a layer."""
+    return {row.limba: row.theirs for row in family.rows}
+
+
+def fill(spec: Any, weights: Weights, modules: Mapping[str, str], first_position: int) -> None:
     """Fills the specification of the encoder."""
     spec.scale_embeddings = False
-    tables = f"{prefix}.embeddings"
-    spec.embeddings[0].weight = weights[f"{tables}.word_embeddings.weight"]
-    spec.embeddings[1].weight = weights[f"{tables}.token_type_embeddings.weight"]
+    spec.embeddings[0].weight = weights[f"{modules['token_embedder']}.weight"]
+    if _TYPES in modules:
+        spec.embeddings[1].weight = weights[f"{modules[_TYPES]}.weight"]
     # RoBERTa's first token takes the row after padding's; no token takes those before.
-    spec.position_encodings.encodings = weights[f"{tables}.position_embeddings.weight"][first_position:]
-    _fill_norm(spec.layernorm_embedding, weights, f"{tables}.LayerNorm")
+    positions = weights[f"{modules['encoder/position_embedder']}.weight"]
+    spec.position_encodings.encodings = positions[first_position:]
+    _fill_norm(spec.layernorm_embedding, weights, modules["encoder/embedding_layer_norm"])
     for i, layer in enumerate(spec.layer):
-        own = f"{prefix}.encoder.layer.{i}"
-        inner = [f"{own}.attention.self.{name}" for name in ("query", "key", "value")]
+        prefix = "encoder/layers_{i}/"
+        of_layer = {
+            name.removeprefix(prefix): theirs.replace("{i}", str(i))
+            for name, theirs in modules.items()
+            if name.startswith(prefix)
+        }
+        inner = [of_layer[f"attention/{name}"] for name in ("query", "key", "value")]
         attention = layer.self_attention
         attention.linear[0].weight = weights.joined(f"{name}.weight" for name in inner)
         attention.linear[0].bias = weights.joined(f"{name}.bias" for name in inner)
-        _fill_linear(attention.linear[1], weights, f"{own}.attention.output.dense")
-        _fill_norm(attention.layer_norm, weights, f"{own}.attention.output.LayerNorm")
-        _fill_linear(layer.ffn.linear_0, weights, f"{own}.intermediate.dense")
-        _fill_linear(layer.ffn.linear_1, weights, f"{own}.output.dense")
-        _fill_norm(layer.ffn.layer_norm, weights, f"{own}.output.LayerNorm")
+        _fill_linear(attention.linear[1], weights, of_layer["attention/out"])
+        _fill_norm(attention.layer_norm, weights, of_layer["post_attention_layer_norm"])
+        _fill_linear(layer.ffn.linear_0, weights, of_layer["mlp/wi"])
+        _fill_linear(layer.ffn.linear_1, weights, of_layer["mlp/wo"])
+        _fill_norm(layer.ffn.layer_norm, weights, of_layer["post_mlp_layer_norm"])
 
 
 def _fill_linear(spec: Any, weights: Weights, module: str) -> None:

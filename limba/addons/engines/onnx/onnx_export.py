@@ -230,7 +230,12 @@ class EncoderExport(OnnxExport):
         kind = files.model.head.kind.replace(heads.PAIRS, heads.MASKED_LM)
         outputs = "`last_hidden_state` `[texts, tokens, width]` and `logits` are its outputs; 0 in the mask is padding."
         super().__init__(files, quantization, kind, outputs)
-        transformers = transformers_library.version() or ""
+        transformers, family = transformers_library.version() or "", self.model.family
+        if not transformers_library.has_model(family.model_type):
+            raise ValueError(
+                f"{self.model.path} is a {family.title}, of which transformers {transformers} has no class, and torch "
+                "writes ONNX files from these classes; version 5 has one: pip install 'transformers>=5'."
+            )
         if self.model.config.has_relative_keys and not transformers.startswith("4."):
             raise ValueError(
                 f"{self.model.path}: transformers {transformers} has no "

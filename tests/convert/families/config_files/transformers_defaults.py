@@ -16,7 +16,10 @@ from typing import Any
 
 FILE = Path(__file__).with_suffix(".json")
 T5S = ("t5", "mt5", "umt5")
-ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "roberta-prelayernorm", "mpnet", "roformer", "modernbert")
+ENCODERS = (
+    *("bert", "roberta", "xlm-roberta", "camembert", "roberta-prelayernorm", "mpnet", "roformer", "modernbert"),
+    *("distilbert", "eurobert", "nomic_bert"),
+)
 SMALL_T5 = {"vocab_size": 40, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 2, "num_heads": 2}
 SMALL_ENCODER = {
     "vocab_size": 40,
@@ -44,7 +47,7 @@ def of_this_environment() -> dict[str, Any]:
     from transformers import CONFIG_MAPPING, PretrainedConfig
 
     found = {}
-    for model_type in (*T5S, *ENCODERS):
+    for model_type in (x for x in (*T5S, *ENCODERS) if x in CONFIG_MAPPING):
         default = CONFIG_MAPPING[model_type]().to_dict()
         of_all = PretrainedConfig().to_dict()
         own = {key: x for key, x in default.items() if key not in of_all or x != of_all[key]}

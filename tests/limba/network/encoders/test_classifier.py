@@ -107,7 +107,7 @@ def test_logits_are_those_of_hugging_face(name):
 
 def test_a_pooling_that_is_none_is_refused():
     module = classifier.SequenceClassifier(_config(), LABELS, pooling="last")
-    with pytest.raises(ValueError, match="pooling is 'last'; it can be 'first' or 'mean'"):
+    with pytest.raises(ValueError, match="pooling is 'last'; it can be 'first' or 'mean' or 'late'"):
         jax.eval_shape(module.init, jax.random.key(0), np.ones((1, 4), np.int32))
 
 

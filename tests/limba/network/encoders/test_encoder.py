@@ -272,6 +272,8 @@ def test_without_positions_the_order_of_tokens_does_not_matter():
         ({"global_attention_every": 3, "local_attention_window": 7}, ["local_attention_window is 7", "even"]),
         ({"mlp_activations": "gelu"}, ["it is a tuple: ('gelu',)"]),
         ({"head_activation": "gleu"}, ["gleu", "gelu"]),
+        ({"num_heads": 6, "num_kv_heads": 4}, ["num_kv_heads is 4", "use a divisor of 6"]),
+        ({"num_kv_heads": 0}, ["num_kv_heads is 0"]),
         ({"attention_dropout_rate": 1}, ["attention_dropout_rate is 1", "below 1"]),
         ({"remat_policy": "some"}, ["some", "minimal"]),
         ({"kernels": "triton"}, ["kernels is 'triton'", "auto, fused, cudnn, xla"]),

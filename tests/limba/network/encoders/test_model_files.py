@@ -11,7 +11,10 @@ import pytest
 from limba.gin_config import gin_files
 from limba.network.encoders import encoder
 
-FAMILIES = ("bert", "roberta", "roberta_prelayernorm", "mpnet", "roformer", "modernbert")
+FAMILIES = (
+    *("bert", "roberta", "roberta_prelayernorm", "mpnet", "roformer", "modernbert"),
+    *("mmbert", "distilbert", "eurobert", "nomic_bert"),
+)
 # By hand, for 30,592 rows of the embedding. BERT base has 109,514,298 as Hugging Face counts it, with 30,522 rows.
 PARAMETERS = {
     "bert/base": 109_568_128,
@@ -40,6 +43,19 @@ PARAMETERS = {
     "modernbert/large": 375_611_264,
     "modernbert/small": 38_249_344,
     "modernbert/tiny": 4_521_088,
+    "distilbert/base": 67_039_360,
+    "distilbert/small": 25_677_696,
+    "distilbert/tiny": 4_425_472,
+    "eurobert/210m": 160_254_720,  # 212 million with 128,256 rows and one of the two tables
+    "eurobert/610m": 530_607_744,
+    "eurobert/2b": 1_953_057_024,
+    "eurobert/tiny": 8_225_408,
+    "nomic_bert/base": 137_403_520,
+    "nomic_bert/small": 32_744_832,
+    "nomic_bert/tiny": 4_488_960,
+    "mmbert/base": 307_786_240,  # 256,000 rows
+    "mmbert/small": 140_897_536,
+    "mmbert/tiny": 33_598_720,
 }
 
 

@@ -1,0 +1,153 @@
+"""NomicBERT (arXiv:2402.01613): BERT with rotary positions and a gated MLP, without biases in its layers."""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.families import bert, rotary_keys
+from limba.convert.families.config_keys import encoder_keys
+from limba.convert.families.encoder_family import HeadClass, activation, common_limits, refuse_unless
+from limba.convert.tensors.table import Row, rows_of
+from limba.files.untrusted_files import shown
+from limba.network.encoders.config import EncoderConfig
+
+_LAYER, _THEIRS = "encoder/layers_{i}", "nomic_bert.layers.{i}"
+# The keys of Nomic's own program by the class's; its files on the hub have them.
+_OLDER_KEYS = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "hidden_dropout_prob": "resid_pdrop",
+    "attention_probs_dropout_prob": "attn_pdrop",
+    "rope_theta": "rotary_emb_base",
+    "max_position_embeddings": "n_positions",
+}
+_OLDER_ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu"}
+# And its modules by the class's.
+_OLDER_MODULES = (
+    (r"^bert\.", "nomic_bert."),
+    (r"(^|\.)encoder\.layers\.", r"\1layers."),
+    (r"(^|\.)emb_ln\.", r"\1embeddings.LayerNorm."),
+    (r"\.attn\.out_proj\.", ".self_attn.o_proj."),
+    (r"\.mlp\.fc11\.", ".mlp.up_proj."),
+    (r"\.mlp\.fc12\.", ".mlp.gate_proj."),
+    (r"\.mlp\.fc2\.", ".mlp.down_proj."),
+    (r"\.norm1\.", ".post_attention_layernorm."),
+    (r"\.norm2\.", ".post_mlp_layernorm."),
+)
+_JOINED, _PARTS = ".attn.Wqkv.", (".self_attn.q_proj.", ".self_attn.k_proj.", ".self_attn.v_proj.")
+_DEFAULTS = bert.SIZES | {"vocab_size": 30528}
+
+
+def _settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
+    content = bert.settings(config, pad_id)
+    return content | {"head_dim": config.head_dim, **rotary_keys.settings(config.rotary_base)}
+
+
+def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
+    content = _by_newer_keys(content)
+    # The class has no dropout where config.json says none.
+    rates = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    usual = {**dict.fromkeys(rates, 0.0), "hidden_act": "silu", "max_position_embeddings": 2048}
+    content = usual | {key: x for key, x in content.items() if x is not None}
+    found = bert.fields(content, pad_id)
+    refuse_unless(content, {"head_dim": (found["head_dim"],)})
+    return found | {
+        "mlp_activations": (activation(content, "hidden_act"), "linear"),
+        "attention_bias": False,
+        "mlp_bias": False,
+        "position_embedding_type": "rotary",
+        "rotary_base": rotary_keys.base(content, 1000.0),
+    }
+
+
+def _by_newer_keys(content: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(content)
+    for usual, older in _OLDER_KEYS.items():
+        if content.get(older) is None:
+            continue
+        if content.get(usual) not in (None, _DEFAULTS.get(usual), content[older]):
+            raise ValueError(
+                f"{usual} is {shown(content[usual])} and {older} {shown(content[older])}; they mean the same. Leave "
+                "one out"
+            )
+        found[usual] = content[older]
+    if (name := content.get("activation_function")) is not None:
+        refuse_unless(content, {"activation_function": tuple(_OLDER_ACTIVATIONS)})
+        found["hidden_act"] = _OLDER_ACTIVATIONS[name]
+    return found
+
+
+def _limits(config: EncoderConfig) -> Iterator[str]:
+    yield from common_limits(config)
+    if len(config.mlp_activations) != 2 or config.mlp_activations[1] != "linear":
+        yield f"mlp_activations is {tuple(config.mlp_activations)!r}, and must be a gated one, ('silu', 'linear')"
+    if config.rotary_dim not in (None, config.head_dim):
+        yield f"rotary_dim is {config.rotary_dim}, and must be head_dim, {config.head_dim}"
+
+
+def _by_newer_names(tensors: Mapping[str, SavedTensor]) -> dict[str, SavedTensor]:
+    """The tensors of Nomic's own program by the class's names; those of the class as they are."""
+    found = {}
+    for name, tensor in tensors.items():
+        for older, newer in _OLDER_MODULES:
+            name = re.sub(older, newer, name)
+        if _JOINED not in name or tensor.shape[0] % len(_PARTS):
+            found[name] = tensor
+            continue
+        rows = tensor.shape[0] // len(_PARTS)
+        for number, part in enumerate(_PARTS):
+            found[name.replace(_JOINED, part)] = rows_of(tensor, slice(number * rows, (number + 1) * rows))
+    return found
+
+
+FAMILY = dataclasses.replace(
+    bert.FAMILY,
+    name="nomic_bert",
+    title="NomicBERT",
+    model_type="nomic_bert",
+    model_class="NomicBertForMaskedLM",
+    prefix="nomic_bert",
+    required=bert.REQUIRED | {"position_embedding_type": ("rotary",), "attention_bias": (False,), "mlp_bias": (False,)},
+    keys=encoder_keys.NOMIC_BERT,
+    defaults=_DEFAULTS,
+    rows=(
+        Row("token_embedder", "nomic_bert.embeddings.word_embeddings"),
+        Row("encoder/token_type_embedder", "nomic_bert.embeddings.token_type_embeddings"),
+        Row("encoder/embedding_layer_norm", "nomic_bert.embeddings.LayerNorm"),
+        *(
+            Row(f"{_LAYER}/attention/{ours}", f"{_THEIRS}.self_attn.{theirs}_proj")
+            for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o"))
+        ),
+        Row(f"{_LAYER}/mlp/wi_0", f"{_THEIRS}.mlp.gate_proj"),
+        Row(f"{_LAYER}/mlp/wi_1", f"{_THEIRS}.mlp.up_proj"),
+        Row(f"{_LAYER}/mlp/wo", f"{_THEIRS}.mlp.down_proj"),
+        Row(f"{_LAYER}/post_attention_layer_norm", f"{_THEIRS}.post_attention_layernorm"),
+        Row(f"{_LAYER}/post_mlp_layer_norm", f"{_THEIRS}.post_mlp_layernorm"),
+    ),
+    heads=bert.heads_of(
+        HeadClass(
+            rows=(
+                Row("mlm_head", "cls.predictions"),
+                Row("mlm_head/dense", "cls.predictions.transform.dense"),
+                Row("mlm_head/layer_norm", "cls.predictions.transform.layer_norm"),
+            ),
+            required=bert.MASKED_LM.required,
+        ),
+        bert.of_sequences(
+            (Row("classifier_head/dense", "nomic_bert.pooler.dense"), Row("classifier_head/logits", "classifier")),
+            drops_inputs=False,
+            activation="tanh",
+        ),
+    ),
+    settings=_settings,
+    fields=_fields,
+    limits=_limits,
+    constants=lambda config, pad_id: bert.no_token_types("nomic_bert", config),
+    newer_names=_by_newer_names,
+    ignored=r"^nomic_bert\.pooler\.",
+)
