@@ -21,13 +21,14 @@ from limba.tasks.vocabularies.vocabulary import Vocabulary, flatten
 from limba.tasks.vocabularies.words import Words
 
 FILE = "tokenizer.json"
-# What special tokens are called: by BERT and ModernBERT, then by RoBERTa.
+# What special tokens are called: by BERT and ModernBERT, by RoBERTa, by Gemma (mmBERT), and by Llama (EuroBERT). Gemma
+# has <s> and </s>, too, as tags of HTML: a name that is flagged as a special token counts before one that is not.
 _NAMES = {
-    "pad": ("[PAD]", "<pad>"),
+    "pad": ("[PAD]", "<pad>", "<|pad|>"),
     "unk": ("[UNK]", "<unk>"),
-    "cls": ("[CLS]", "<s>"),
-    "sep": ("[SEP]", "</s>"),
-    "mask": ("[MASK]", "<mask>"),
+    "cls": ("[CLS]", "<s>", "<bos>", "<|begin_of_text|>"),
+    "sep": ("[SEP]", "</s>", "<eos>", "<|end_of_text|>"),
+    "mask": ("[MASK]", "<mask>", "<|mask|>"),
 }
 # A space, tab, line feed and carriage return at the beginning of a byte-level piece.
 _WHITE_SPACE_BYTES = ("Ġ", "ĉ", "Ċ", "č")
@@ -316,9 +317,11 @@ def _read(file: str) -> _Opened:
         raise ValueError(f"{file} has no tokens. Download it again, or build one with `limba vocab build`.")
     if (highest := max(ids.values())) >= _MOST_IDS:
         raise ValueError(f"{file} has the id {highest:,}; ids are below {_MOST_IDS:,}. Download it again.")
-    found = {role: [ids[name] for name in names if name in ids] for role, names in _NAMES.items()}
-    special_tokens = {role: given[0] for role, given in found.items() if given}
     flagged = {id_ for id_, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    found = {role: [ids[name] for name in names if name in ids] for role, names in _NAMES.items()}
+    special_tokens = {
+        role: next((id_ for id_ in given if id_ in flagged), given[0]) for role, given in found.items() if given
+    }
     return _Opened(
         tokenizer,
         content,
