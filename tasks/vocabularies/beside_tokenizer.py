@@ -184,7 +184,7 @@ def _has_types(config: Mapping[str, Any], folder: Path) -> bool:
 def _reads_types(folder: Path) -> bool:
     """Whether a network beside the tokenizer has token types; that it may have some, where there is no network."""
     config = read(folder / "config.json")
-    usual = 1 if config.get("model_type") in ("modernbert", "mpnet") else 2
+    usual = 1 if config.get("model_type") in ("modernbert", "mpnet", "distilbert", "eurobert") else 2
     return config.get("type_vocab_size", usual) > 1
 
 

@@ -184,7 +184,7 @@ def _tied_t5(folder: HubFolder, named: Names, embedding: str, output: SavedTenso
 
 def _tied_encoder(folder: HubFolder, named: Names, embedding: str, output: SavedTensor | None, is_copy: bool) -> Line:
     del embedding
-    tie = folder.files[CONFIG].get(_TIE, ...)
+    tie = folder.files[CONFIG].get(_TIE, folder.family.defaults.get(_TIE, ...))
     said = f"{CONFIG}: {_shown(_TIE, tie)}"
     # Version 5 ties the output's bias only where it ties the output, and else draws it: zeros.
     bias = named.output.replace(".weight", ".bias")

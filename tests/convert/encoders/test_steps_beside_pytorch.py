@@ -103,5 +103,5 @@ def test_losses_are_those_of_pytorch(name, home, tmp_path):
     theirs = np.load(home / name / "losses.npy")
     print(name, np.abs(theirs - losses).max(), theirs[0], theirs[-1])
     np.testing.assert_allclose(losses, theirs, atol=1e-4, rtol=0)
-    # The batches are noise, and the first losses are above ln 64.
-    assert theirs[:3].mean() - theirs[-3:].mean() > 0.2
+    moved = np.abs(params["token_embedder"]["embedding"] - np.asarray(opened.tensors["token_embedder/embedding"]))
+    assert moved.max() > STEPS * RATE / 3

@@ -50,8 +50,9 @@ import json, os
 os.environ["USE_TF"] = "0"
 import transformers
 names = ("T5", "MT5", "UMT5", "Bert", "RobertaPreLayerNorm", "MPNet", "RoFormer", "ModernBert", "DistilBert")
-names += ("Generation",)
-print(json.dumps({name: getattr(transformers, f"{name}Config")().to_dict() for name in names}, default=str))
+names += ("EuroBert", "NomicBert", "Generation")
+classes = {name: getattr(transformers, f"{name}Config", None) for name in names}
+print(json.dumps({name: found().to_dict() for name, found in classes.items() if found}, default=str))
 """
 
 

@@ -39,7 +39,12 @@ _FURTHER = {
 
 def small(model_type: str) -> dict[str, Any]:
     """The config.json of a small network."""
-    return {"model_type": model_type, **(SMALL_T5 if model_type in T5S else SMALL_ENCODER)}
+    sizes = SMALL_T5 if model_type in T5S else SMALL_ENCODER
+    if model_type == "distilbert":
+        own = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
+        own |= {"intermediate_size": "hidden_dim"}
+        sizes = {own.get(key, key): size for key, size in sizes.items()}
+    return {"model_type": model_type, **sizes}
 
 
 def of_this_environment() -> dict[str, Any]:
