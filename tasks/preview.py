@@ -24,7 +24,7 @@ from limba.tasks.pipeline.feature_lengths import without_length
 from limba.tasks.pretraining import denoising
 from limba.tasks.registry import get_subtasks, providers
 from limba.tasks.supervised.token_labels import LabelTokens
-from limba.tasks.vocabularies import LabelVocabulary, NumberVocabulary, without_tensorflow
+from limba.tasks.vocabularies import LabelVocabulary, MultiLabelVocabulary, NumberVocabulary, without_tensorflow
 
 _OF_LABELS, _OF_NUMBERS = "EncoderClassificationFeatureConverter", "EncoderRegressionFeatureConverter"
 _PAIRS = {sentence_pairs.FOLLOWS: "B follows A", sentence_pairs.DOES_NOT_FOLLOW: "B does not follow A"}
@@ -35,7 +35,9 @@ def feature_lengths(task: Any, inputs_length: int, targets_length: int | None) -
     steps = [step for sub in get_subtasks(task) for step in sub.preprocessors]
     computed = [step.objective.lengths(inputs_length) for step in steps if isinstance(step, denoising.Denoise)]
     if targets_length is None and converter_of(task) in (_OF_LABELS, _OF_NUMBERS):
-        targets_length = inputs_length if any(isinstance(step, LabelTokens) for step in steps) else 1
+        of_targets = without_tensorflow(task.output_features["targets"].vocabulary)
+        of_row = len(of_targets.labels) if isinstance(of_targets, MultiLabelVocabulary | NumberVocabulary) else 1
+        targets_length = inputs_length if any(isinstance(step, LabelTokens) for step in steps) else of_row
     if targets_length is None:
         if not computed:
             raise ValueError(

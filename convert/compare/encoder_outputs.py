@@ -30,7 +30,7 @@ _LENGTH = 48
 
 def compare_networks(a: EncoderModel, b: EncoderModel) -> Comparison:
     """Raises ValueError if the head or a setting differs."""
-    if (a.head.kind, a.head.labels) != (b.head.kind, b.head.labels):
+    if (a.head.kind, a.head.labels, a.head.problem) != (b.head.kind, b.head.labels, b.head.problem):
         raise ValueError(f"A ({a.path}) is {_what(a.head)} and B ({b.path}) is {_what(b.head)}.")
     if a.config.pad_id != b.config.pad_id:
         raise ValueError(f"The padding is {a.config.pad_id} in A ({a.path}) and {b.config.pad_id} in B ({b.path}).")

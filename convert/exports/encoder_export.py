@@ -22,7 +22,11 @@ _PIPELINES = {
     heads.TOKENS: "token-classification",
 }
 
-_NOUNS = {"regression": "regressor", "single_label_classification": "classifier"}
+_NOUNS = {
+    heads.REGRESSION: "regressor",
+    heads.SINGLE_LABEL: "classifier",
+    heads.MULTI_LABEL: "classifier of several labels",
+}
 
 
 class EncoderExport(Export[EncoderFamily, EncoderConfig]):
@@ -86,7 +90,10 @@ class EncoderExport(Export[EncoderFamily, EncoderConfig]):
         parts = ["## Use", *self.warnings]
         of_run = None if text or head.kind == heads.TOKENS else self.run_example(gin)
         if head.labels:
-            what = "The score is a number" if head.is_number else "Labels"
+            what = {heads.REGRESSION: "Scores are numbers", heads.MULTI_LABEL: "Labels, of which any may be right"}.get(
+                head.problem, "Labels"
+            )
+            what = "The score is a number" if head.is_number and len(head.labels) == 1 else what
             parts.append(f"{what}: {', '.join(map(markdown.code, head.labels))}.")
             if of_run is not None and of_run.kind == "row":
                 text = of_run.inputs
@@ -99,7 +106,7 @@ class EncoderExport(Export[EncoderFamily, EncoderConfig]):
         parts.insert(1, markdown.python_block(self._program(text)))
         positions = config.position_embedding_type.replace("_", " ")
         return Description(
-            title=f"A {family.title} {_NOUNS[head.problem_type] if head.labels else 'encoder'}",
+            title=f"A {family.title} {_NOUNS[head.problem] if head.labels else 'encoder'}",
             tag=family.name,
             pipeline=_PIPELINES[head.kind],
             use="\n\n".join(parts),
@@ -121,6 +128,8 @@ class EncoderExport(Export[EncoderFamily, EncoderConfig]):
         options = ', aggregation_strategy="first"' if kind == heads.TOKENS else ""
         if head.is_number:
             options = ', function_to_apply="none"'  # Version 4 would apply a sigmoid.
+        if kind == heads.SEQUENCE and head.problem_type is not None:
+            options += ", top_k=None"  # all of them, not the largest alone
         begin = (
             "from transformers import pipeline\n\n"
             'folder = "."  # the folder of this file, or the name of its repository\n'

@@ -21,6 +21,8 @@ MASKED_LM, PAIRS = "MaskedLM", "PreTraining"
 SEQUENCE, TOKENS = "SequenceClassification", "TokenClassification"
 # Vectors have no class of transformers.
 VECTORS = "Vectors"
+# transformers' names of what the logits of a row are: numbers, or labels of which one or any number is right.
+REGRESSION, SINGLE_LABEL, MULTI_LABEL = "regression", "single_label_classification", "multi_label_classification"
 _WITHOUT_LABELS = {
     GENERATION: Transformer,
     MASKED_LM: MaskedLanguageModel,
@@ -41,6 +43,7 @@ class Head:
       labels: of the logits, or the name of a number; a T5 and a masked language model have none.
       activation, use_norm, dense_bias, drop_inputs, pooling: of a head with labels; see
         `limba.network.encoders.classifier`.
+      problem_type: transformers' name of what the logits of a row are; None is what it takes for so many labels.
       pooling, normalize, max_length: of vectors; see `limba.network.encoders.text_encoder`.
     """
 
@@ -53,6 +56,7 @@ class Head:
     pooling: str = "first"
     normalize: bool = False
     max_length: int = 512
+    problem_type: str | None = None
 
     def network(self, config: EncoderConfig | T5Config) -> nn.Module:
         """The encoder with this head, or the T5."""
@@ -77,7 +81,8 @@ class Head:
             return {}
         if not self.labels:
             return {"head": {"class": self.class_name} | (self.fields if self.kind == VECTORS else {})}
-        return {"labels": list(self.labels), "head": {"class": self.class_name} | self.fields}
+        problem_type = {} if self.problem_type is None else {"problem_type": self.problem_type}
+        return {"labels": list(self.labels), "head": {"class": self.class_name} | self.fields | problem_type}
 
     def settings(self) -> dict[str, Any]:
         """What all families' config.json say of it alike."""
@@ -86,18 +91,23 @@ class Head:
         return {
             "id2label": {str(i): label for i, label in enumerate(self.labels)},
             "label2id": {label: i for i, label in enumerate(self.labels)},
-            **({"problem_type": self.problem_type} if self.kind == SEQUENCE else {}),
+            **({"problem_type": self.problem} if self.kind == SEQUENCE else {}),
         }
 
     @property
     def is_number(self) -> bool:
-        """Whether the one logit of a row is a number, as in transformers."""
-        return len(self.labels) == 1
+        """Whether the logits of a row are numbers."""
+        return self.problem == REGRESSION
 
     @property
-    def problem_type(self) -> str:
-        """transformers' name of what the labels are."""
-        return "regression" if self.is_number else "single_label_classification"
+    def has_several_labels(self) -> bool:
+        """Whether any number of a row's labels is right."""
+        return self.problem == MULTI_LABEL
+
+    @property
+    def problem(self) -> str:
+        """`problem_type`, or what transformers takes without it."""
+        return self.problem_type or (REGRESSION if len(self.labels) == 1 else SINGLE_LABEL)
 
     @property
     def class_name(self) -> str:
@@ -179,12 +189,26 @@ def of_config(content: Mapping[str, Any]) -> Head:
         remedy = "Write such labels into config.json; the weights stay as they are."
         wanted = "it has different texts, of 0, 1, 2 …, none of them empty"
         raise ValueError(f"id2label is {shown(given)}; {wanted}. {remedy}")
-    head = Head(kind, tuple(map(str, labels)))
-    if kind == TOKENS and head.is_number:
-        raise ValueError(f"id2label is {shown(given)}; Limba's classifiers of tokens have at least two labels")
-    if content.get("problem_type") not in (None, head.problem_type):
-        raise ValueError(
-            f"problem_type is {shown(content['problem_type'])}; with {len(labels)} labels Limba's encoders have "
-            f"{head.problem_type}"
-        )
-    return head
+    return _with_problem(Head(kind, tuple(map(str, labels))), content)
+
+
+def _with_problem(head: Head, content: Mapping[str, Any]) -> Head:
+    """The head with the `problem_type` of a config.json.
+
+    Raises:
+      ValueError: for one that transformers does not have, or that does not fit the labels.
+    """
+    if head.kind == TOKENS:
+        if len(head.labels) < 2:
+            given = shown(content.get("id2label"))
+            raise ValueError(f"id2label is {given}; Limba's classifiers of tokens have at least two labels")
+        return head
+    problem = content.get("problem_type")
+    if problem in (None, head.problem):
+        return head
+    if problem == SINGLE_LABEL:
+        raise ValueError(f"problem_type is {problem!r}, and there is one label; give two, or write {REGRESSION!r}")
+    if problem not in (REGRESSION, MULTI_LABEL):
+        known = f"{REGRESSION}, {SINGLE_LABEL} or {MULTI_LABEL}"
+        raise ValueError(f"problem_type is {shown(problem)}; transformers has {known}")
+    return dataclasses.replace(head, problem_type=problem)

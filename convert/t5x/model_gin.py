@@ -167,7 +167,8 @@ def _encoder_model(config: EncoderConfig, head: Head, vocabulary: Mapping[str, A
         del fields["sparse_attention"]  # It is the last, as its block follows.
         fields["sparse_attention"] = Reference(f"@{layout}()")
     if head.labels:
-        more = ["encoder_regressor" if head.is_number else "encoder_classifier"]
+        files = {heads.REGRESSION: "encoder_regressor", heads.MULTI_LABEL: "encoder_multi_label"}
+        more = [files.get(head.problem, "encoder_classifier")]
     elif head.kind == heads.PAIRS:
         more = ["encoder_pairs"]
     file = "# Set VOCABULARY_FILE to the tokenizer.json."
@@ -186,6 +187,8 @@ def _modules_of(head: Head) -> list[str]:
 
 
 def _model_of_labels(head: Head) -> str:
+    if head.has_several_labels:
+        return "models.EncoderMultiLabelClassifier"
     return "models.EncoderRegressor" if head.is_number else "models.EncoderClassifier"
 
 

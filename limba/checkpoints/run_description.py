@@ -98,6 +98,8 @@ def run_info(
         fields["dtype"] = jnp.dtype(fields["dtype"]).name
     labels = getattr(model.output_vocabulary, "labels", None)
     head = getattr(model.module, "head_record", None)
+    if head is not None and (problem_type := getattr(model, "problem_type", None)):
+        head = head | {"problem_type": problem_type}
     return {
         "limba_version": VERSION,
         "network_class": type(network).__name__,

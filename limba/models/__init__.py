@@ -11,6 +11,7 @@ from limba.models.contrastive_model import ContrastiveModel
 from limba.models.decoder_only_model import DecoderOnlyModel, remove_prefix
 from limba.models.encoder_classifier import EncoderClassifier
 from limba.models.encoder_decoder_model import EncoderDecoderModel
+from limba.models.encoder_multi_label import EncoderMultiLabelClassifier
 from limba.models.encoder_only_model import EncoderOnlyModel
 from limba.models.encoder_regressor import EncoderRegressor
 
@@ -21,6 +22,7 @@ __all__ = [
     "DecoderParams",
     "EncoderClassifier",
     "EncoderDecoderModel",
+    "EncoderMultiLabelClassifier",
     "EncoderOnlyModel",
     "EncoderRegressor",
     "Vocabulary",

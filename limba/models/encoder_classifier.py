@@ -70,6 +70,11 @@ class EncoderClassifier(EncoderOnlyModel):
         self._output_vocabulary = labels
 
     @property
+    def problem_type(self) -> str | None:
+        """transformers' name of what the logits of a row are; None where the number of labels says it."""
+        return None
+
+    @property
     def labels_tokens(self) -> bool:
         """Whether each token has a label, not each row."""
         network = getattr(self.module, "network", self.module)  # inside adapters
@@ -88,6 +93,15 @@ class EncoderClassifier(EncoderOnlyModel):
         ends = jnp.asarray(tokens == self.input_vocabulary.eos_id, jnp.int32)
         ended = jnp.cumsum(ends, axis=-1) - ends
         return jnp.where(tokens != 0, jnp.minimum(ended, 1), 0)
+
+    def _check_targets(self, logits: Array, batch: Batch) -> None:
+        """Raises ValueError if a row has another number of targets than logits `[batch, targets, …]`."""
+        given, wanted = batch["decoder_target_tokens"].shape[1], logits.shape[1]
+        if given != wanted:
+            raise ValueError(
+                f"The rows have {given} targets, and there are {wanted} labels: set 'targets': {wanted} in "
+                "TASK_FEATURE_LENGTHS."
+            )
 
     def _loss_and_metrics(
         self, logits: Any, batch: Batch, dropout_rng: Array | None

@@ -1,4 +1,4 @@
-"""An encoder that gives each row a number."""
+"""An encoder that gives each row a number, or several."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,10 +29,10 @@ _NOT_OF_NUMBERS = (
 
 
 class EncoderRegressor(EncoderClassifier):
-    """A number for each text or pair of texts, such as how similar they are: the one logit of a row.
+    """Numbers for each text or pair of texts, such as how similar they are: the logits of a row.
 
-    The loss is the squared error, summed over rows and divided by the normalizing factor; `mean_squared_error` is the
-    mean over rows.
+    The loss is the squared error, summed over numbers and divided by the normalizing factor; `mean_squared_error` is
+    their mean.
     """
 
     FEATURE_CONVERTER_CLS: Any = "EncoderRegressionFeatureConverter"
@@ -48,8 +48,8 @@ class EncoderRegressor(EncoderClassifier):
     ):
         """Args that `EncoderClassifier` does not have:
 
-        module: `limba.network.encoders.classifier.SequenceClassifier` with one label, the name of the number.
-        labels: a NumberVocabulary of that name.
+        module: `limba.network.encoders.classifier.SequenceClassifier`, whose labels are the names of the numbers.
+        labels: a NumberVocabulary of these names.
 
         Raises:
           ValueError: if the network has another number of labels.
@@ -63,11 +63,17 @@ class EncoderRegressor(EncoderClassifier):
             loss_normalizing_factor=loss_normalizing_factor,
         )
 
+    @property
+    def problem_type(self) -> str | None:
+        return "regression" if self.output_vocabulary.vocab_size > 2 else None
+
     def _loss_and_metrics(
         self, logits: Any, batch: Batch, dropout_rng: Array | None
     ) -> tuple[Array, metrics_lib.Metrics]:
         factor, weights = losses.normalizing_factor_and_weights(self._loss_normalizing_factor, batch)
-        squared = jnp.square(logits[..., 0] - batch["decoder_target_values"])
+        numbers = logits[:, 0]
+        self._check_targets(numbers, batch)
+        squared = jnp.square(numbers - batch["decoder_target_values"])
         squared = squared if weights is None else squared * weights
         loss = losses.normalized_sum(squared, factor)
         metrics = metrics_lib.encoder_decoder_metrics(jnp.zeros_like(squared), batch, weights, loss, jnp.float32(0))
@@ -79,20 +85,20 @@ class EncoderRegressor(EncoderClassifier):
     def predict_batch_with_aux(
         self, params: PyTree, batch: Batch, rng: Array | None = None, **options: Any
     ) -> tuple[Array, Mapping[str, Array]]:
-        """The number of each row.
+        """The numbers of each row.
 
         Args:
           batch: `encoder_input_tokens` `[batch, length]`.
 
         Returns:
-          Ids of `output_vocabulary`, int32 `[batch, 1]`, and `{"scores": [batch]}`, the numbers.
+          Ids of `output_vocabulary`, int32 `[batch, numbers]`, and `{"scores": [batch]}`, the means of the numbers.
 
         Raises:
           ValueError: for options of decoding, which there are none of.
         """
         del rng
         self._check_no_options(options)
-        numbers = self._compute_logits(self._merged(params), batch)[..., 0]
+        numbers = self._compute_logits(self._merged(params), batch)[:, 0]
         # As NumberVocabulary has them: the bits, and of zero those of minus zero.
         ids = jax.lax.bitcast_convert_type(jnp.where(numbers == 0, -0.0, numbers), jnp.int32)
-        return ids, {"scores": numbers[:, 0]}
+        return ids, {"scores": jnp.mean(numbers, axis=1)}

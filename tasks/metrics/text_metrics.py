@@ -301,6 +301,27 @@ def class_scores(labels: Sequence[str]) -> MetricFn:
     return metric
 
 
+def multi_label_scores(labels: Sequence[str]) -> MetricFn:
+    """A metric of rows that may have several labels: 0 or 1 for each, in their order.
+
+    `exact_match` is the share of rows whose labels are all right; `micro_precision`, `micro_recall` and `micro_f1` are
+    of all labels of all rows together; the others are those of `label_scores`. In percent.
+    """
+
+    def metric(targets: Sequence[Sequence[int]], predictions: Sequence[Sequence[int]]) -> Metrics:
+        check_lengths(targets, predictions)
+        wanted, given = (np.asarray(x, bool).reshape(-1, len(labels)) for x in (targets, predictions))
+        counts = np.stack([wanted & given, given, wanted], axis=-1).sum(axis=0)
+        of_all = label_scores({"all": counts.sum(axis=0).tolist()})
+        return {
+            "exact_match": 100 * float(np.mean(np.all(wanted == given, axis=1))),
+            **{f"micro_{name}": of_all[f"macro_{name}"] for name in ("precision", "recall", "f1")},
+            **label_scores(dict(zip(labels, counts.tolist(), strict=True))),
+        }
+
+    return metric
+
+
 def label_scores(counts: Mapping[str, Sequence[int]]) -> Metrics:
     """Precision, recall and F1 of each label, such as `sad_f1`, and their means over the labels, such as `macro_f1`.
 
@@ -392,6 +413,25 @@ def spearman_corrcoef(targets: Sequence[float], predictions: Sequence[float]) ->
         return {}
     ranks = _ranks(np.asarray(targets)), _ranks(np.asarray(predictions))
     return {"spearman_corrcoef": 100 * _correlation("Spearman", *ranks)}
+
+
+def correlations(names: Sequence[str]) -> MetricFn:
+    """A metric of rows of several numbers: correlations of each, such as `joy_pearson_corrcoef`, and their means."""
+
+    def metric(targets: Sequence[Sequence[float]], predictions: Sequence[Sequence[float]]) -> Metrics:
+        check_lengths(targets, predictions)
+        found: Metrics = {}
+        for of_one in (pearson_corrcoef, spearman_corrcoef):
+            by_name: Metrics = {}
+            for name, wanted, given in zip(
+                names, zip(*targets, strict=True), zip(*predictions, strict=True), strict=True
+            ):
+                by_name |= {f"{'_'.join(name.split())}_{key}": x for key, x in of_one(wanted, given).items()}
+            means = {of_one.__name__: float(np.mean([*by_name.values()]))} if len(by_name) == len(names) else {}
+            found |= (by_name if len(names) <= _MOST_LABELS else {}) | means
+        return found
+
+    return metric
 
 
 def _correlation(name: str, targets: np.ndarray, predictions: np.ndarray) -> float:

@@ -7,6 +7,8 @@ from limba.tasks.registry.providers import find_provider
 from limba.tasks.registry.tasks import get_subtasks
 from limba.tasks.vocabularies import (
     LabelVocabulary,
+    MultiLabelVocabulary,
+    NumberVocabulary,
     PassThroughVocabulary,
     SentencePieceVocabulary,
     T5TokenizerVocabulary,
@@ -15,6 +17,13 @@ from limba.tasks.vocabularies import (
     sentencepiece_models,
     without_tensorflow,
 )
+
+# The files of gin/runs for the kinds of targets that are no texts.
+_RECIPES = {
+    LabelVocabulary: "classify.gin",
+    MultiLabelVocabulary: "classify_multi_label.gin",
+    NumberVocabulary: "regress.gin",
+}
 
 
 def check_task_vocabularies(config: contract.DatasetConfig, inputs: Any, targets: Any) -> None:
@@ -63,8 +72,10 @@ def task_vocabularies(config: contract.DatasetConfig) -> tuple[Any, Any]:
 
 
 def _remedy(vocabulary: Any, expected: Any) -> str:
-    if isinstance(vocabulary, LabelVocabulary):
+    if isinstance(vocabulary, LabelVocabulary | NumberVocabulary) and type(vocabulary) is type(expected):
         return f"bind LABELS = {list(vocabulary.labels)}."
+    if isinstance(vocabulary, LabelVocabulary | NumberVocabulary):
+        return f"include gin/runs/{_RECIPES[type(vocabulary)]}, and bind LABELS = {list(vocabulary.labels)}."
     kinds = type(without_tensorflow(vocabulary)), type(without_tensorflow(expected))
     if kinds[0] is not kinds[1]:
         file = contract.vocabulary_file(expected)
@@ -83,7 +94,10 @@ def _remedy(vocabulary: Any, expected: Any) -> str:
 
 def _describe(vocabulary: Any) -> str:
     if isinstance(vocabulary, LabelVocabulary):
-        return f"the labels {', '.join(map(repr, vocabulary.labels))}"
+        what = "several of the labels" if isinstance(vocabulary, MultiLabelVocabulary) else "the labels"
+        return f"{what} {', '.join(map(repr, vocabulary.labels))}"
+    if isinstance(vocabulary, NumberVocabulary):
+        return f"the numbers {', '.join(map(repr, vocabulary.labels))}"
     file = contract.vocabulary_file(vocabulary) or ""
     extra_ids = f", {vocabulary.extra_ids} of them extra_ids" if getattr(vocabulary, "extra_ids", 0) else ""
     return f"{type(vocabulary).__name__} {file} ({vocabulary.vocab_size} ids{extra_ids})".replace("  ", " ")

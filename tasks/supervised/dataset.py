@@ -6,6 +6,7 @@ from typing import Any
 
 from limba.tasks.metrics import text_metrics
 from limba.tasks.supervised.row_formats import Format, Number, Template
+from limba.tasks.supervised.several_answers import MultiLabel, Numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +21,8 @@ class SupervisedDataset:
       labels: the text of each value of that column, or the values, where they are texts; None where answers are free.
       unlabelled: the value of that column where the label is kept secret.
       metric_fns: of generated answers; None is `metrics.accuracy` and, with labels, what the most frequent label
-        reaches and `metrics.class_scores`; of numbers Pearson's and Spearman's correlations. With labels they get the
+        reaches and `metrics.class_scores`; of numbers Pearson's and Spearman's correlations;
+        of several labels of a row `metrics.multi_label_scores`. With labels they get the
         numbers of labels, in the order of `labels`, and -1 for another answer.
       hub, config: the data set on the Hugging Face hub.
       splits: the hub's splits by the names that tasks see; None leaves them as they are.
@@ -72,6 +74,10 @@ class SupervisedDataset:
             return list(self.metric_fns)
         if isinstance(self.format, Number):
             return [text_metrics.pearson_corrcoef, text_metrics.spearman_corrcoef]
+        if isinstance(self.format, Numbers):
+            return [text_metrics.correlations(self.format.names)]
+        if isinstance(self.format, MultiLabel):
+            return [text_metrics.multi_label_scores(self.format.names)]
         of_labels: list[text_metrics.MetricFn] = [text_metrics.majority_accuracy] if self.format.num_choices else []
         if isinstance(self.format, Template) and self.format.choices:
             of_labels.append(text_metrics.class_scores(self.format.choices))

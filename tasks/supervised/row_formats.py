@@ -285,7 +285,7 @@ class Number:
         (example,) = self._template(row)
         if row[self.label_column] == UNKNOWN:
             return [dataclasses.replace(example, reference=0.0)]
-        number = _number_of(row, self.label_column)
+        number = number_of(row, self.label_column)
         if self.unlabelled is not None and number == np.float32(self.unlabelled):
             return [dataclasses.replace(example, targets=UNKNOWN, reference=float(self.unlabelled))]
         return [dataclasses.replace(example, targets=str(number))]
@@ -298,7 +298,7 @@ class Number:
         return string_to_float(answer)
 
 
-def _number_of(row: Row, column: str) -> np.float32:
+def number_of(row: Row, column: str) -> np.float32:
     try:
         number = np.float32(row[column])
     except (TypeError, ValueError) as error:
@@ -329,7 +329,7 @@ class Similarity:
 
     def __call__(self, row: Row) -> list[Example]:
         (example,) = Template(self.inputs, self.label_column)(row)
-        value = _number_of(row, self.label_column)
+        value = number_of(row, self.label_column)
         if value == -1:  # the test set
             return [dataclasses.replace(example, targets=UNKNOWN, reference=-1.0)]
         return [dataclasses.replace(example, targets=f"{np.round(value * 5) / 5:.1f}")]

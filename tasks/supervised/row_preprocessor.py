@@ -24,6 +24,7 @@ from limba.tasks.supervised.complete_rows import CompleteTemplate
 from limba.tasks.supervised.instructions import few_shots
 from limba.tasks.supervised.question_formats import Questions
 from limba.tasks.supervised.row_formats import UNKNOWN, Example, Format, Squad, Template
+from limba.tasks.supervised.several_answers import MultiLabel
 from limba.tasks.vocabularies import SentencePieceVocabulary, T5TokenizerVocabulary, TokenizerVocabulary, normalization
 from limba.tasks.vocabularies.vocabulary import encode_batch, without_tensorflow
 
@@ -109,7 +110,9 @@ class Supervise(Step):
                 places.setdefault("dropped", place)
                 continue
             has_questions = isinstance(self.format, Questions | Squad)
-            counts["unanswered" if has_questions else "empty"] += any(not x.targets.strip() for x in examples)
+            # A question without an answer, and a row without a label, are right.
+            kind = "unanswered" if has_questions else "unlabelled" if isinstance(self.format, MultiLabel) else "empty"
+            counts[kind] += any(not x.targets.strip() for x in examples)
             counts["unknown"] += any(example.targets == UNKNOWN for example in examples)
             if not getattr(self.format, "has_text", lambda row: True)(document):
                 counts["blank"] += 1
@@ -246,7 +249,7 @@ def find_special_tokens(
 
 def _check_answers(task: str, split: str, counts: Mapping[str, int]) -> None:
     """Raises ValueError if no row of a split makes an example, or none of the training split has an answer."""
-    kinds = ["dropped", *(["empty", "unanswered"] if split == "train" else [])]
+    kinds = ["dropped", *(["empty", "unanswered", "unlabelled"] if split == "train" else [])]
     if any(counts[kind] == counts["rows"] > 0 for kind in kinds):
         what = "both a text and an answer" if counts["dropped"] == counts["rows"] else "an answer"
         raise ValueError(

@@ -27,8 +27,10 @@ from limba.tasks.supervised.compared_answers import ComparedAnswers
 from limba.tasks.supervised.dataset import SupervisedDataset
 from limba.tasks.supervised.row_formats import UNKNOWN, Format, Number, Similarity, Template
 from limba.tasks.supervised.row_preprocessor import Supervise
+from limba.tasks.supervised.several_answers import MultiLabel, Numbers
 from limba.tasks.vocabularies import (
     LabelVocabulary,
+    MultiLabelVocabulary,
     NumberVocabulary,
     PassThroughVocabulary,
     TokenizerVocabulary,
@@ -50,7 +52,8 @@ def register_supervised_task(
 
     With a TokenizerVocabulary the task is one for encoders: the inputs are `[CLS] text [SEP]`, or
     `[CLS] text [SEP] second text [SEP]` for a template with `[SEP]`, and the target is the label as an id of a
-    LabelVocabulary, or a number (STS-B, `row_formats.Number`). Entries of the table lose their prompts.
+    LabelVocabulary, or a number (STS-B, `row_formats.Number`); several labels or numbers of a row are
+    `several_answers.MultiLabel` and `Numbers`. Entries of the table lose their prompts.
 
     With other vocabularies, where the labels are known, there are two tasks more. `<name>_rank`, without a training
     split, scores each label's text under the model and takes the likeliest. `<name>_label` has the inputs of `<name>`
@@ -77,8 +80,9 @@ def register_supervised_task(
     if isinstance(opened, TokenizerVocabulary):
         form = of_encoder(name, form, is_known)
         features = {**features, "targets": _label_feature(form), **of_token_types()}
-    elif isinstance(form, Number):
-        raise ValueError(f"Task {name!r} has numbers, which are for encoders: give a tokenizer.json as vocabulary.")
+    elif isinstance(form, _OF_ENCODERS):
+        what = "several labels" if isinstance(form, MultiLabel) else "numbers"
+        raise ValueError(f"Task {name!r} has {what}, which are for encoders: give a tokenizer.json as vocabulary.")
     add = functools.partial(TaskRegistry.add, shuffle_buffer_size=shuffle_buffer_size)
     source = _source(name, dataset, data_files)
 
@@ -117,7 +121,12 @@ def of_token_types() -> dict[str, Feature]:
     return {f"inputs{TOKEN_TYPES}": Feature(PassThroughVocabulary(2), add_eos=False)}
 
 
-def of_encoder(name: str, form: Format, has_prompt: bool) -> Template | Number:
+# Formats whose answers are no texts.
+_OF_ENCODERS = (Number, Numbers, MultiLabel)
+Labelled = Template | Number | Numbers | MultiLabel
+
+
+def of_encoder(name: str, form: Format, has_prompt: bool) -> Labelled:
     """The format with a label, or a number, as answer; without T5's prompt, where it has one.
 
     Raises:
@@ -127,19 +136,30 @@ def of_encoder(name: str, form: Format, has_prompt: bool) -> Template | Number:
     if found is None:
         raise ValueError(
             f"Task {name!r} has no fixed set of labels, and a model with a TokenizerVocabulary chooses among some: "
-            "give SupervisedDataset.labels, row_formats.Number for numbers, or a vocabulary of T5."
+            "give SupervisedDataset.labels, row_formats.Number for numbers, several_answers.MultiLabel for several "
+            "labels of a row, or a vocabulary of T5."
         )
     return found.without_prompt() if has_prompt else found
 
 
-def _with_label(form: Format) -> Template | Number | None:
-    """The format with one of some labels, or a number, as answer; None where it has neither."""
+def _with_label(form: Format) -> Labelled | None:
+    """The format with labels or numbers as answers; None where it has neither."""
     form = form.as_number if isinstance(form, Similarity) else form
-    return form if isinstance(form, Number) or (isinstance(form, Template) and form.choices) else None
+    return form if isinstance(form, _OF_ENCODERS) or (isinstance(form, Template) and form.choices) else None
 
 
-def _label_feature(form: Template | Number) -> Feature:
-    return Feature(NumberVocabulary() if isinstance(form, Number) else LabelVocabulary(form.choices), add_eos=False)
+def _label_feature(form: Labelled) -> Feature:
+    vocabulary: Vocabulary
+    match form:
+        case Number():
+            vocabulary = NumberVocabulary()
+        case Numbers():
+            vocabulary = NumberVocabulary(form.names)
+        case MultiLabel():
+            vocabulary = MultiLabelVocabulary(form.names)
+        case _:
+            vocabulary = LabelVocabulary(form.choices)
+    return Feature(vocabulary, add_eos=False)
 
 
 def _source(name: str, dataset: SupervisedDataset, data_files: Mapping[str, corpora.DataFiles] | Any) -> Any:
@@ -149,8 +169,8 @@ def _source(name: str, dataset: SupervisedDataset, data_files: Mapping[str, corp
     if data_files is not None:
         load_args = texts_of_csv(data_files, columns)
         # Rows to predict have no labels.
-        label = getattr(dataset.format, "label_column", None)
-        fill = {label: UNKNOWN} if label else {}
+        labels = getattr(dataset.format, "answer_columns", [getattr(dataset.format, "label_column", None)])
+        fill = {label: UNKNOWN for label in labels if label}
         return corpora.HuggingFaceSource(data_files, columns, load_args=load_args, nested_columns=nested, fill=fill)
     if dataset.hub is None:
         raise ValueError(f"Task {name!r} has no data: give data_files, or the hub's name in its entry.")

@@ -8,6 +8,7 @@ from limba.tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, Toke
 from limba.tasks.vocabularies.vocabulary import (
     ByteVocabulary,
     LabelVocabulary,
+    MultiLabelVocabulary,
     NumberVocabulary,
     PassThroughVocabulary,
     SentencePieceVocabulary,
@@ -18,6 +19,7 @@ from limba.tasks.vocabularies.vocabulary import (
 __all__ = [
     "ByteVocabulary",
     "LabelVocabulary",
+    "MultiLabelVocabulary",
     "NumberVocabulary",
     "PassThroughVocabulary",
     "SentencePieceVocabulary",

@@ -177,12 +177,15 @@ class LabelVocabulary(Vocabulary):
 
     eos_id = None
     unk_id = None
+    _fewest = 2
 
     def __init__(self, labels: Sequence[str]):
         super().__init__()
-        texts = [labels] if isinstance(labels, str) else list(labels)
-        if len(texts) < 2 or len({*texts}) < len(texts) or not all(isinstance(text, str) and text for text in texts):
-            raise ValueError(f"The labels are {labels!r}; give at least two different texts, such as ['glad', 'sad'].")
+        texts = [] if isinstance(labels, str) else list(labels)
+        are_texts = all(isinstance(text, str) and text for text in texts)
+        if len(texts) < self._fewest or len({*texts}) < len(texts) or not are_texts:
+            fewest = "at least two different texts" if self._fewest == 2 else "different texts"
+            raise ValueError(f"The labels are {labels!r}; give {fewest}, such as ['glad', 'sad'].")
         self._labels = tuple(texts)
 
     @property
@@ -213,49 +216,83 @@ class LabelVocabulary(Vocabulary):
         return self.join(self._labels[i - 1] for i in ids if 0 < i <= len(self._labels))
 
     def __repr__(self) -> str:
-        return f"LabelVocabulary({list(self._labels)})"
+        return f"{type(self).__name__}({list(self._labels)})"
+
+
+class MultiLabelVocabulary(LabelVocabulary):
+    """The right labels of a row as one id a label, in order: 2 where it is right, 1 where it is not.
+
+    A text has the right labels with `separator` between them; the empty one says that none is right. A text with
+    anything else gives 0 everywhere, which says that the labels are not known.
+
+    Args:
+      labels: such as `["toxic", "insult"]`; one alone is a question of yes or no.
+
+    Raises:
+      ValueError: unless they are different texts.
+    """
+
+    _fewest = 1
+
+    def _encode(self, s: str) -> list[int]:
+        right = self.split(s)
+        if not {*right} <= {*self._labels}:
+            return [0] * len(self._labels)
+        return [1 + (label in right) for label in self._labels]
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return self.join(label for label, i in zip(self._labels, ids, strict=False) if i == 2)
 
 
 class NumberVocabulary(Vocabulary):
-    """A number as one id, the bits of its float32; another text is 0, no number.
+    """Numbers as ids, the bits of their float32, as many as there are names; another text is 0, no number.
 
-    0 is padding, so zero has the bits of minus zero, which is the same number.
+    0 is padding, so zero has the bits of minus zero, which is the same number. Blanks separate several numbers of a
+    text; one with more or fewer of them has none.
 
     Args:
-      labels: the name of the number, such as `["similarity"]`; vocabularies of other names give the same ids.
+      labels: the name of each number, such as `["similarity"]`; other names give the same ids.
 
     Raises:
-      ValueError: unless it is one name.
+      ValueError: unless they are different names.
     """
 
     eos_id = None
     unk_id = None
-    _base_vocab_size = 2  # no id is a row of a table: a number, and none
 
     def __init__(self, labels: Sequence[str] = ("number",)):
         super().__init__()
-        if isinstance(labels, str) or len(labels) != 1 or not isinstance(labels[0], str) or not labels[0]:
-            raise ValueError(f"The labels of a number are {labels!r}; give its name, such as ['similarity'].")
-        self._labels = tuple(labels)
+        names = () if isinstance(labels, str) else tuple(labels)
+        if not names or len({*names}) < len(names) or not all(isinstance(name, str) and name for name in names):
+            raise ValueError(
+                f"The labels of numbers are {labels!r}; give the name of each, such as ['similarity'], no two alike."
+            )
+        self._labels = names
+
+    @property
+    def _base_vocab_size(self) -> int:
+        return len(self._labels) + 1  # as of a LabelVocabulary; no id is a row of a table
 
     @property
     def labels(self) -> tuple[str, ...]:
         return self._labels
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, NumberVocabulary)
+        return isinstance(other, NumberVocabulary) and len(other.labels) == len(self.labels)
 
     def __hash__(self) -> int:
-        return hash(NumberVocabulary)
+        return hash((NumberVocabulary, len(self._labels)))
 
     def _encode(self, s: str) -> list[int]:
         try:
-            number = np.float32(s)
+            numbers = np.array(s.split(), np.float32)
         except ValueError:
-            return [0]
-        if not np.isfinite(number):
-            return [0]
-        return [int((number if number else np.float32(-0.0)).view(np.int32))]
+            numbers = np.zeros(0, np.float32)
+        if len(numbers) != len(self._labels):
+            return [0] * len(self._labels)
+        return np.where(
+            np.isfinite(numbers), np.where(numbers == 0, np.float32(-0.0), numbers).view(np.int32), 0
+        ).tolist()
 
     def _decode(self, ids: Sequence[int]) -> str:
         """The numbers with as few digits as tell them from all others, and blanks between them."""

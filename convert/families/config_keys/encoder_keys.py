@@ -21,7 +21,7 @@ _ENCODER = (
         initializer_range="initializer_range",
         pad_token_id="pad_id, which is 0: from-hf exchanges the ids",
         id2label="the labels of a classifier",
-        problem_type="a number or one of several labels, of a classifier",
+        problem_type="numbers, or labels of which one or any may be right",
     ),
     *without_effect("the output is the embedding; the tensors are compared with it", "tie_word_embeddings"),
     *without_effect("id2label has them", "label2id", "num_labels", "_num_labels"),

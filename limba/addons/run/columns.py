@@ -276,8 +276,9 @@ def _columns(request: Request, corpus: Corpus, split: str) -> tuple[str, str, st
     label = given or _LABEL
     if _have_lists(corpus, split, {label}, names):
         raise ValueError(
-            f"The column {label!r} has lists: several labels of one row cannot be learned. Give each label a run of "
-            "its own, with a column that says whether it is right."
+            f"The column {label!r} has lists, and limba run learns one label of a row. Give each label a run of its "
+            "own, with a column that says whether it is right; or write a recipe with several_answers.MultiLabel "
+            "(docs/encoders.md)."
         )
     kind = request.answers if request.answers != TEXT else NUMBER if request.do_regression else LABEL
     found = named_text or text_of(names, label)
@@ -538,10 +539,12 @@ def _check_answers(request: Request, model: Any) -> None:
     names, answers = label_names(request), request.row_answers
     if request.answers == LABEL:
         LabelVocabulary(names)  # refuses what cannot be one
-    if model.labels and (model.head.class_name, model.head.is_number) != (answers.network, request.answers == NUMBER):
+    # Heads with a problem_type of their own have several labels, or numbers, of a row.
+    wanted = answers.network, request.answers == NUMBER, None
+    if model.labels and (model.head.class_name, model.head.is_number, model.head.problem_type) != wanted:
         raise ValueError(
-            f"{model.path} is a {model.head.class_name} of {', '.join(model.labels)}, and the rows have "
-            f"{answers.what}: begin with the encoder that it was made from."
+            f"{model.path} is a {model.head.class_name} of {', '.join(model.labels)} ({model.head.problem}), and the "
+            f"rows have {answers.what}: begin with the encoder that it was made from."
         )
     if model.labels and request.answers != NUMBER and model.labels != names:
         raise ValueError(

@@ -193,7 +193,7 @@ BEST = {"do_eval": True, "eval_strategy": "epoch", "save_strategy": "epoch", "lo
         (
             [TEXT | {"label": ["a", "b"]}],
             {"label_column_name": "label"},
-            "'label' has lists: several labels of one row",
+            "'label' has lists, and limba run learns one label",
         ),
         ([TEXT | {"label": x} for x in "abc"], {"metric_name": "f1"}, "f1, which is of two labels, .* a, b, c"),
         (

@@ -19,10 +19,10 @@ from convert.model_files.model import EncoderModel
 from convert.to_hf import to_hf
 from limba.checkpoints import checkpointing, run_description
 from limba.checkpoints.train_state import TrainState
-from limba.models import EncoderClassifier, EncoderOnlyModel, EncoderRegressor
+from limba.models import EncoderClassifier, EncoderMultiLabelClassifier, EncoderOnlyModel, EncoderRegressor
 from limba.models.lora import LoRA
 from limba.network.encoders.encoder import EncoderConfig
-from tasks.vocabularies import LabelVocabulary, NumberVocabulary, TokenizerVocabulary
+from tasks.vocabularies import LabelVocabulary, MultiLabelVocabulary, NumberVocabulary, TokenizerVocabulary
 from tests.convert.encoders import run_in_transformers
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -80,11 +80,13 @@ CLASSIFIERS = {
     "bert rows": ("bert", _ROW),
     "bert number": ("bert", Head(heads.SEQUENCE, ("similarity",), "tanh")),
     "bert tokens": ("bert", _TOKENS),
+    "bert several": ("bert", Head(heads.SEQUENCE, LABELS, "tanh", problem_type=heads.MULTI_LABEL)),
     "roberta_prelayernorm rows": ("roberta_prelayernorm", _ROW),
     "roberta_prelayernorm tokens": ("roberta_prelayernorm", _TOKENS),
     "roberta rows": ("roberta", _ROW),
     "xlm_roberta tokens": ("xlm_roberta", _TOKENS),
     "mpnet rows": ("mpnet", _ROW),
+    "mpnet numbers": ("mpnet", Head(heads.SEQUENCE, LABELS, "tanh", problem_type=heads.REGRESSION)),
     "mpnet tokens": ("mpnet", _TOKENS),
     "distilbert rows": ("distilbert", Head(heads.SEQUENCE, LABELS, "relu")),
     "distilbert tokens": ("distilbert", _TOKENS),
@@ -136,7 +138,10 @@ def new_encoder(tokenizer_file) -> Callable[..., Path]:
         vocabulary = TokenizerVocabulary(str(tokenizer_file))
         module = head.network(config) if adapters is None else LoRA(head.network(config), **adapters)
         if head.labels:
-            kind = (EncoderRegressor, NumberVocabulary) if head.is_number else (EncoderClassifier, LabelVocabulary)
+            kind = {
+                heads.REGRESSION: (EncoderRegressor, NumberVocabulary),
+                heads.MULTI_LABEL: (EncoderMultiLabelClassifier, MultiLabelVocabulary),
+            }.get(head.problem, (EncoderClassifier, LabelVocabulary))
             model = kind[0](module, vocabulary, kind[1](head.labels), optimizer_def=None)
         else:
             model = EncoderOnlyModel(module, vocabulary, optimizer_def=None)

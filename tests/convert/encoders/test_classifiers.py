@@ -42,6 +42,14 @@ def test_exports_give_the_logits_of_transformers_4_and_of_numpy(name, exported):
     if name == "bert number":
         assert content["id2label"] == {"0": "similarity"} and content["problem_type"] == "regression"
         return
+    if name in ("bert several", "mpnet numbers"):
+        problem, noun = {
+            "bert several": ("multi_label_classification", "A BERT classifier of several labels"),
+            "mpnet numbers": ("regression", "A MPNet regressor"),
+        }[name]
+        card = (folder / "README.md").read_text()
+        assert content["problem_type"] == problem and noun in card and "top_k=None" in card
+        return
     assert content["id2label"] == {"0": "glad", "1": "calm", "2": "sad"}
     assert content["label2id"] == {"glad": 0, "calm": 1, "sad": 2}
     assert content.get("problem_type") == {heads.SEQUENCE: "single_label_classification"}.get(kind)
@@ -66,7 +74,14 @@ def test_exports_give_the_logits_and_labels_of_transformers_5(name, exported, in
     row[0, :6] = [2, 7, 9, 4, 6, 3]  # the pipeline's text
     logits = encoder_outputs.limba_logits(model, {"tokens": row, "token_types": np.zeros_like(row)})[0]
     shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    if name == "bert number":
+    if name in ("bert several", "mpnet numbers"):
+        expected = 1 / (1 + np.exp(-logits[0])) if name == "bert several" else logits[0]
+        if name == "mpnet numbers":  # which the pipeline of version 5 leaves as they are only if it is told
+            return
+        for answer in found["answers"]:
+            assert float(answer["score"]) == pytest.approx(expected[conftest.LABELS.index(answer["label"])], abs=1e-5)
+        assert len(found["answers"]) == 3
+    elif name == "bert number":
         (answer,) = found["answers"]
         assert answer["label"] == "similarity" and float(answer["score"]) == pytest.approx(logits[0, 0], abs=1e-5)
     elif logits.shape[0] == 1:
@@ -80,7 +95,16 @@ def test_exports_give_the_logits_and_labels_of_transformers_5(name, exported, in
 
 
 @pytest.mark.parametrize(
-    "name", ["bert rows", "bert number", "mpnet tokens", "roformer rows", "modernbert rows", "modernbert tokens"]
+    "name",
+    [
+        "bert rows",
+        "bert number",
+        "bert several",
+        "mpnet tokens",
+        "roformer rows",
+        "modernbert rows",
+        "modernbert tokens",
+    ],
 )
 def test_what_transformers_5_saves_again_comes_back(name, exported, in_5, tmp_path):
     folder, _ = exported[name]
@@ -204,9 +228,8 @@ def test_a_run_that_does_not_say_its_head_is_refused(exported):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"problem_type": "multi_label_classification"}, "with 2 labels .* have single_label_classification"),
-        ({"problem_type": "regression"}, "problem_type is 'regression'; with 2 labels"),
-        ({"problem_type": "single_label_classification", "id2label": {"0": "a"}}, "with 1 labels .* have regression"),
+        ({"problem_type": "ranking"}, "problem_type is 'ranking'; transformers has regression, "),
+        ({"problem_type": "single_label_classification", "id2label": {"0": "a"}}, "there is one label; give two"),
         ({"id2label": {"0": "a", "2": "b"}}, "id2label is .*; it has different texts"),
         ({"id2label": {"0": "a", "1": "a"}}, "it has different texts"),
         ({"id2label": [1, 2]}, "it has different texts"),
@@ -219,6 +242,20 @@ def test_labels_that_limba_does_not_have_are_refused(content, words):
         heads.of_config({"architectures": ["BertForTokenClassification"], "id2label": {"0": "a"}})
     assert heads.of_config({"architectures": ["BertForMaskedLM"]} | content) == heads.OF_MASKED_LM
     assert heads.of_config({"architectures": ["BertForTokenClassification"]}).labels == ("LABEL_0", "LABEL_1")
+
+
+def test_a_problem_type_is_kept_where_the_number_of_labels_does_not_say_it():
+    two, one = ({"architectures": ["BertForSequenceClassification"], "num_labels": count} for count in (2, 1))
+    for content, problem, kept in (
+        (two, "multi_label_classification", "multi_label_classification"),
+        (one, "multi_label_classification", "multi_label_classification"),
+        (two, "regression", "regression"),
+        (one, "regression", None),
+        (two, "single_label_classification", None),
+    ):
+        head = heads.of_config(content | {"problem_type": problem})
+        assert (head.problem_type, head.settings()["problem_type"]) == (kept, problem)
+        assert heads.of_run(head.record, "run") == head
 
 
 def test_a_number_of_labels_alone_gives_them_the_names_of_transformers():

@@ -56,8 +56,9 @@ def test_numbers_are_ids():
     assert vocabulary.encode("much") == vocabulary.encode("nan") == vocabulary.encode("inf") == [0]
     # The name does not change ids.
     assert vocabulary == NumberVocabulary() and vocabulary.labels == ("much",)
-    for wrong in ("much", [], ["a", "b"], [1]):
-        with pytest.raises(ValueError, match="give its name"):
+    assert vocabulary != NumberVocabulary(["a", "b"])
+    for wrong in ("much", [], ["a", "a"], [1]):
+        with pytest.raises(ValueError, match="give the name of each"):
             NumberVocabulary(wrong)
 
 
