@@ -147,13 +147,9 @@ class Embed(nn.Module):
             embedded = jnp.take(self.embedding, tokens, axis=0, mode="clip").astype(self.dtype)
         return with_sharding_constraint(embedded, ("batch", "length", "embed"))
 
-    def attend(self, query: Array, product_dtype: DType | None = None) -> Array:
-        """Logits against every embedding: `[batch, length, embed] -> [batch, length, vocab]`.
-
-        They have `attend_dtype`, and so has their product without a `product_dtype`.
-        """
-        of_logits = self.attend_dtype or self.dtype
-        return products.einsum("ble,ve->blv", query, self.embedding, product_dtype or of_logits, of_logits)
+    def attend(self, query: Array) -> Array:
+        """Logits against every embedding: `[batch, length, embed] -> [batch, length, vocab]`."""
+        return products.einsum("ble,ve->blv", query, self.embedding, self.attend_dtype or self.dtype)
 
 
 class _RootMeanSquareNorm(nn.Module):
