@@ -49,6 +49,8 @@ class EncoderExport(Export[EncoderFamily, EncoderConfig]):
                 f"transformers 5 has no {kind}: it would load the folder without these tables and compute something "
                 "else. Use transformers 4.57."
             )
+        if self.model.family.is_new:
+            found.append(f"transformers has {self.model_class} since version 5.")
         if self.model.not_held:
             found.append(
                 f"Hugging Face has no {self.model.family.class_of(heads.PAIRS)}: the head for sentence pairs is left "

@@ -23,8 +23,12 @@ _OWN_KEYS = {
 }
 # Keys of BERT's whose value the class does not read from config.json.
 _FIXED = {"type_vocab_size": 0, "layer_norm_eps": 1e-12}
-_DEFAULTS = {"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 6, "num_attention_heads": 12} | {
-    "hidden_dim": 3072
+_DEFAULTS = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+    "hidden_dim": 3072,
 }
 _LAYER, _THEIRS = "encoder/layers_{i}", "distilbert.transformer.layer.{i}"
 

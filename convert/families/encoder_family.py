@@ -81,6 +81,7 @@ class EncoderFamily(Family):
       buffers: a pattern of names in files, of tensors that are no parameters.
       newer_names: gives the tensors of a file by the class's names, where older programs have others.
       ignored: a pattern of names of tensors that a network may do without.
+      is_new: whether transformers has its classes since version 5.
     """
 
     prefix: str
@@ -100,6 +101,7 @@ class EncoderFamily(Family):
     buffers: str = r"(^|\.)embeddings\.(position_ids|token_type_ids)$"
     newer_names: Callable[[Mapping[str, SavedTensor]], Mapping[str, SavedTensor]] = lambda tensors: tensors
     ignored: str = "$^"
+    is_new: bool = False
     usual_head = Head()
     has_decoder = False
 

@@ -148,6 +148,7 @@ FAMILY = EncoderFamily(
     fields=_fields,
     limits=_limits,
     default_pad_id=128001,
+    is_new=True,
     buffers=r"inv_freq$",
     special_ids={"bos_token_id": "cls", "eos_token_id": "sep", "mask_token_id": "mask"},
 )

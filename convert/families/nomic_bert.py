@@ -149,5 +149,6 @@ FAMILY = dataclasses.replace(
     limits=_limits,
     constants=lambda config, pad_id: bert.no_token_types("nomic_bert", config),
     newer_names=_by_newer_names,
+    is_new=True,
     ignored=r"^nomic_bert\.pooler\.",
 )

@@ -12,7 +12,7 @@ from tests.convert import load_quietly
 from tests.convert.conftest import FAMILIES
 from tests.convert.encoders.conftest import VARIANTS, new_encoder, tokenizer_file  # noqa: F401
 
-_ENCODERS = ("bert", "roberta", "xlm_roberta", "mpnet", "modernbert")
+_ENCODERS = ("bert", "roberta", "xlm_roberta", "mpnet", "modernbert", "eurobert")
 # Version 5's configuration of T5s says of every model that it is tied, whatever config.json says, and only this one
 # message is about the weights. It is right: they are not tied then.
 _NOT_TIED = "so we will NOT tie them"
@@ -38,6 +38,7 @@ def _said(stderr: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_nothing_is_said(folders, version, checks_in_forks, forks5):
+    folders = [folder for folder in folders if version == 5 or folder.name != "eurobert"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"HF_HUB_OFFLINE": "1", "USE_TF": "0", "CUDA_VISIBLE_DEVICES": ""}
     if version == 4:

@@ -241,6 +241,17 @@ def test_transformers_5_writes_them_too(family, runs, forks5, tmp_path):
     assert len(report["comparison"]) >= 8 and all(row["holds"] for row in report["comparison"])
 
 
+@rarely
+@pytest.mark.parametrize("family", OF_5_ALONE)
+def test_transformers_5_writes_encoders_that_version_4_does_not_have(family, new_encoder, forks5, tmp_path):
+    script, run = Path(__file__).with_name("to_onnx_in_transformers5.py"), tmp_path / "run"
+    new_encoder(run, **VARIANTS[family])
+    done = forks5.run(script, ROOT, sysconfig.get_path("purelib"), run, tmp_path / "out")
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = {row["what"]: row for row in json.loads((tmp_path / "out/conversion_report.json").read_text())["comparison"]}
+    assert all(row["holds"] for row in rows.values()) and rows["logits, ONNX Runtime"]["value"] < 5e-5
+
+
 # ------------------------------------------------------ bad input ----------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Ten classes of classifiers, both ways: logits are those of transformers 4 and 5, whose pipelines give the labels."""
+"""Classes of classifiers, both ways: logits are those of transformers 4 and 5, whose pipelines give the labels."""
 
 import dataclasses
 import json

@@ -20,7 +20,7 @@ STEPS, ROWS, LENGTH, PLACES, RATE = 20, 4, 12, 3, 3e-3
 CASES = {
     "distilbert": (
         "DistilBertForMaskedLM",
-        {"dim": 28, "n_heads": 7, "n_layers": 3, "hidden_dim": 18, "max_position_embeddings": LENGTH},
+        {"dim": 28, "n_heads": 7, "n_layers": 2, "hidden_dim": 18, "max_position_embeddings": LENGTH},
         0,
     ),
     "eurobert": (
@@ -31,7 +31,7 @@ CASES = {
     ),
     "nomic_bert": (
         "NomicBertForMaskedLM",
-        {"hidden_size": 20, "num_attention_heads": 5, "num_hidden_layers": 3, "intermediate_size": 44},
+        {"hidden_size": 20, "num_attention_heads": 5, "num_hidden_layers": 1, "intermediate_size": 44},
         0,
     ),
 }
