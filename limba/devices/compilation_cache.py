@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from limba.files.local_paths import local_path
+from limba.files import local_paths
 
 logger = logging.getLogger(__name__)
 
@@ -69,13 +69,12 @@ def use(jax: types.ModuleType) -> None:
 def _folder(named: str | None, environ: Mapping[str, str]) -> str | None:
     """The folder for programs of this machine, not made yet; None if there is no home for it."""
     if not named:
-        caches = Path(environ.get("XDG_CACHE_HOME") or "~/.cache")
-        try:
-            named = str(caches.expanduser() / "limba" / "compiled")
-        except RuntimeError:
+        usual = local_paths.cache_folder("compiled", environ)
+        if usual is None:
             return None
+        named = str(usual)
     if "://" not in named:
-        named = str(local_path(named))
+        named = str(local_paths.local_path(named))
     return f"{named}/{kind_of_cpu()}"
 
 
@@ -130,12 +129,12 @@ def _trim_if_changed(folder: Path, began: float) -> None:
             trim(folder)
 
 
-def trim(folder: Path, max_bytes: int = MAX_BYTES) -> None:
-    """Removes the programs that were not used for longest, until at most `max_bytes` are left."""
+def trim(folder: Path, max_bytes: int = MAX_BYTES, ending: str = "-cache") -> None:
+    """Removes the files of this ending that were not used for longest, until at most `max_bytes` are left."""
     files = []
     for entry in os.scandir(folder):
         with contextlib.suppress(OSError):  # Another process may remove it now.
-            if entry.name.endswith("-cache") and entry.is_file():
+            if entry.name.endswith(ending) and entry.is_file():
                 found = entry.stat()
                 # Many systems write the time of reading once a day, some never.
                 files.append((max(found.st_atime, found.st_mtime), found.st_size, entry.path))

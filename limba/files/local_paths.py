@@ -1,6 +1,7 @@
 """Paths of this machine as they are kept, compared and handed to libraries."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from limba.files.untrusted_files import shown
@@ -19,3 +20,11 @@ def local_path(path: str | os.PathLike[str]) -> Path:
         raise ValueError(f"A path is {shown(path)}; give the name of a file or folder as a text: 'runs/my_run'.")
     absolute = Path(path).expanduser().absolute()
     return absolute.resolve() if ".." in absolute.parts else absolute
+
+
+def cache_folder(name: str, environ: Mapping[str, str]) -> Path | None:
+    """`$XDG_CACHE_HOME/limba/NAME`, by default `~/.cache/limba/NAME`; None for a user without a home."""
+    try:
+        return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "limba" / name
+    except RuntimeError:
+        return None

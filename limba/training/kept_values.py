@@ -5,9 +5,7 @@ same seeds, and so with the same values.
 """
 
 import functools
-import io
 import logging
-import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,15 +15,14 @@ from flax import traverse_util
 
 from limba.checkpoint_files.directories import START_VALUES
 from limba.data.contract import DatasetConfig
-from limba.files import json_text, storage
+from limba.files import json_text
 from limba.files.storage import AnyPath
+from limba.training import kept_arrays
 from limba.workers import distributed
 
 logger = logging.getLogger(__name__)
 
 PyTree = Any
-# The entry with what the values were made of; no parameter has a name without its module.
-_FACTS = "facts"
 
 
 def change(
@@ -58,34 +55,13 @@ def change(
             return kept
         made = make(params)
         if jax.process_index() == 0:
-            _write(file, text, made)
+            flat = traverse_util.flatten_dict(made, sep="/")
+            kept_arrays.write(file, text, {name: np.asarray(x, np.float32) for name, x in flat.items()})
         return made
 
     return kept_or_made
 
 
 def _read(file: AnyPath, text: str) -> PyTree | None:
-    """The values that were made of the same; None where there are none, or damaged ones."""
-    if not storage.is_file(file):
-        return None
-    try:
-        content = io.BytesIO(storage.read_bytes(file))
-        with zipfile.ZipFile(content) as archive:
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-                raise ValueError("it is packed, and may be larger than any memory")
-        with np.load(content, allow_pickle=False) as found:
-            if str(found[_FACTS]) != text:
-                return None
-            return traverse_util.unflatten_dict({x: found[x] for x in found.files if x != _FACTS}, sep="/")
-    except (OSError, ValueError, KeyError, EOFError, MemoryError, zipfile.BadZipFile) as error:
-        logger.warning("%s is damaged (%s): the initial values are made again.", file, error)
-        return None
-
-
-def _write(file: AnyPath, text: str, params: PyTree) -> None:
-    flat = traverse_util.flatten_dict(params, sep="/")
-    arrays: dict[str, Any] = {_FACTS: np.array(text)}
-    arrays |= {name: np.asarray(x, np.float32) for name, x in flat.items()}
-    content = io.BytesIO()
-    np.savez(content, **arrays)
-    storage.write_bytes(file, content.getvalue())
+    found = kept_arrays.read(file, text, "initial values")
+    return None if found is None else traverse_util.unflatten_dict(found, sep="/")

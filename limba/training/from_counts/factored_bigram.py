@@ -1,11 +1,13 @@
 """A bigram in factors: vectors of pieces whose products say which piece follows which. NumPy and SciPy only."""
 
+import concurrent.futures
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from scipy import sparse
-from tqdm import tqdm
 
 # Pieces whose followers a step of the fit predicts, on average.
 _PIECES_A_STEP = 512
@@ -16,6 +18,11 @@ _LEAST_SHARE = 1e-5
 _POWER_ITERATIONS = 4
 # Of a fit: the rate of a step relative to the size of the vectors, and how fast Adam's averages forget.
 _RATE, _B1, _B2 = 0.3, 0.9, 0.95
+# What a thread works out at a time: rows of a step, whose predictions fit into a cache, and pieces of the vocabulary.
+_ROWS_A_BLOCK, _PIECES_A_BLOCK = 64, 1024
+
+# As `map`: several threads may do it.
+Each = Callable[[Callable[[slice], Any], Iterable[slice]], Iterable[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +43,10 @@ class FactoredBigram:
     @property
     def rank(self) -> int:
         return self.left.shape[1]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """By the names of the attributes."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def log_probabilities(self, pieces: np.ndarray) -> np.ndarray:
         """Of each seen piece after each of `pieces`, `[pieces, vocab]`; minus infinity for pieces never seen."""
@@ -58,13 +69,26 @@ class BigramCounts:
     keys: np.ndarray
     counts: np.ndarray
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """By the names of the attributes."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
     def table(self, values: np.ndarray) -> sparse.csr_array:
         """`[vocab, vocab]`, with a value for each pair."""
         size = len(self.unigrams)
         return sparse.csr_array((values.astype(np.float32), np.divmod(self.keys, size)), shape=(size, size))
 
 
-def fit(counts: BigramCounts, rank: int, longest: float, discount: float, steps: int, seed: int = 0) -> FactoredBigram:
+def fit(
+    counts: BigramCounts,
+    rank: int,
+    longest: float,
+    discount: float,
+    steps: int,
+    seed: int = 0,
+    threads: int = 1,
+    advance: Callable[[], Any] = lambda: None,
+) -> FactoredBigram:
     """Vectors that predict the counted bigrams, interpolated with single pieces by absolute discounting.
 
     A singular value decomposition of `log(1 + count / (60 p(w)))` begins; steps of Adam on the cross entropy to the
@@ -76,6 +100,8 @@ def fit(counts: BigramCounts, rank: int, longest: float, discount: float, steps:
       discount: taken off each count, between 0 and 1.
       steps: of the fit, fewer for a large vocabulary (`affordable_steps`).
       seed: of the decomposition, and of the pieces of each step.
+      threads: that work out a step; NumPy's own are beside them. Their number changes no number of the result.
+      advance: called after each step.
     """
     seen = counts.unigrams > 0
     rank = min(rank, int(seen.sum()) - 1)
@@ -86,7 +112,10 @@ def fit(counts: BigramCounts, rank: int, longest: float, discount: float, steps:
     factor = 0.9 * longest / max(usual, 1e-6)
     bias = np.log(shares).astype(np.float32)
     parameters = [left * factor, right / factor, bias]
-    _Fit(counts, shares, seen, longest, discount).run(parameters, affordable_steps(len(seen), rank, steps), seed)
+    steps = affordable_steps(len(seen), rank, steps)
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        for _ in _Fit(counts, shares, seen, longest, discount).run(parameters, steps, seed, pool.map):
+            advance()
     left, right, bias = parameters
     # The mean of a text's vectors, which attention to all of it brings, is then near 0.
     mean = np.where(seen, shares, 0).astype(np.float32) @ left
@@ -101,7 +130,12 @@ def fit(counts: BigramCounts, rank: int, longest: float, discount: float, steps:
 
 def affordable_steps(vocab_size: int, rank: int, steps: int) -> int:
     """As many steps of a fit as take half a minute, at most `steps`."""
-    return min(steps, int(_MOST_PRODUCTS // (3 * vocab_size * rank * min(vocab_size, _PIECES_A_STEP))))
+    return min(steps, int(_MOST_PRODUCTS // products(vocab_size, rank)))
+
+
+def products(vocab_size: int, rank: int) -> int:
+    """Of numbers, that a step of a fit multiplies."""
+    return 3 * vocab_size * rank * min(vocab_size, _PIECES_A_STEP)
 
 
 def _decomposed(counts: BigramCounts, shares: np.ndarray, rank: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -123,14 +157,19 @@ def _decomposed(counts: BigramCounts, shares: np.ndarray, rank: int, seed: int) 
 
 
 class _Fit:
-    """Cross entropy of a factored bigram to the discounted one, and its gradient."""
+    """Cross entropy of a factored bigram to the discounted one, and its gradient.
+
+    A step is worked out in blocks, by several threads: of rows of `left` first, then of the vocabulary. The blocks are
+    the same for any number of threads, and so are the results.
+    """
 
     def __init__(self, counts: BigramCounts, shares: np.ndarray, seen: np.ndarray, longest: float, discount: float):
         size = len(shares)
         first, second = np.divmod(counts.keys, size)
         followed = np.bincount(first, counts.counts, minlength=size)
         total = followed.sum()
-        self.seen, self.longest = seen, np.float32(longest)
+        self.longest = np.float32(longest)
+        self.masked = np.where(seen, 0, -1e9).astype(np.float32)
         # How often a piece is the first of a pair, and how often a step has it.
         self.weights = (followed / total).astype(np.float32)
         self.drawn = _chances(self.weights)
@@ -140,47 +179,78 @@ class _Fit:
         follows = np.where(seen, np.bincount(second, minlength=size) + 0.1, 0)
         self.removed, self.follows = removed.astype(np.float32), (follows / follows.sum()).astype(np.float32)
         self.per_first, self.per_second = ((1 / np.maximum(x, 1e-6)).astype(np.float32) for x in (self.weights, shares))
+        self._room = np.empty((0, size), np.float32)
 
-    def run(self, parameters: list[np.ndarray], steps: int, seed: int) -> None:
-        """Changes `left`, `right` and `bias` in place."""
-        left, rng = parameters[0], np.random.default_rng(seed)
+    def run(self, parameters: list[np.ndarray], steps: int, seed: int, each: Each = map) -> Iterator[int]:
+        """Changes `left`, `right` and `bias` in place, and yields the number of each step that was made."""
+        left, right, _ = parameters
+        rng = np.random.default_rng(seed)
         sizes = [np.sqrt(np.mean(x**2)) for x in parameters[:2]] + [0.2]
         averages = [_Averages(x) for x in parameters]
         self._shorten(left, slice(None))
-        for step in tqdm(range(1, steps + 1), desc="fitting the bigram", unit="step", disable=None):
-            rate = _RATE * (1 - (step - 1) / steps)
+        for step in range(1, steps + 1):
+            rates = [np.float32(_RATE * (1 - (step - 1) / steps) * size) for size in sizes]
             rows = np.flatnonzero(rng.random(len(left)) < self.drawn)
-            places: tuple[np.ndarray | slice, ...] = (rows, slice(None), slice(None))
-            gradients = self._gradients(parameters, rows)
-            for x, average, place, gradient, size in zip(parameters, averages, places, gradients, sizes, strict=True):
-                x[place] -= np.float32(rate * size) * average.direction(gradient, place)
+            residual = self._residual(parameters, rows, each)
+            of_left = self._of_left(right, rows, residual, each)
+            gradients = self._of_followers(left, rows, residual)
+            move = functools.partial(_move_followers, gradients, parameters, averages, rates)
+            list(each(move, _blocks(len(right), _PIECES_A_BLOCK)))
+            averages[0].move(left, rows, of_left, rates[0])
             self._shorten(left, rows)
+            yield step
 
     def _shorten(self, left: np.ndarray, rows: np.ndarray | slice) -> None:
         norms = np.linalg.norm(left[rows], axis=1, keepdims=True)
         left[rows] *= np.minimum(1, self.longest / np.maximum(norms, 1e-9))
 
-    def _gradients(
-        self, parameters: Sequence[np.ndarray], rows: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of some rows of left, and of right and bias.
-
-        Each row is that of one occurrence of its piece, so that rare pieces learn too. Of right and bias they are
-        estimates: a row counts for as many as were not drawn in its place.
-        """
+    def _residual(self, parameters: Sequence[np.ndarray], rows: np.ndarray, each: Each = map) -> np.ndarray:
+        """What is predicted after some pieces, less their counts without what the discount took, `[rows, vocab]`."""
         left, right, bias = parameters
-        left, weights, kept, removed = left[rows], self.weights[rows], self.kept[rows], self.removed[rows]
-        predicted = left @ right.T
-        predicted += np.where(self.seen, bias, np.float32(-1e9))
-        predicted -= predicted.max(axis=1, keepdims=True)
-        np.exp(predicted, out=predicted)
-        predicted *= (weights / predicted.sum(axis=1))[:, None]
-        of_left = predicted @ right - kept @ right - removed[:, None] * (self.follows @ right)
+        bias = bias + self.masked
+        if len(rows) > len(self._room):
+            self._room = np.empty((len(rows), len(right)), np.float32)
+        residual = self._room[: len(rows)]
+
+        def fill(block: slice) -> None:
+            those, part = rows[block], residual[block]
+            np.matmul(left[those], right.T, out=part)
+            part += bias
+            part -= part.max(axis=1, keepdims=True)
+            np.exp(part, out=part)
+            part *= (self.weights[those] / part.sum(axis=1))[:, None]
+            kept = self.kept[those]
+            begins = np.repeat(np.arange(0, part.size, len(bias)), np.diff(kept.indptr))
+            part.reshape(-1)[begins + kept.indices] -= kept.data  # one index is faster than two
+
+        list(each(fill, _blocks(len(rows), _ROWS_A_BLOCK)))
+        return residual
+
+    def _of_left(self, right: np.ndarray, rows: np.ndarray, residual: np.ndarray, each: Each = map) -> np.ndarray:
+        """The gradient of these rows of left, each that of one occurrence of its piece, so that rare ones learn too."""
+        parts = each(lambda block: residual[block] @ right, _blocks(len(rows), _ROWS_A_BLOCK))
+        of_left = np.concatenate([np.zeros((0, right.shape[1]), np.float32), *parts])
+        of_left -= self.removed[rows, None] * (self.follows @ right)
+        return of_left * self.per_first[rows, None]
+
+    def _of_followers(
+        self, left: np.ndarray, rows: np.ndarray, residual: np.ndarray
+    ) -> Callable[[slice], tuple[np.ndarray, np.ndarray]]:
+        """Estimates of the gradients of right and bias, as a function of the part of the vocabulary.
+
+        A row counts for as many as were not drawn in its place.
+        """
         stands_for = 1 / self.drawn[rows]
-        weighted = left * stands_for[:, None]
-        of_right = predicted.T @ weighted - kept.T @ weighted - self.follows[:, None] * (removed @ weighted)
-        of_bias = stands_for @ predicted - kept.T @ stands_for - self.follows * (removed @ stands_for)
-        return of_left * self.per_first[rows, None], of_right * self.per_second[:, None], of_bias * self.per_second
+        weighted = left[rows] * stands_for[:, None]
+        removed = self.removed[rows] @ weighted, self.removed[rows] @ stands_for
+
+        def of(part: slice) -> tuple[np.ndarray, np.ndarray]:
+            follows, per_second, of_part = self.follows[part], self.per_second[part], residual[:, part]
+            of_right = of_part.T @ weighted - follows[:, None] * removed[0]
+            of_bias = stands_for @ of_part - follows * removed[1]
+            return of_right * per_second[:, None], of_bias * per_second
+
+        return of
 
 
 class _Averages:
@@ -190,13 +260,29 @@ class _Averages:
         self.mean, self.square = np.zeros_like(x), np.zeros_like(x)
         self.times = np.zeros((len(x), *[1] * (x.ndim - 1)), np.float32)
 
-    def direction(self, gradient: np.ndarray, rows: np.ndarray | slice) -> np.ndarray:
-        """Of the step that these rows take."""
-        self.times[rows] += 1
-        self.mean[rows] += (1 - _B1) * (gradient - self.mean[rows])
-        self.square[rows] += (1 - _B2) * (gradient**2 - self.square[rows])
-        times = self.times[rows]
-        return (self.mean[rows] / (1 - _B1**times)) / (np.sqrt(self.square[rows] / (1 - _B2**times)) + 1e-5)
+    def move(self, x: np.ndarray, rows: np.ndarray | slice, gradient: np.ndarray, rate: np.float32) -> None:
+        """Moves these rows of `x` by their step."""
+        mean, square, times = self.mean[rows], self.square[rows], self.times[rows] + 1
+        mean += (1 - _B1) * (gradient - mean)
+        square += (1 - _B2) * (gradient**2 - square)
+        self.mean[rows], self.square[rows], self.times[rows] = mean, square, times
+        x[rows] -= rate * (mean / (1 - _B1**times)) / (np.sqrt(square / (1 - _B2**times)) + 1e-5)
+
+
+def _move_followers(
+    gradients: Callable[[slice], tuple[np.ndarray, np.ndarray]],
+    parameters: Sequence[np.ndarray],
+    averages: Sequence[_Averages],
+    rates: Sequence[np.float32],
+    part: slice,
+) -> None:
+    """A step of right and bias, of a part of the vocabulary."""
+    for i, gradient in enumerate(gradients(part), 1):
+        averages[i].move(parameters[i], part, gradient, rates[i])
+
+
+def _blocks(size: int, of: int) -> list[slice]:
+    return [slice(begin, begin + of) for begin in range(0, size, of)]
 
 
 def _chances(weights: np.ndarray) -> np.ndarray:

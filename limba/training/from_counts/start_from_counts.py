@@ -9,21 +9,29 @@ take seconds. The network is an ordinary T5 1.1 afterwards, or a decoder on its 
 import dataclasses
 import logging
 import time
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
 
-from limba.data import sentinels
 from limba.data.contract import DatasetConfig
 from limba.files import number_ranges
 from limba.files.number_ranges import AT_LEAST_0, AT_LEAST_1, Range
-from limba.inference import tasks_door
 from limba.network import t5
 from limba.network.encoders.config import EncoderConfig
 from limba.network.encoders.encoder import MaskedLanguageModel
-from limba.training.from_counts import encoder_wiring, factored_bigram, right_context, t5_wiring
+from limba.training.from_counts import (
+    counted_texts,
+    encoder_wiring,
+    factored_bigram,
+    fit_processes,
+    kept_parts,
+    right_context,
+    t5_wiring,
+)
+from limba.training.from_counts.factored_bigram import BigramCounts
 from limba.training.from_counts.span_ends import SpanEnds
 
 PyTree = Any
@@ -125,24 +133,11 @@ class StartFromCounts:
         """
         self.check(model)
         began = time.monotonic()
-        logger.info("A start from counts reads %d tokens of the training texts at most.", self.most_tokens)
-        config, vocabulary = model.module.config, model.output_vocabulary
-        has_right = self._right_rank(config) > 0
-        counted = tasks_door.ngrams().count(
-            config=dataset,
-            vocabulary=vocabulary,
-            feature_converter=model.FEATURE_CONVERTER_CLS,
-            most_tokens=self.most_tokens,
-            trigrams=False,
-            before=has_right,
-        )
-        counts = factored_bigram.BigramCounts(counted.unigrams, counted.bigrams.keys, counted.bigrams.counts)
-        behind = right_context.pairs(counted.unigrams, counted.before) if has_right else None
+        config = model.module.config
+        counted = counted_texts.of_training(model, dataset, self.most_tokens, self._right_rank(config) > 0)
         counted_in = time.monotonic() - began
-        ends = None
-        if has_right:
-            ends = SpanEnds.of(counted.targets, counted.firsts, sentinels.of_vocabulary(vocabulary), vocabulary.eos_id)
-        new = self.from_counts(params, config, counts, behind, ends)
+        ends = counted.ends(model.output_vocabulary)
+        new = self.from_counts(params, config, counted.counts, counted.behind, ends)
         logger.info(
             "The parameters begin from counts: %d tokens, read in %.0f s, and a bigram of rank %d, fitted in %.0f s.",
             counted.num_tokens,
@@ -157,8 +152,8 @@ class StartFromCounts:
         self,
         params: PyTree,
         config: Any,
-        counts: factored_bigram.BigramCounts,
-        behind: factored_bigram.BigramCounts | None = None,
+        counts: BigramCounts,
+        behind: BigramCounts | None = None,
         ends: SpanEnds | None = None,
     ) -> PyTree:
         """The parameters of a network of this configuration.
@@ -181,17 +176,17 @@ class StartFromCounts:
         if right_rank := self._right_rank(config):
             assert behind is not None, "right_rank is not 0"
             longest, longest_behind = right_context.longest(config)
-            bigram = self._fitted(counts, self._rank(config), longest)
+            bigram, of_behind = _fitted(
+                [self._fit(counts, self._rank(config), longest), self._fit(behind, right_rank, longest_behind)]
+            )
             wiring = right_context.Wiring(config, self.pointer_bias, self.output_scale, self.seed)
-            return wiring.apply_both(params, bigram, self._fitted(behind, right_rank, longest_behind), ends, behind)
-        bigram = self._fitted(counts, self._rank(config), _wiring(config).longest(config))
+            return wiring.apply_both(params, bigram, of_behind, ends, behind)
+        (bigram,) = _fitted([self._fit(counts, self._rank(config), _wiring(config).longest(config))])
         if isinstance(config, EncoderConfig):
             return encoder_wiring.Wiring(config, self.output_scale, self.seed).apply(params, bigram)
         return t5_wiring.Wiring(config, self.pointer_bias, self.output_scale, self.seed).apply(params, bigram)
 
-    def _fitted(
-        self, counts: factored_bigram.BigramCounts, rank: int, longest: float
-    ) -> factored_bigram.FactoredBigram:
+    def _fit(self, counts: BigramCounts, rank: int, longest: float) -> fit_processes.Fit:
         steps = factored_bigram.affordable_steps(len(counts.unigrams), rank, self.fit_steps)
         if steps < self.fit_steps:
             logger.warning(
@@ -201,13 +196,7 @@ class StartFromCounts:
                 len(counts.unigrams),
                 rank,
             )
-        logger.info(
-            "A start from counts fits a bigram of rank %d to %d pairs of pieces, in %d steps.",
-            rank,
-            len(counts.keys),
-            steps,
-        )
-        return factored_bigram.fit(counts, rank, longest, self.discount, steps, self.seed)
+        return fit_processes.Fit(counts, rank, longest, self.discount, steps, self.seed)
 
     def _rank(self, config: t5.T5Config | EncoderConfig) -> int:
         return self.rank or min(self._most_rank(config), _MOST_RANK)
@@ -222,6 +211,27 @@ class StartFromCounts:
         if isinstance(config, EncoderConfig):
             return 0
         return right_context.usual_rank(config) if self.right_rank is None else self.right_rank
+
+
+def _fitted(asked: Sequence[fit_processes.Fit]) -> list[factored_bigram.FactoredBigram]:
+    """Their bigrams: kept ones, and those that are made now, each of which is kept as soon as it is there."""
+    facts = [{"counts": kept_parts.checksum(fit.counts.arrays()), **fit.settings} for fit in asked]
+    kept = [None if fit.is_small else kept_parts.read("bigrams", x) for fit, x in zip(asked, facts, strict=True)]
+    found = {i: factored_bigram.FactoredBigram(**x) for i, x in enumerate(kept) if x is not None}
+    missing = [i for i in range(len(asked)) if i not in found]
+    for i in missing:
+        logger.info(
+            "A start from counts fits a bigram of rank %d to %d pairs of pieces, in %d steps.",
+            asked[i].rank,
+            len(asked[i].counts.keys),
+            asked[i].steps,
+        )
+    for number, bigram in fit_processes.make([asked[i] for i in missing]):
+        i = missing[number]
+        found[i] = bigram
+        if not asked[i].is_small:
+            kept_parts.write("bigrams", facts[i], bigram.arrays())
+    return [found[i] for i in range(len(asked))]
 
 
 def _wiring(config: t5.T5Config | EncoderConfig) -> ModuleType:

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from limba.checkpoint_files.directories import START_VALUES
-from limba.training import kept_values
+from limba.training import kept_arrays, kept_values
 
 
 @pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
 def test_values_are_read_and_packed_ones_are_not(tmp_path, caplog, write):
     """What is packed may be larger than any memory."""
     file = tmp_path / START_VALUES
-    write(file, **{kept_values._FACTS: "facts", "layer/kernel": np.ones(3)})
+    write(file, **{kept_arrays.FACTS: "facts", "layer/kernel": np.ones(3)})
     with caplog.at_level(logging.WARNING):
         found = kept_values._read(file, "facts")
     if write is np.savez:

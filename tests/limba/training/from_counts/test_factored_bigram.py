@@ -80,6 +80,21 @@ def test_steps_with_some_pieces_bring_all_of_them_nearer(many):
     assert losses[1] < 0.8 * losses[0], losses
 
 
+def _gradients(fit, parameters, rows):
+    residual = fit._residual(parameters, rows)
+    of_left = fit._of_left(parameters[1], rows, residual)
+    return of_left, *fit._of_followers(parameters[0], rows, residual)(slice(None))
+
+
+def test_threads_and_blocks_change_no_number(many, monkeypatch):
+    made = []
+    for threads, pieces in ((1, 1024), (3, 100)):
+        monkeypatch.setattr(factored_bigram, "_PIECES_A_BLOCK", pieces)
+        made.append(factored_bigram.fit(many, 8, 10.0, DISCOUNT, 3, threads=threads))
+    for name, x in made[0].arrays().items():
+        np.testing.assert_allclose(made[1].arrays()[name], x, rtol=1e-3, atol=1e-4)
+
+
 def test_the_gradient_of_some_pieces_is_that_of_all_on_average(many):
     shares, rng = many.unigrams / many.unigrams.sum(), np.random.default_rng(1)
     fit = factored_bigram._Fit(many, shares, many.unigrams > 0, 10.0, DISCOUNT)
@@ -87,9 +102,9 @@ def test_the_gradient_of_some_pieces_is_that_of_all_on_average(many):
     assert fit.drawn[5] / fit.drawn[1000] == pytest.approx((fit.weights[5] / fit.weights[1000]) ** 0.5, rel=1e-3)
     parameters = [np.float32(rng.normal(size=(1500, 8))) for _ in range(2)] + [np.float32(np.log(shares))]
     drawn = [np.flatnonzero(rng.random(1500) < fit.drawn) for _ in range(200)]
-    some = [fit._gradients(parameters, rows) for rows in drawn]
+    some = [_gradients(fit, parameters, rows) for rows in drawn]
     fit.drawn = np.ones(1500, np.float32)
-    of_left, *whole = fit._gradients(parameters, np.arange(1500))
+    of_left, *whole = _gradients(fit, parameters, np.arange(1500))
     np.testing.assert_allclose(some[0][0], of_left[drawn[0]], rtol=1e-3, atol=1e-5)
     for i, expected in enumerate(whole, 1):
         estimates = np.stack([gradients[i] for gradients in some])

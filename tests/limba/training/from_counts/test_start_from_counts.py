@@ -11,7 +11,7 @@ from flax import traverse_util
 from limba.data.contract import DatasetConfig
 from limba.inference import tasks_door
 from limba.network import decoder_only, t5
-from limba.training.from_counts import factored_bigram, t5_wiring
+from limba.training.from_counts import factored_bigram, t5_wiring, text_facts
 from limba.training.from_counts.factored_bigram import BigramCounts
 from limba.training.from_counts.start_from_counts import StartFromCounts
 from tests.limba import small
@@ -134,20 +134,13 @@ class _Counted:
     def __init__(self, counts):
         self.unigrams, self.num_tokens = counts.unigrams, int(counts.unigrams.sum())
         self.bigrams = counts
+        self.targets = self.firsts = np.zeros(PIECES, np.int64)
 
 
-def test_a_start_says_what_it_does_and_shows_a_bar(counts, caplog, monkeypatch):
+def test_a_start_says_what_it_fits(counts, caplog):
     caplog.set_level("INFO")
-    bars = []
-
-    def bar(items, **options):
-        bars.append((len(items), options))
-        return items
-
-    monkeypatch.setattr(factored_bigram, "tqdm", bar)
     _begun(_config(), counts, StartFromCounts(fit_steps=3, right_rank=0))
-    assert f"to {len(counts.keys)} pairs of pieces, in 3 steps." in caplog.text
-    assert bars == [(3, {"desc": "fitting the bigram", "unit": "step", "disable": None})]
+    assert f"fits a bigram of rank 102 to {len(counts.keys)} pairs of pieces, in 3 steps." in caplog.text
 
 
 def test_a_start_counts_the_training_split_with_the_models_vocabulary(counts, monkeypatch):
@@ -161,6 +154,7 @@ def test_a_start_counts_the_training_split_with_the_models_vocabulary(counts, mo
             return _Counted(counts)
 
     monkeypatch.setattr(tasks_door, "ngrams", lambda: Ngrams)
+    monkeypatch.setattr(text_facts, "of_split", lambda *_: None)
     model = small.model(vocab_size=PIECES, **small.TINY)
     dataset = DatasetConfig("counter", {"inputs": 16, "targets": 8}, "train", 8, seed=0)
     params = _random(model.module, (1, 4), (1, 4), (1, 4))
