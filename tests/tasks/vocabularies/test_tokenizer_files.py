@@ -235,6 +235,14 @@ def test_tokenizers_of_others(tmp_path):
     denoising.Denoise(objectives.MaskedLM()).check(features, {"inputs": 16})
 
 
+def test_special_tokens_have_llama_s_names_in_eurobert(tmp_path):
+    names = ("<|pad|>", "<|begin_of_text|>", "<|end_of_text|>", "<|mask|>", "a")
+    words = tokenizers.models.WordLevel({name: id_ for id_, name in enumerate(names)}, "a")
+    vocabulary = write(tmp_path / "llama.json", tokenizers.Tokenizer(words))
+    ids = (vocabulary.pad_id, vocabulary.cls_id, vocabulary.eos_id, vocabulary.mask_id)
+    assert ids == (0, 1, 2, 3) and vocabulary.unk_id is None
+
+
 def test_files_that_cannot_be_opened(tmp_path):
     def message(name, content=None, get=lambda vocabulary: vocabulary.vocab_size):
         if content is not None:
