@@ -15,7 +15,8 @@ _PIECES_A_STEP = 512
 _MOST_PRODUCTS = 6e11
 # Weights of the singular value decomposition are those of pieces at least this frequent.
 _LEAST_SHARE = 1e-5
-_POWER_ITERATIONS = 4
+# Of it, for up to so many pieces and for more. There it takes seconds, and the few steps of the fit end no worse.
+_POWER_ITERATIONS, _SMALL, _POWER_ITERATIONS_OF_MANY = 4, 16_384, 2
 # Of a fit: the rate of a step relative to the size of the vectors, and how fast Adam's averages forget.
 _RATE, _B1, _B2 = 0.3, 0.9, 0.95
 # What a thread works out at a time: rows of a step, whose predictions fit into a cache, and pieces of the vocabulary.
@@ -147,7 +148,7 @@ def _decomposed(counts: BigramCounts, shares: np.ndarray, rank: int, seed: int) 
     table = counts.table(ratios * weights[first] * weights[second])
     more = min(rank + 10, size)
     basis = np.random.default_rng(seed).standard_normal((size, more)).astype(np.float32)
-    for _ in range(_POWER_ITERATIONS):
+    for _ in range(_POWER_ITERATIONS if size <= _SMALL else _POWER_ITERATIONS_OF_MANY):
         basis = np.linalg.qr(table.T @ np.linalg.qr(table @ basis)[0])[0]
     u, values, vt = np.linalg.svd(table @ basis, full_matrices=False)
     roots = np.sqrt(values[:rank])

@@ -17,13 +17,15 @@ import numpy as np
 
 from limba.devices import compilation_cache
 from limba.files import json_text, local_paths
+from limba.files.version import VERSION
 from limba.training import kept_arrays
 
 logger = logging.getLogger(__name__)
 
 VARIABLE = "LIMBA_COUNTS_CACHE"
 MAX_BYTES = 2 << 30
-# Changes with how texts are counted and bigrams are fitted: what others have made is then not found.
+# Changes with how texts are counted and bigrams are fitted, also between two releases: what was made before is then not
+# found.
 _VERSION = 1
 _ENDING = "-part.npz"
 
@@ -83,5 +85,5 @@ def _file(name: str, facts: Mapping[str, Any]) -> tuple[Path, str] | None:
     folder = local_paths.local_path(named) if named else local_paths.cache_folder("counts", os.environ)
     if folder is None:
         return None
-    text = json_text.dumps({"version": _VERSION, "part": name, **facts}, sort_keys=True, ensure_ascii=False)
+    text = json_text.dumps({"version": [VERSION, _VERSION], "part": name, **facts}, sort_keys=True, ensure_ascii=False)
     return folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}{_ENDING}", text
