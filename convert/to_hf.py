@@ -53,6 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="of a LoRA, the model that it began with: the kernels without the adapters (they are merged)",
     )
+    parser.add_argument(
+        "--generator", action="store_true", help="of an ELECTRA's pre-training, the generator in place of the encoder"
+    )
     add_options(parser)
     any_format.add_hint_arguments(parser)
 
@@ -71,7 +74,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     checkpoint = args.checkpoint if args.best is None else str(best_checkpoint(args.checkpoint, args.best))
     given = options(args)
-    to_hf(checkpoint, args.out, **given | {"hints": dataclasses.replace(given["hints"], without_lora=args.no_lora)})
+    hints = dataclasses.replace(given["hints"], without_lora=args.no_lora, generator=args.generator)
+    to_hf(checkpoint, args.out, **given | {"hints": hints})
 
 
 def options(args: argparse.Namespace) -> dict[str, Any]:
@@ -138,6 +142,7 @@ def to_hf(
         "card": metadata.request() or None,
         "average": hints.average or None,
         "without_lora": hints.without_lora or None,
+        **({"generator": True} if hints.generator else {}),
     }
     if report := previous(out, request, overwrite):
         print(f"{named or out} holds this export of {model.path.name} already.")
@@ -158,6 +163,7 @@ def to_hf(
         report = sealed(folder, report, (file.name for file in folder.iterdir() if not file.name.startswith(".")))
         write_json(folder / REPORT, report)
     what = f"The average of the parameters at {model.path.name}" if hints.average else model.path.name
+    what = f"The generator of {what}" if hints.generator else what
     what = f"{what} without its LoRA adapters" if hints.without_lora else what
     print(f"{what} is exported to {named or out} ({', '.join(formats)}, {dtype}).")
     print(comparison_rows.tables(comparisons) if verify else "The export was not checked (--no-check).")

@@ -181,6 +181,8 @@ def in_transformers(model: EncoderModel, batch: Batch) -> Output:
 
 def in_order(what: str, logits: np.ndarray, model: EncoderModel) -> np.ndarray:
     """Logits of the folder in Limba's order and shape."""
+    if model.head.kind == heads.DETECTOR:  # whose logits have no dim for the only one
+        return logits[..., None]
     # Hugging Face's logits of rows have no dim for places.
     placed = logits[:, None] if logits.ndim == 2 else logits
     return placed if model.head.labels or what != "logits" else placed[..., order_of(model)]

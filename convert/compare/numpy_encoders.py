@@ -2,8 +2,8 @@
 
 It reads config.json and Hugging Face's tensors, follows the papers (BERT arXiv:1810.04805, RoBERTa-PreLayerNorm
 arXiv:2202.08005, MPNet arXiv:2004.09297, RoFormer arXiv:2104.09864, ModernBERT arXiv:2412.13663, DistilBERT
-arXiv:1910.01108, EuroBERT arXiv:2503.05500, NomicBERT arXiv:2402.01613), and shares nothing with Limba's network or
-tables of names. For checks, not for speed.
+arXiv:1910.01108, EuroBERT arXiv:2503.05500, NomicBERT arXiv:2402.01613, ELECTRA arXiv:2003.10555, DeBERTa
+arXiv:2006.03654), and shares nothing with Limba's network or tables of names. For checks, not for speed.
 """
 
 import functools
@@ -21,7 +21,7 @@ Array = np.ndarray
 Config = Mapping[str, Any]
 
 _MPNET, _ROFORMER, _MODERNBERT, _DISTILBERT = "mpnet", "roformer", "modernbert", "distilbert"
-_EUROBERT, _NOMIC = "eurobert", "nomic_bert"
+_EUROBERT, _NOMIC, _ELECTRA, _DEBERTA = "eurobert", "nomic_bert", "electra", "deberta-v2"
 # DistilBERT's names of BERT's modules, and its keys of BERT's.
 _MODULES_OF_DISTILBERT = {
     ".transformer.layer.": ".encoder.layer.",
@@ -85,12 +85,15 @@ def logits(
     """Float64 logits, of a masked language model where `architectures` says no other class.
 
     They are `[batch, length, vocab]`, of a classifier `[batch, labels]` or `[batch, length, labels]`; both ids are
-    `[batch, length]`, and `pad_token_id` is padding.
+    `[batch, length]`, and `pad_token_id` is padding. Those of replaced tokens are `[batch, length]`.
     """
     tensors, config = _by_names_of_bert(tensors, config)
     weights = Weights(tensors, rounding)
     x, embedding = _states(weights, config, input_ids, token_type_ids)
     name = (config.get("architectures") or [""])[0]
+    if name == "ElectraForPreTraining":
+        x = _ACTIVATIONS[config["hidden_act"]](weights.product("discriminator_predictions.dense", x))
+        return weights.product("discriminator_predictions.dense_prediction", x)[..., 0]
     if name.endswith("ForTokenClassification"):
         x = _head_of_modernbert(weights, config, x) if config["model_type"] == _MODERNBERT else x
         return weights.product("classifier", x)
@@ -101,7 +104,10 @@ def logits(
     if config["model_type"] == _EUROBERT:
         is_tied = config.get("tie_word_embeddings")
         return weights.attend(embedding if is_tied else "lm_head.weight", x) + weights.bias("lm_head")
-    if config["model_type"] in _AFTER_PADDING:
+    if config["model_type"] == _ELECTRA:
+        head, dense, activation = "generator_lm_head", "generator_predictions.dense", "gelu"
+        norm = "generator_predictions.LayerNorm"
+    elif config["model_type"] in _AFTER_PADDING:
         head, dense, norm, activation = "lm_head", "lm_head.dense", "lm_head.layer_norm", "gelu"
     else:
         head, activation = "cls.predictions", config["hidden_act"]
@@ -150,6 +156,8 @@ def _states(weights: Weights, config: Config, input_ids: Array, token_type_ids: 
         return _eurobert(weights, config, input_ids, visible)
     if config["model_type"] == _NOMIC:
         return _nomic(weights, config, input_ids, token_type_ids, visible)
+    if config["model_type"] == _DEBERTA:
+        return _deberta(weights, config, input_ids, token_type_ids, visible)
     return _bert(weights, config, input_ids, token_type_ids, visible)
 
 
@@ -164,6 +172,9 @@ def _logits_of_rows(weights: Weights, config: Config, x: Array, is_token: Array)
         count = is_token.sum(1, keepdims=True)
         row = (x * is_token[..., None]).sum(1) / count if config["classifier_pooling"] == "mean" else first
         return weights.product("classifier", _head_of_modernbert(weights, config, row))
+    if kind == _DEBERTA:
+        activation = _ACTIVATIONS[config["pooler_hidden_act"]]
+        return weights.product("classifier", activation(weights.product("pooler.dense", first)))
     if kind == "bert":
         return weights.product("classifier", np.tanh(weights.product("bert.pooler.dense", first)))
     if kind == _NOMIC:
@@ -172,7 +183,7 @@ def _logits_of_rows(weights: Weights, config: Config, x: Array, is_token: Array)
         return _logits_of_eurobert(weights, config["classifier_pooling"], x, is_token)
     if kind == _DISTILBERT:
         return weights.product("classifier", np.maximum(weights.product("pre_classifier", first), 0))
-    activation = _ACTIVATIONS[config["hidden_act"]] if kind == _ROFORMER else np.tanh
+    activation = {_ROFORMER: _ACTIVATIONS[config["hidden_act"]], _ELECTRA: _gelu}.get(kind, np.tanh)
     return weights.product("classifier.out_proj", activation(weights.product("classifier.dense", first)))
 
 
@@ -197,6 +208,8 @@ def _bert(weights: Weights, config: Config, input_ids: Array, types: Array, visi
     if kind not in (_MPNET, _DISTILBERT):
         x = x + weights.rows(f"{tables}.token_type_embeddings.weight", types)
     x = weights.norm(f"{tables}.LayerNorm", weights.rounding(x), epsilon)
+    if kind in (_ROFORMER, _ELECTRA) and config["embedding_size"] != config["hidden_size"]:
+        x = weights.product(f"{prefix}.embeddings_project", x)
     bias = _buckets(weights[f"{prefix}.encoder.relative_attention_bias.weight"], length) if kind == _MPNET else None
     heads = config["num_attention_heads"]
     turn = functools.partial(_turned, base=10_000.0, interleaved=True) if kind == _ROFORMER else None
@@ -330,6 +343,48 @@ def _logits_of_eurobert(weights: Weights, pooling: str, x: Array, is_token: Arra
         x = x[:, 0] if pooling == "bos" else mean(x)
     logits = weights.product("classifier", _gelu(weights.product("dense", x)))
     return mean(logits) if pooling == "late" else logits
+
+
+# -------------------------------------------------------- DeBERTa ---------------------------------------------------
+
+
+def _deberta(weights: Weights, config: Config, input_ids: Array, types: Array, visible: Array) -> tuple[Array, str]:
+    """As `_bert`."""
+    embedding, epsilon = "deberta.embeddings.word_embeddings.weight", config["layer_norm_eps"]
+    x = weights.rows(embedding, input_ids)
+    if config["type_vocab_size"]:
+        x = x + weights.rows("deberta.embeddings.token_type_embeddings.weight", types)
+    x = weights.norm("deberta.embeddings.LayerNorm", weights.rounding(x), epsilon)
+    table = weights.norm("deberta.encoder.LayerNorm", weights["deberta.encoder.rel_embeddings.weight"], epsilon)
+    heads, span, length = config["num_attention_heads"], config["position_buckets"], input_ids.shape[1]
+    places = np.arange(length)
+    most = config["max_relative_positions"]
+    most = config["max_position_embeddings"] if most < 1 else most
+    rows = np.clip(_log_buckets(places[:, None] - places, span, most) + span, 0, 2 * span - 1)
+    for i in range(config["num_hidden_layers"]):
+        layer = f"deberta.encoder.layer.{i}"
+        inner, out = f"{layer}.attention.self", f"{layer}.attention.output"
+        names = [f"{inner}.{name}_proj" for name in ("query", "key", "value")]
+        query, key, value = (_heads(weights.product(name, x), heads) for name in names)
+        of_query, of_key = (_heads(weights.product(name, table)[None], heads)[0] for name in names[:2])
+        added = np.einsum("bhqd,hqkd->bhqk", query, of_key[:, rows])
+        added = added + np.einsum("bhkd,hqkd->bhqk", key, of_query[:, rows])
+        # Three products in place of one: their sum is divided by the root of three times the size.
+        three = math.sqrt(3)
+        attended = _attend(query / three, key, value, visible, None, None, added / three, weights.rounding)
+        x = weights.norm(f"{out}.LayerNorm", weights.rounding(x + weights.product(f"{out}.dense", attended)), epsilon)
+        hidden = weights.rounding(_ACTIVATIONS[config["hidden_act"]](weights.product(f"{layer}.intermediate.dense", x)))
+        y = weights.rounding(x + weights.product(f"{layer}.output.dense", hidden))
+        x = weights.norm(f"{layer}.output.LayerNorm", y, epsilon)
+    return x, embedding
+
+
+def _log_buckets(distances: Array, span: int, most: int) -> Array:
+    """Distances up to half of the span, and what grows with their logarithm: `most - 1` is `span - 1`."""
+    middle = span // 2
+    size = np.maximum(np.abs(distances), middle).astype(np.float32)
+    far = np.ceil(np.log(size / np.float32(middle)) / np.log(np.float32((most - 1) / middle)) * (middle - 1))
+    return np.where(np.abs(distances) <= middle, distances, np.sign(distances) * (far.astype(int) + middle))
 
 
 # ------------------------------------------------------ attention ---------------------------------------------------

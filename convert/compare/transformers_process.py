@@ -18,6 +18,7 @@ import numpy as np
 
 from limba.convert.compare import memory, torch_forward, transformers_library
 from limba.convert.compare.outputs import Batch
+from limba.convert.families import heads
 from limba.convert.families.config_files import t5_config
 from limba.convert.model_files import t5_files
 from limba.convert.tensors import tensor_parts
@@ -50,12 +51,12 @@ def run_encoder(path: Path, dtype: np.dtype, batch: Batch, request: Mapping[str,
     """Float32 logits of the encoder in a folder, which the process loads whole.
 
     "logits" are `[batch, length, vocab]`, of a classifier `[batch, labels]` or `[batch, length, labels]`. A head for
-    sentence pairs has "pair logits" `[batch, 2]`.
+    sentence pairs has "pair logits" `[batch, 2]`, and one that detects replaced tokens "logits" `[batch, length]`.
 
     Args:
       path, dtype: as of `run_t5`.
       batch: the arguments of the class, int32 `[batch, length]`.
-      request: "head", the ending of the class, "MaskedLM", and "config", the folder or file of its configuration.
+      request: "head", its kind in `convert.families.heads`, and "config", the folder or file of its configuration.
 
     Raises:
       ValueError: as `run_t5`.
@@ -107,7 +108,7 @@ def _encoder(directory: Path, request: Mapping[str, Any], batch: Batch) -> dict[
     import torch
 
     transformers = transformers_library.load()
-    model, loading = getattr(transformers, f"AutoModelFor{request['head']}").from_pretrained(
+    model, loading = getattr(transformers, f"AutoModelFor{heads.ending(request['head'])}").from_pretrained(
         request["path"],
         config=transformers.AutoConfig.from_pretrained(request["config"], **transformers_library.NO_CODE),
         dtype=torch.float32,
@@ -125,7 +126,7 @@ def _encoder(directory: Path, request: Mapping[str, Any], batch: Batch) -> dict[
             if parameter.requires_grad:
                 parameter.copy_(parameter.to(getattr(torch, request["dtype"])))
         found = model.eval()(**{name: torch.tensor(array, dtype=torch.long) for name, array in batch.items()})
-        if request["head"] != "PreTraining":
+        if request["head"] != heads.PAIRS:
             return {"logits": found.logits.numpy()}
         return {"logits": found.prediction_logits.numpy(), "pair logits": found.seq_relationship_logits.numpy()}
 

@@ -20,6 +20,7 @@ _PIPELINES = {
     **dict.fromkeys((heads.MASKED_LM, heads.PAIRS), "fill-mask"),
     heads.SEQUENCE: "text-classification",
     heads.TOKENS: "token-classification",
+    heads.DETECTOR: "feature-extraction",
 }
 
 _NOUNS = {
@@ -27,6 +28,16 @@ _NOUNS = {
     heads.SINGLE_LABEL: "classifier",
     heads.MULTI_LABEL: "classifier of several labels",
 }
+
+_PROGRAM_OF_DETECTORS = """import torch
+from transformers import AutoModelForPreTraining, AutoTokenizer
+
+folder = "."  # the folder of this file, or the name of its repository
+tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForPreTraining.from_pretrained(folder)
+batch = tokenizer({text}, return_tensors="pt")
+with torch.no_grad():
+    is_replaced = model(**batch).logits[0] > 0
+print(tokenizer.convert_ids_to_tokens(batch.input_ids[0][is_replaced]))"""
 
 
 class EncoderExport(Export[EncoderFamily, EncoderConfig]):
@@ -59,7 +70,7 @@ class EncoderExport(Export[EncoderFamily, EncoderConfig]):
         return tuple(found)
 
     def check_example(self, text: str) -> None:
-        if not self.model.head.labels and text and self._mask not in text:
+        if self.model.head.kind in (heads.MASKED_LM, heads.PAIRS) and text and self._mask not in text:
             raise ValueError(f"--example {text!r}: the model fills {self._mask}, which the text does not have.")
 
     def write_beside(self, folder: Path, dtype: str) -> dict[str, dict[str, Any]]:
@@ -90,7 +101,7 @@ class EncoderExport(Export[EncoderFamily, EncoderConfig]):
     def describe(self, text: str, gin: str, formats: Sequence[str], dtype: str) -> Description:
         config, family, head = self.model.config, self.model.family, self.model.head
         parts = ["## Use", *self.warnings]
-        of_run = None if text or head.kind == heads.TOKENS else self.run_example(gin)
+        of_run = None if text or head.kind in (heads.TOKENS, heads.DETECTOR) else self.run_example(gin)
         if head.labels:
             what = {heads.REGRESSION: "Scores are numbers", heads.MULTI_LABEL: "Labels, of which any may be right"}.get(
                 head.problem, "Labels"
@@ -101,6 +112,9 @@ class EncoderExport(Export[EncoderFamily, EncoderConfig]):
                 text = of_run.inputs
                 answer = f", which says {markdown.code(of_run.targets)}" if of_run.targets else ""
                 parts.append(f"The text is a row of the {of_run.data}{answer}.")
+        elif head.kind == heads.DETECTOR:
+            text = text or "1, 2, 3, 7, 5, 6."
+            parts.append("The program prints the tokens that the model takes for replaced ones.")
         else:
             example = filled_example.find(of_run, text, self._mask)
             text = example.text
@@ -126,6 +140,8 @@ class EncoderExport(Export[EncoderFamily, EncoderConfig]):
 
     def _program(self, text: str) -> str:
         """The use in transformers."""
+        if self.model.head.kind == heads.DETECTOR:
+            return _PROGRAM_OF_DETECTORS.format(text=repr(text))
         head, kind = self.model.head, self.model.head.kind
         options = ', aggregation_strategy="first"' if kind == heads.TOKENS else ""
         if head.is_number:

@@ -47,6 +47,7 @@ def rows(prefix: str) -> tuple[Row, ...]:
         Row("encoder/position_embedder", f"{prefix}.embeddings.position_embeddings"),
         Row("encoder/token_type_embedder", f"{prefix}.embeddings.token_type_embeddings"),
         Row("encoder/embedding_layer_norm", f"{prefix}.embeddings.LayerNorm"),
+        Row("encoder/embedding_projection", f"{prefix}.embeddings_project"),
         *(Row(f"{layer}/attention/{name}", f"{theirs}.attention.self.{name}") for name in ("query", "key", "value")),
         Row(f"{layer}/attention/relative_key", f"{theirs}.attention.self.distance_embedding"),
         Row(f"{layer}/attention/out", f"{theirs}.attention.output.dense"),
@@ -76,7 +77,7 @@ _HEADS_OF_PAIRS = HeadClass(
     ),
     required=MASKED_LM.required,
 )
-_OF_TOKENS = HeadClass(
+OF_TOKENS = HeadClass(
     rows=(Row("classifier_head/logits", "classifier"),), required=lambda config: {"activation": (None,)}
 )
 ROWS_OF_SEQUENCES = (
@@ -100,7 +101,7 @@ def of_sequences(rows: tuple[Row, ...], drops_inputs: bool, activation: str | No
 
 def heads_of(masked_lm: HeadClass, of_sequences: HeadClass) -> dict[str, HeadClass]:
     """By kind, with BERT's class of tokens."""
-    return {heads.MASKED_LM: masked_lm, heads.SEQUENCE: of_sequences, heads.TOKENS: _OF_TOKENS}
+    return {heads.MASKED_LM: masked_lm, heads.SEQUENCE: of_sequences, heads.TOKENS: OF_TOKENS}
 
 
 # -------------------------------------------------- configurations --------------------------------------------------
@@ -126,6 +127,12 @@ def fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
     }
 
 
+def embedding_size(content: Mapping[str, Any], default: int) -> dict[str, Any]:
+    """The field for `embedding_size` of config.json; None where that is the width of the layers."""
+    found = value(content, "embedding_size", default, int)
+    return {"embedding_size": None if found == content["hidden_size"] else found}
+
+
 def limits(config: EncoderConfig) -> Iterator[str]:
     """See `EncoderFamily.limits`."""
     yield from common_limits(config)
@@ -135,7 +142,7 @@ def limits(config: EncoderConfig) -> Iterator[str]:
 
 def zeros(name: str, rows: int, config: EncoderConfig) -> dict[str, np.ndarray]:
     """A table that adds nothing, by its name in Hugging Face."""
-    return {name: np.zeros((rows, config.emb_dim), np.float32)}
+    return {name: np.zeros((rows, config.token_dim), np.float32)}
 
 
 def no_token_types(prefix: str, config: EncoderConfig) -> dict[str, np.ndarray]:

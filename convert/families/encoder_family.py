@@ -76,6 +76,7 @@ class EncoderFamily(Family):
       default_pad_id: `pad_token_id` where config.json has none.
       fixed_pad_id: the padding that the class assumes whatever config.json says.
       first_position: the row of its table that the first token takes; it gets the id of padding in the folder.
+      has_embedding_size: whether its tables may have another width than its layers.
       rotary_pairs: which numbers its rotary positions turn together.
       special_ids: the keys of config.json for special tokens beside padding, with their roles.
       buffers: a pattern of names in files, of tensors that are no parameters.
@@ -96,6 +97,7 @@ class EncoderFamily(Family):
     default_pad_id: int = 0
     fixed_pad_id: int | None = None
     first_position: Callable[[int], int] = lambda pad_id: 0
+    has_embedding_size: bool = False
     rotary_pairs: str = "halves"
     special_ids: Mapping[str, str] = dataclasses.field(default_factory=dict)
     buffers: str = r"(^|\.)embeddings\.(position_ids|token_type_ids)$"
@@ -127,7 +129,11 @@ class EncoderFamily(Family):
             value = tuple(value) if isinstance(value, list) else value
             if value not in values:
                 found.append(f"{field} is {value!r}, and must be {' or '.join(map(repr, values))}")
+        if config.token_dim != config.emb_dim and not self.has_embedding_size:
+            found.append(f"embedding_size is {config.embedding_size}, and must be emb_dim, {config.emb_dim}")
         head = self.held(head)
+        if head.kind == heads.DETECTOR and heads.DETECTOR not in self.heads:
+            return [*found, "it detects replaced tokens, for which ElectraForPreTraining alone is there"]
         return [*found, *self.limits(config), *self.head_class(head.kind).problems(config, head)]
 
     def stored_pad_id(self, network: EncoderConfig) -> int:

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from limba.convert.families import networks
+from limba.convert.families import heads, networks
 from limba.convert.families.config_keys.keys import Table
 from limba.convert.families.heads import Head
 from limba.convert.families.networks import Network
@@ -43,7 +43,7 @@ class Family(abc.ABC):
 
     def class_of(self, kind: str) -> str:
         """The class of a kind of head."""
-        return self.model_class.replace(f"For{self.usual_head.kind}", f"For{kind}")
+        return self.model_class.replace(f"For{self.usual_head.kind}", f"For{heads.ending(kind)}")
 
     def completed(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """A config.json with `defaults` for what it leaves out."""

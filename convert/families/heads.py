@@ -13,20 +13,24 @@ from limba.network.encoders.config import EncoderConfig
 from limba.network.encoders.encoder import MaskedLanguageModel
 from limba.network.encoders.sentence_pairs import MaskedLanguageModelWithPairs
 from limba.network.encoders.text_encoder import TextEncoder
+from limba.network.encoders.token_detector import ReplacedTokenDetector
 from limba.network.t5 import T5Config, Transformer
 
 # The endings of Hugging Face's classes.
 GENERATION = "ConditionalGeneration"
 MASKED_LM, PAIRS = "MaskedLM", "PreTraining"
 SEQUENCE, TOKENS = "SequenceClassification", "TokenClassification"
-# Vectors have no class of transformers.
-VECTORS = "Vectors"
+# Vectors have no class of transformers; a detector of replaced tokens has `ElectraForPreTraining`.
+VECTORS, DETECTOR = "Vectors", "ReplacedTokenDetection"
+_ENDINGS = {DETECTOR: PAIRS}
+_OF_DETECTORS = ("ElectraForPreTraining",)
 # transformers' names of what the logits of a row are: numbers, or labels of which one or any number is right.
 REGRESSION, SINGLE_LABEL, MULTI_LABEL = "regression", "single_label_classification", "multi_label_classification"
 _WITHOUT_LABELS = {
     GENERATION: Transformer,
     MASKED_LM: MaskedLanguageModel,
     PAIRS: MaskedLanguageModelWithPairs,
+    DETECTOR: ReplacedTokenDetector,
     VECTORS: TextEncoder,
 }
 # A number of labels that is larger is no such number.
@@ -86,6 +90,8 @@ class Head:
 
     def settings(self) -> dict[str, Any]:
         """What all families' config.json say of it alike."""
+        if self.kind == DETECTOR:
+            return {}
         if not self.labels:
             return {"tie_word_embeddings": True}
         return {
@@ -115,7 +121,12 @@ class Head:
         return (_WITHOUT_LABELS | _NETWORKS)[self.kind].__name__
 
 
-OF_T5, OF_MASKED_LM, OF_PAIRS = Head(GENERATION), Head(), Head(PAIRS)
+OF_T5, OF_MASKED_LM, OF_PAIRS, OF_DETECTOR = Head(GENERATION), Head(), Head(PAIRS), Head(DETECTOR)
+
+
+def ending(kind: str) -> str:
+    """That of Hugging Face's classes with a kind of head."""
+    return _ENDINGS.get(kind, kind)
 
 
 def kind_of(network: str) -> str:
@@ -132,7 +143,7 @@ def of_run(info: Mapping[str, Any], path: Any) -> Head:
     record = dict(info.get("head") or {})
     found = record.pop("class", None)
     if "labels" not in info and found != TextEncoder.__name__:
-        return OF_PAIRS if found == OF_PAIRS.class_name else OF_MASKED_LM
+        return next((head for head in (OF_PAIRS, OF_DETECTOR) if head.class_name == found), OF_MASKED_LM)
     known_kinds = _NETWORKS | {VECTORS: TextEncoder}
     kind = next((kind for kind, network in known_kinds.items() if network.__name__ == found), None)
     if kind is None:
@@ -179,7 +190,7 @@ def of_config(content: Mapping[str, Any]) -> Head:
     name = str(classes[0]) if isinstance(classes, list) and classes else ""
     kind = next((kind for kind in (*_NETWORKS, PAIRS) if name.endswith(f"For{kind}")), MASKED_LM)
     if kind in _WITHOUT_LABELS:
-        return Head(kind)
+        return OF_DETECTOR if name in _OF_DETECTORS else Head(kind)
     # Where config.json has no labels, transformers gives them these names, and there are two where it has no number.
     count = content.get("num_labels") or content.get("_num_labels")
     count = count if isinstance(count, int) and 0 < count <= _MOST_LABELS else 2

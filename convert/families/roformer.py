@@ -11,13 +11,14 @@ from limba.network.encoders.config import EncoderConfig
 
 
 def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
-    refuse_unless(content, {"rotary_value": (False,), "embedding_size": (content["hidden_size"],)})
+    refuse_unless(content, {"rotary_value": (False,)})
     own = {"position_embedding_type": "rotary", "rotary_pairs": "interleaved"}
+    own |= bert.embedding_size(content, content["hidden_size"])
     return bert.fields(content, pad_id) | {"max_positions": value(content, "max_position_embeddings", 1536, int)} | own
 
 
 def _settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
-    return bert.settings(config, pad_id) | {"embedding_size": config.emb_dim, "rotary_value": False}
+    return bert.settings(config, pad_id) | {"embedding_size": config.token_dim, "rotary_value": False}
 
 
 def _limits(config: EncoderConfig) -> Iterator[str]:
@@ -42,6 +43,7 @@ FAMILY = dataclasses.replace(
     fields=_fields,
     limits=_limits,
     constants=lambda config, pad_id: bert.no_token_types("roformer", config),
+    has_embedding_size=True,
     rotary_pairs="interleaved",
     # The class computes its sines itself.
     ignored=r"^roformer\.pooler\.|^cls\.seq_relationship\.|\.embed_positions\.",

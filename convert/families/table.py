@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 from limba.convert.families import (
     bert,
     byt5,
+    deberta_v2,
     distilbert,
+    electra,
     eurobert,
     heads,
     modernbert,
@@ -37,7 +39,7 @@ _ROWS: tuple[Family, ...] = (
     *(t5_1_0.FAMILY, t5_1_1.FAMILY, mt5.FAMILY, umt5.FAMILY, byt5.FAMILY),
     *(bert.FAMILY, roberta_prelayernorm.FAMILY, mpnet.FAMILY, roformer.FAMILY, modernbert.FAMILY),
     *roberta.FAMILIES,
-    *(distilbert.FAMILY, eurobert.FAMILY, nomic_bert.FAMILY),
+    *(distilbert.FAMILY, eurobert.FAMILY, nomic_bert.FAMILY, electra.FAMILY, deberta_v2.FAMILY),
 )
 _GROUP = "limba.families"
 

@@ -5,10 +5,11 @@ import re
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from limba.checkpoint_files import run_folder, saved_average, saved_tensors
+from limba.checkpoint_files import pretraining_parts, run_folder, saved_average, saved_tensors
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor, from_array
 from limba.convert.families import heads, networks
 from limba.convert.families.config_files import encoder_config
@@ -43,6 +44,8 @@ def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> EncoderModel
     """Opens a checkpoint of Limba; see `any_format.open_model`. The hints' `vocab` is a tokenizer.json."""
     check_hints(hints)
     info = run_folder.load_run_info(path)
+    if hints.generator:
+        info = _of_generator(info, path)
     head = heads.of_run(info, path)
     try:
         config = EncoderConfig.from_json(info["network"])
@@ -52,6 +55,8 @@ def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> EncoderModel
         ) from error
     family = find_encoder(config, head)
     of_model = saved_average.chosen(saved_tensors.open_tensors(path), path, hints.average)
+    if hints.generator:
+        of_model = pretraining_parts.of_generator(of_model, path)
     saved = lora_merge.chosen(of_model, path, hints.without_lora)
     parameters = {n.removeprefix(_PARAMETERS): t for n, t in saved.items() if n.startswith(_PARAMETERS)}
     found = _unrolled(parameters, config)
@@ -73,6 +78,13 @@ def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> EncoderModel
         not_held=tuple(name for name in whole if name not in wanted),
         tokenizer_settings=tokenizer_settings.of_checkpoint(path),
     )
+
+
+def _of_generator(info: Mapping[str, Any], path: AnyPath) -> dict[str, Any]:
+    """What `run.json` would say of a run of the generator alone. Raises ValueError for a run that has none."""
+    if "generator" not in info:
+        raise ValueError(f"{path} has no generator: it is not of a pre-training with models.ElectraModel.")
+    return {**info, "network": info["generator"], "head": None}
 
 
 def _unrolled(saved: Mapping[str, SavedTensor], config: EncoderConfig) -> dict[str, SavedTensor]:

@@ -36,6 +36,7 @@ class ModelHints:
       ignore_config_keys: keys of a Hugging Face folder's files that have no effect.
       average: whether the average of the parameters, which the run of a checkpoint kept, is meant.
       without_lora: whether the adapters of a LoRA are left out, and not merged.
+      generator: whether the generator of an ELECTRA's pre-training is meant.
       learns_sentinels: whether those are meant that a ByT5's tokenizer names, which Google's weights do not know.
       config_file: in place of a Hugging Face folder's config.json.
     """
@@ -47,6 +48,7 @@ class ModelHints:
     ignore_config_keys: tuple[str, ...] = ()
     average: bool = False
     without_lora: bool = False
+    generator: bool = False
     learns_sentinels: bool = False
     config_file: Path | None = None
 

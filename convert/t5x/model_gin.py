@@ -169,6 +169,8 @@ def _encoder_model(config: EncoderConfig, head: Head, vocabulary: Mapping[str, A
     if head.labels:
         files = {heads.REGRESSION: "encoder_regressor", heads.MULTI_LABEL: "encoder_multi_label"}
         more = [files.get(head.problem, "encoder_classifier")]
+    elif head.kind == heads.DETECTOR:
+        more = ["encoder_electra"]
     elif head.kind == heads.PAIRS:
         more = ["encoder_pairs"]
     file = "# Set VOCABULARY_FILE to the tokenizer.json."

@@ -340,7 +340,10 @@ def _missing(
             )
     statistics = {name for name in missing if without_optimizer and not name.startswith("target/")}
     patterns = [re.compile(pattern) for pattern in config.initialize]
-    new = [name for name in missing if pretraining_parts.is_part(name) or any(x.fullmatch(name) for x in patterns)]
+    # A training makes new parts of its own; nothing else may do with them what it does with trained ones.
+    is_training = any(name.startswith(_STATISTICS) for name in wanted)
+    parts = [name for name in missing if is_training and pretraining_parts.is_part(name)]
+    new = [name for name in missing if name in parts or any(x.fullmatch(name) for x in patterns)]
     others = [name for name in missing if name not in statistics and name not in new]
     if not config.fallback_to_scratch:
         problems += [f"{name}: missing" for name in others]

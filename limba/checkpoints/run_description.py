@@ -93,27 +93,34 @@ def run_info(
 ) -> dict[str, Any]:
     """The content of `run/run.json`: everything that a converter or a server needs to know of the run."""
     network = getattr(model.module, "config", None)
-    fields = dataclasses.asdict(network) if dataclasses.is_dataclass(network) else {}  # type: ignore[arg-type]
-    if "dtype" in fields:
-        fields["dtype"] = jnp.dtype(fields["dtype"]).name
     labels = getattr(model.output_vocabulary, "labels", None)
     head = getattr(model.module, "head_record", None)
     if head is not None and (problem_type := getattr(model, "problem_type", None)):
         head = head | {"problem_type": problem_type}
+    generator = getattr(model, "generator_config", None)
     return {
         "limba_version": VERSION,
         "network_class": type(network).__name__,
-        "network": fields,
+        "network": _fields(network),
         **({"lora": model.module.description} if isinstance(model.module, LoRA) else {}),
         "vocabulary": _vocabulary_record(model.output_vocabulary if labels is None else model.input_vocabulary),
         **({} if labels is None else {"labels": list(labels)}),
         **({} if head is None else {"head": head}),
+        **({} if generator is None else {"generator": _fields(generator)}),
         "task": dataset_config.name,
         "feature_lengths": dict(dataset_config.task_feature_lengths or {}),
         "batch_size": dataset_config.batch_size,
         "seeds": dict(seeds),
         "initial_step": initial_step,
     }
+
+
+def _fields(network: Any) -> dict[str, Any]:
+    """Of a network's configuration, as JSON has them; none of what is no dataclass."""
+    fields = dataclasses.asdict(network) if dataclasses.is_dataclass(network) else {}  # type: ignore[arg-type]
+    if "dtype" in fields:
+        fields["dtype"] = jnp.dtype(fields["dtype"]).name
+    return fields
 
 
 def _vocabulary_record(vocabulary: Any) -> dict[str, Any]:

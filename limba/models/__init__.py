@@ -9,6 +9,7 @@ the protocol of `network.Transformer`, `network.DecoderWrapper`, `encoder.Masked
 from limba.models.base_model import BaseTransformerModel, DecoderParams, Vocabulary
 from limba.models.contrastive_model import ContrastiveModel
 from limba.models.decoder_only_model import DecoderOnlyModel, remove_prefix
+from limba.models.electra import ElectraModel
 from limba.models.encoder_classifier import EncoderClassifier
 from limba.models.encoder_decoder_model import EncoderDecoderModel
 from limba.models.encoder_multi_label import EncoderMultiLabelClassifier
@@ -20,6 +21,7 @@ __all__ = [
     "ContrastiveModel",
     "DecoderOnlyModel",
     "DecoderParams",
+    "ElectraModel",
     "EncoderClassifier",
     "EncoderDecoderModel",
     "EncoderMultiLabelClassifier",

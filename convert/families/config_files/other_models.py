@@ -138,7 +138,7 @@ _TYPES = {
         ("bart", "mbart", "pegasus", "marian", "m2m_100", "blenderbot", "prophetnet", "led", "bigbird_pegasus"), _OTHER
     ),
     **dict.fromkeys(("longt5", "switch_transformers", "t5gemma", "encoder-decoder", "plbart", "nllb-moe"), _OTHER),
-    **dict.fromkeys(("distilbert", "albert", "electra", "deberta", "deberta-v2"), _ENCODER),
+    **dict.fromkeys(("distilbert", "albert", "deberta"), _ENCODER),
     **dict.fromkeys(("big_bird", "longformer", "funnel", "nystromformer", "nomic_bert", "mobilebert"), _ENCODER),
 }
 _HINTS = {

@@ -7,6 +7,7 @@ _FROM_SCRATCH = (
     "remove the key if they are of a plain BERT."
 )
 _SCALED = "Train such a model where it comes from; for the one without remove the key."
+_OTHER_DEBERTA = "Limba has the networks of DeBERTa-v3 (small, base, large) and mDeBERTa-v3 alone."
 
 _ENCODER = (
     *COMMON,
@@ -104,9 +105,35 @@ MPNET = table(
     *without_effect("no class reads it: there are no segments", "type_vocab_size"),
     *without_effect("no class reads it: positions are learned, with distances", "position_embedding_type"),
 )
+ELECTRA = table(
+    *_BERT,
+    *carried(embedding_size="embedding_size"),
+    *without_effect(
+        "of a class for multiple choice, which Limba does not have",
+        *("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout", "summary_proj_to_labels"),
+        "summary_first_dropout",
+    ),
+    *without_effect("of the pre-training, and no class reads it", "generator_hidden_size"),
+)
+DEBERTA_V2 = table(
+    *_BERT,
+    *carried(position_buckets="num_buckets", max_relative_positions="max_distance; below 1 it is max_positions"),
+    only("relative_attention", (True,), "DeBERTa without distances", _OTHER_DEBERTA),
+    only("share_att_key", (True,), "further products for the distances", _OTHER_DEBERTA),
+    only("norm_rel_ebd", ("layer_norm",), "distances without a norm", _OTHER_DEBERTA),
+    only("position_biased_input", (False,), "learned positions beside the distances", _OTHER_DEBERTA),
+    carried(pos_att_type="must be c2p and p2c")[0],
+    only("conv_kernel_size", (0,), "a convolution beside the first layer (DeBERTa-v2 xlarge)", _OTHER_DEBERTA),
+    *without_effect("of the convolution, which is not there", "conv_act", "conv_groups"),
+    only("legacy", (True,), "the same head under other names", "Load the model, and save it with legacy=true."),
+    only("z_steps", (0, 1), "the last layer several times", _OTHER_DEBERTA),
+    *carried(pooler_hidden_act="activation of a classifier", pooler_hidden_size="must be hidden_size"),
+    *settings("a rate of training: a run's file says its own", pooler_dropout=0, cls_dropout=None),
+    *without_effect("no class reads it: attention is to distances", "position_embedding_type"),
+)
 ROFORMER = table(
     *_BERT,
-    *carried(embedding_size="must be hidden_size", rotary_value="must be false"),
+    *carried(embedding_size="embedding_size", rotary_value="must be false"),
     *without_effect("no class reads it: positions are rotary", "position_embedding_type"),
 )
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from limba.devices import target
 from limba.network import attention, attention_by_rows, layers
-from limba.network.encoders import relative_keys, rotary, sparse_attention
+from limba.network.encoders import disentangled, relative_keys, rotary, sparse_attention
 from limba.network.encoders.config import EncoderConfig
 from limba.network.encoders.sparse_attention import ByDistance, VisibleBlocks
 from limba.network.kernels import attention as fused
@@ -26,11 +26,13 @@ class AttentionInputs:
         `VisibleBlocks` for sparse attention.
       bias: T5's, `[1, heads, length, length]`; with a `Visible` or `VisibleBlocks` it is a `DistanceBias`.
       rotation: of rotary positions.
+      relative: of disentangled attention, a vector of each bucket of distances `[2 * num_buckets, embed]`.
     """
 
     mask: Array | fused.Visible | VisibleBlocks
     bias: Array | fused.DistanceBias | None = None
     rotation: rotary.Rotation | None = None
+    relative: Array | None = None
 
 
 def dense_mask(config: EncoderConfig, tokens: Array, segment_ids: Array | None) -> Array:
@@ -43,7 +45,7 @@ def dense_mask(config: EncoderConfig, tokens: Array, segment_ids: Array | None) 
 
 def visible(config: EncoderConfig, tokens: Array, segment_ids: Array | None) -> fused.Visible | None:
     """The same for the fused kernels; None where they are not used."""
-    if config.has_relative_keys:
+    if config.has_relative_keys or config.has_disentangled_attention:
         return None
     real = (tokens != config.pad_id).astype(jnp.int32)
     return fused.visible(config, real, real, segment_ids, segment_ids, has_bias=config.has_buckets)
@@ -64,7 +66,10 @@ def local_mask(length: int, window: int) -> Array:
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention of an encoder, with queries divided by sqrt(head_dim)."""
+    """Multi-head self-attention of an encoder, with queries divided by sqrt(head_dim).
+
+    Disentangled attention adds two further products, and divides by the square root of three times as much.
+    """
 
     config: EncoderConfig
 
@@ -72,10 +77,12 @@ class SelfAttention(nn.Module):
     def __call__(self, x: Array, inputs: AttentionInputs, deterministic: bool) -> Array:
         """`[batch, length, embed] -> [batch, length, embed]`."""
         cfg = self.config
-        query, key, value = (self._project(name, x) for name in ("query", "key", "value"))
+        projections = [self._projection(name) for name in ("query", "key", "value")]
+        query, key, value = (_by_head(cfg, projection(x)) for projection in projections)
         if inputs.rotation is not None:
             query, key = inputs.rotation(query), inputs.rotation(key)
-        query = query / jnp.sqrt(cfg.head_dim).astype(cfg.dtype)
+        num_products = 1 if inputs.relative is None else disentangled.NUM_PRODUCTS
+        query = query / jnp.sqrt(num_products * cfg.head_dim).astype(cfg.dtype)
         rng = self.make_rng("dropout") if cfg.attention_dropout_rate > 0.0 and not deterministic else None
         mask, bias, table = inputs.mask, inputs.bias, None
         if cfg.has_relative_keys:
@@ -90,6 +97,11 @@ class SelfAttention(nn.Module):
                 attended = fused.attend(query, key, value, mask, bias)
         else:
             assert not isinstance(bias, fused.DistanceBias)
+            if inputs.relative is not None:
+                rates = nn.Dropout(cfg.dropout_rate)
+                by_bucket = rates(inputs.relative, deterministic=deterministic)
+                of_buckets = [projection(by_bucket) for projection in projections[:2]]
+                bias = disentangled.logits(cfg, query, key, *of_buckets)
             bias = bias if table is None else relative_keys.relative_key_logits(cfg, query, key, table)
             types = {"dtype": cfg.dtype, "float32_logits": cfg.float32_attention_logits}
             attend = functools.partial(attention.dot_product_attention, **types)
@@ -98,14 +110,11 @@ class SelfAttention(nn.Module):
             attended = attend(query=query, key=key, value=value, bias=bias, mask=mask)
         return self._dense(cfg.emb_dim, (-2, -1), ("joined_kv", "embed"), "out")(attended)
 
-    def _project(self, name: str, x: Array) -> Array:
-        """`[batch, length, embed] -> [batch, length, heads, kv]`; a head of fewer keys and values is repeated."""
+    def _projection(self, name: str) -> layers.DenseGeneral:
+        """`[..., embed] -> [..., heads, kv]`; of keys and values there may be fewer heads."""
         cfg = self.config
         heads = cfg.num_heads if name == "query" else cfg.num_kv_heads or cfg.num_heads
-        projected = self._dense((heads, cfg.head_dim), -1, ("embed", "joined_kv"), name)(x)
-        if heads < cfg.num_heads:
-            projected = jnp.repeat(projected, cfg.num_heads // heads, axis=-2)
-        return layers.with_sharding_constraint(projected, ("batch", "length", "heads", "kv"))
+        return self._dense((heads, cfg.head_dim), -1, ("embed", "joined_kv"), name)
 
     def _dense(
         self, features: int | tuple[int, ...], axis: int | tuple[int, ...], axes: tuple[str, str], name: str
@@ -113,3 +122,11 @@ class SelfAttention(nn.Module):
         cfg = self.config
         init = nn.initializers.normal(cfg.initializer_range)
         return layers.DenseGeneral(features, axis, cfg.dtype, init, axes, cfg.attention_bias, name=name)
+
+
+def _by_head(config: EncoderConfig, projected: Array) -> Array:
+    """`[batch, length, heads, kv]`, as a mesh has it; a head of fewer keys and values is repeated."""
+    heads = projected.shape[-2]
+    if heads < config.num_heads:
+        projected = jnp.repeat(projected, config.num_heads // heads, axis=-2)
+    return layers.with_sharding_constraint(projected, ("batch", "length", "heads", "kv"))

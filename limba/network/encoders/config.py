@@ -14,7 +14,8 @@ from limba.network.encoders import rotary
 from limba.network.encoders.block_layout import BigBirdSparsityConfig, BlockLayout
 
 POSITION_EMBEDDING_TYPES = (
-    *("absolute", "t5_buckets", "absolute_and_t5_buckets", "relative_key", "relative_key_query", "rotary", "none"),
+    *("absolute", "t5_buckets", "absolute_and_t5_buckets", "relative_key", "relative_key_query", "disentangled"),
+    *("rotary", "none"),
 )
 NORMS = ("layer_norm", "layer_norm_without_bias", "rms_norm")
 NORM_POSITIONS = ("post", "pre")
@@ -35,6 +36,8 @@ class EncoderConfig:
       emb_dim, num_heads, head_dim, mlp_dim, num_layers: sizes. `num_heads * head_dim` need not equal `emb_dim`.
       num_kv_heads: heads of keys and values, of which each serves several heads of queries (arXiv:2305.13245); a
         divisor of `num_heads`, and None is `num_heads`.
+      embedding_size: width of the tables of tokens, positions and types, which a product makes `emb_dim` (ELECTRA,
+        RoFormer); None is `emb_dim`.
       mlp_activations: one is a plain MLP, two are a gated one: ("gelu_erf", "linear") is ModernBERT's.
       attention_bias, mlp_bias: whether these products have biases.
       norm: "layer_norm", "layer_norm_without_bias" or "rms_norm"; all norms are of this kind.
@@ -45,10 +48,10 @@ class EncoderConfig:
       position_embedding_type: "absolute" is learned and added to the tokens; "t5_buckets" is T5's bias by distance, one
         table for all layers; "absolute_and_t5_buckets" is MPNet's; "relative_key" and "relative_key_query" are products
         of queries, or of queries and keys, with a table of distances in each layer (arXiv:1803.02155,
-        arXiv:2009.13658); "rotary"; "none".
+        arXiv:2009.13658); "disentangled" is DeBERTa-v3's (arXiv:2111.09543); "rotary"; "none".
       max_positions: the longest row, where positions or distances have a table (absolute, relative_key) or attention is
         sparse.
-      num_buckets, max_distance: of T5's bias.
+      num_buckets, max_distance: of T5's bias; of disentangled attention to each side.
       rotary_dim: how many numbers of each head rotary positions turn; None turns all of them.
       rotary_pairs: "halves" (ModernBERT, GENA-LM) or "interleaved" (RoFormer).
       rotary_base, local_rotary_base: of global and local layers; None is the same for both.
@@ -84,6 +87,7 @@ class EncoderConfig:
     num_kv_heads: int | None = None
     mlp_dim: int = 3072
     num_layers: int = 12
+    embedding_size: int | None = None
     mlp_activations: Sequence[str] = ("gelu_erf",)
     attention_bias: bool = True
     mlp_bias: bool = True
@@ -124,6 +128,8 @@ class EncoderConfig:
             config_checks.whole_number(owner, field, getattr(self, field), 1)
         for field in ("pad_id", "num_token_types"):
             config_checks.whole_number(owner, field, getattr(self, field), 0)
+        if self.embedding_size is not None:
+            config_checks.whole_number(owner, "embedding_size", self.embedding_size, 1)
         config_checks.depth(owner, "num_layers", self.num_layers)
         config_checks.dtype(owner, self.dtype, "its small gradients become 0 without a scaled loss.")
         config_checks.remat_policy(owner, self.remat_policy)
@@ -152,6 +158,11 @@ class EncoderConfig:
         return cls(**(dict(fields) | {"sparse_attention": sparse and BigBirdSparsityConfig(**sparse)}))
 
     @property
+    def token_dim(self) -> int:
+        """The width of the tables."""
+        return self.embedding_size or self.emb_dim
+
+    @property
     def has_absolute_positions(self) -> bool:
         return self.position_embedding_type in ("absolute", "absolute_and_t5_buckets")
 
@@ -162,6 +173,10 @@ class EncoderConfig:
     @property
     def has_relative_keys(self) -> bool:
         return self.position_embedding_type in ("relative_key", "relative_key_query")
+
+    @property
+    def has_disentangled_attention(self) -> bool:
+        return self.position_embedding_type == "disentangled"
 
     @property
     def longest_row(self) -> int | None:
@@ -181,6 +196,11 @@ class EncoderConfig:
         return jnp.float32 if self.float32_attention_logits else self.dtype
 
     def _check_fields_together(self) -> None:
+        if self.token_dim != self.emb_dim and self.head_activation is None:
+            raise ValueError(
+                f"EncoderConfig.embedding_size is {self.embedding_size} and emb_dim {self.emb_dim}, and without "
+                "head_activation the head has no product that brings one to the other; set head_activation."
+            )
         if self.pad_id >= self.vocab_size:
             raise ValueError(
                 f"EncoderConfig.pad_id is {self.pad_id}, and the embedding has {self.vocab_size} rows; give the "
@@ -214,6 +234,19 @@ class EncoderConfig:
                 f"EncoderConfig.num_buckets is {self.num_buckets} and max_distance {self.max_distance}; num_buckets is "
                 "an even number of at least 4, and max_distance more than a quarter of it."
             )
+        if self.has_disentangled_attention and (
+            self.num_buckets < 4 or self.num_buckets % 2 or self.max_distance - 1 <= self.num_buckets // 2
+        ):
+            raise ValueError(
+                f"EncoderConfig.num_buckets is {self.num_buckets} and max_distance {self.max_distance}; with "
+                "disentangled attention num_buckets is an even number of at least 4, and max_distance more than half "
+                "of it plus 1."
+            )
+        if self.has_disentangled_attention and self.num_kv_heads not in (None, self.num_heads):
+            raise ValueError(
+                f"EncoderConfig.num_kv_heads is {self.num_kv_heads} with position_embedding_type = 'disentangled', "
+                "whose distances have as many heads of keys as of queries; set num_kv_heads = None."
+            )
         if self.global_attention_every > 1 and self.local_attention_window % 2:
             raise ValueError(
                 f"EncoderConfig.local_attention_window is {self.local_attention_window}; it is an even number of at "
@@ -226,6 +259,11 @@ class EncoderConfig:
         if not isinstance(sparse, BigBirdSparsityConfig):
             raise ValueError(
                 f"EncoderConfig.sparse_attention is {sparse!r}; give a block_layout.BigBirdSparsityConfig, or None."
+            )
+        if self.has_disentangled_attention:
+            raise ValueError(
+                "EncoderConfig.position_embedding_type is 'disentangled', whose products are of all pairs of tokens; "
+                "set sparse_attention = None, or other positions."
             )
         if self.global_attention_every > 1:
             raise ValueError(

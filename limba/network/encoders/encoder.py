@@ -1,5 +1,4 @@
-"""Encoders in Flax Linen: BERT, RoBERTa, MPNet, RoFormer, ModernBERT and others, by fields of one
-configuration.
+"""Encoders in Flax Linen: BERT and its relatives, from MPNet to ModernBERT, by fields of one configuration.
 
 Parameters have names in T5X's style. With `scan_layers` the layers, or periods of global and local layers, are stacked
 under `encoder/encoder`; those that fit no period come first, unrolled.
@@ -13,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from limba.network import attention, layers, stacks
-from limba.network.encoders import rotary
+from limba.network.encoders import disentangled, rotary
 from limba.network.encoders.attention import (
     AttentionInputs,
     SelfAttention,
@@ -50,7 +49,7 @@ def make_embedding(config: EncoderConfig, rows: int, axis: str, name: str | None
     """A table of `rows` vectors, whose products with hidden states are float32."""
     return layers.Embed(
         rows,
-        config.emb_dim,
+        config.token_dim,
         dtype=config.dtype,
         attend_dtype=jnp.float32,  # logits are float32 for a stable softmax
         embedding_init=nn.initializers.normal(config.initializer_range),
@@ -176,6 +175,11 @@ class Encoder(nn.Module):
             x += table.embedding[0].astype(cfg.dtype) if token_types is None else table(token_types.astype(jnp.int32))
         x = norm(cfg, "embedding_layer_norm")(x) if cfg.embedding_norm else x
         x = dropout(cfg, x, not enable_dropout)
+        if cfg.token_dim != cfg.emb_dim:
+            init = nn.initializers.normal(cfg.initializer_range)
+            # Two names, because a mesh axis shards one dim of an array.
+            axes = ("mlp", "embed")
+            x = layers.DenseGeneral(cfg.emb_dim, -1, cfg.dtype, init, axes, True, name="embedding_projection")(x)
         x = _layers(cfg, x, *self._attention_inputs(tokens, segment_ids, positions), not enable_dropout)
         return norm(cfg, "encoder_norm")(x) if cfg.norm_position == "pre" else x
 
@@ -219,8 +223,14 @@ class Encoder(nn.Module):
         places = jnp.arange(length)[None] if positions is None else positions
         rotation = functools.partial(rotary.rotation, places, cfg.rotary_dim or cfg.head_dim, pairs=cfg.rotary_pairs)
         is_rotary = cfg.position_embedding_type == "rotary"
+        relative = (
+            disentangled.BucketEmbedder(cfg, name="relative_embedder")() if cfg.has_disentangled_attention else None
+        )
         whole_row = AttentionInputs(
-            mask if for_kernels is None else for_kernels, bias, rotation(base=cfg.rotary_base) if is_rotary else None
+            mask if for_kernels is None else for_kernels,
+            bias,
+            rotation(base=cfg.rotary_base) if is_rotary else None,
+            relative,
         )
         if cfg.global_attention_every == 1:
             return whole_row, None
@@ -228,6 +238,7 @@ class Encoder(nn.Module):
             mask & local_mask(length, cfg.local_attention_window),
             None if table is None else table(length, length),
             rotation(base=cfg.local_rotary_base or cfg.rotary_base) if is_rotary else None,
+            relative,
         )
         return whole_row, window
 
@@ -244,7 +255,7 @@ class MaskedLanguageModelHead(nn.Module):
         cfg = self.config
         if cfg.head_activation is not None:
             x = layers.DenseGeneral(
-                cfg.emb_dim,
+                cfg.token_dim,
                 -1,
                 cfg.dtype,
                 nn.initializers.normal(cfg.initializer_range),

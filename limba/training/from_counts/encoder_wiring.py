@@ -58,6 +58,8 @@ def problem(config: EncoderConfig) -> str | None:
         return "the head has no transform (head_activation) or no logits_bias"
     if abs(_slope(config.head_activation) - 1) > 0.05:
         return f"head_activation is {config.head_activation!r}, which bends large numbers; it is for 'gelu' and 'relu'"
+    if config.token_dim != config.emb_dim:
+        return f"embedding_size is {config.embedding_size}; it is for tables as wide as the network"
     if config.emb_dim < 16:
         return f"emb_dim is {config.emb_dim}; it takes at least 16"
     return None

@@ -14,12 +14,15 @@ from tests.convert import vocabularies
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 from tests.convert.families.config_files import transformers_defaults
 
+# Of DeBERTa-v2 transformers' default is a network that Limba does not have.
+_TYPES = [*dict.fromkeys(x.model_type for x in encoder_families().values() if x.model_type != "deberta-v2")]
 
-@pytest.mark.parametrize("kind", dict.fromkeys(family.model_type for family in encoder_families().values()))
+
+@pytest.mark.parametrize("kind", _TYPES)
 def test_all_that_a_config_json_says_is_transformers_default(tmp_path, kind):
     (tmp_path / "config.json").write_text(json.dumps(starting_model.default_content(kind)))
     said = encoder_config.read(tmp_path / "config.json").explicit
-    assert said["hidden_size"] == 768
+    assert said["hidden_size"] == {"electra": 256}.get(kind, 768)
     if kind in CONFIG_MAPPING:
         of_class = CONFIG_MAPPING[kind]()  # It has some keys under a second name, too.
         assert {key: getattr(of_class, key) for key in said} == said
@@ -34,7 +37,7 @@ def test_a_t5_and_other_types(tmp_path):
     content = t5_config.read(tmp_path / "config.json")
     of_class = CONFIG_MAPPING["t5"]().to_dict()
     assert {key: of_class[key] for key in content} == content and content["d_ff"] == 2048
-    for kind in ("gpt2", "electra"):
+    for kind in ("gpt2", "albert"):
         with pytest.raises(
             ValueError, match=f"model_type is '{kind}'; a network .* is of t5, mt5, umt5, bert, .*modernbert"
         ):
@@ -55,7 +58,7 @@ def test_the_embedding_has_a_row_for_each_token(tmp_path, monkeypatch):
         assert (network.vocab_size, network.num_layers, network.max_positions) == (expected, 12, 510)
 
 
-@pytest.mark.parametrize("kind", ["t5", *dict.fromkeys(family.model_type for family in encoder_families().values())])
+@pytest.mark.parametrize("kind", ["t5", *_TYPES])
 def test_rows_without_a_token_are_named_with_the_cure(tmp_path, caplog, kind):
     if kind == "t5":
         tokenizer, tokens = vocabularies.train(tmp_path / "spiece.model"), vocabularies.NUM_PIECES + 100

@@ -19,7 +19,13 @@ from convert.model_files.model import EncoderModel
 from convert.to_hf import to_hf
 from limba.checkpoints import checkpointing, run_description
 from limba.checkpoints.train_state import TrainState
-from limba.models import EncoderClassifier, EncoderMultiLabelClassifier, EncoderOnlyModel, EncoderRegressor
+from limba.models import (
+    ElectraModel,
+    EncoderClassifier,
+    EncoderMultiLabelClassifier,
+    EncoderOnlyModel,
+    EncoderRegressor,
+)
 from limba.models.lora import LoRA
 from limba.network.encoders.encoder import EncoderConfig
 from tasks.vocabularies import LabelVocabulary, MultiLabelVocabulary, NumberVocabulary, TokenizerVocabulary
@@ -64,6 +70,8 @@ VARIANTS = {
     "eurobert": EURO | {"scan_layers": True},
     "nomic_bert": NOMIC | {"num_token_types": 2},
     "t5_buckets": {"position_embedding_type": "t5_buckets", "mlp_activations": ("gelu",)},
+    "electra": {"num_token_types": 2, "embedding_size": 16, "family": "electra"},
+    "deberta_v2": {"position_embedding_type": "disentangled", "num_buckets": 8, "max_distance": 20, "num_layers": 3},
     "roformer": ROTARY | {"num_token_types": 2, "scan_layers": True},
     # Layer 0 comes first, unrolled; then a period of two.
     "modernbert": MODERN | {"num_layers": 3, "scan_layers": True},
@@ -92,6 +100,10 @@ CLASSIFIERS = {
     "eurobert rows": ("eurobert", Head(heads.SEQUENCE, LABELS, "gelu_erf", pooling="late")),
     "eurobert tokens": ("eurobert", _TOKENS),
     "nomic_bert rows": ("nomic_bert", _ROW),
+    "electra rows": ("electra", Head(heads.SEQUENCE, LABELS, "gelu_erf")),
+    "electra tokens": ("electra", _TOKENS),
+    "deberta_v2 rows": ("deberta_v2", Head(heads.SEQUENCE, LABELS, "gelu")),
+    "deberta_v2 tokens": ("deberta_v2", _TOKENS),
     "roformer rows": ("roformer", Head(heads.SEQUENCE, LABELS, "gelu_erf")),
     "roformer tokens": ("roformer", _TOKENS),
     "modernbert rows": ("modernbert", Head(heads.SEQUENCE, LABELS, pooling="mean", **_MODERN_HEAD)),
@@ -99,6 +111,8 @@ CLASSIFIERS = {
 }
 # The heads of a masked language model and of sentence pairs.
 PAIRS = {"bert pairs": ("bert", heads.OF_PAIRS)}
+# That of replaced tokens; the run has the generator, too.
+DETECTORS = {"electra detector": ("electra", heads.OF_DETECTOR)}
 
 
 def exchange(pad_id: int) -> np.ndarray:
@@ -142,7 +156,8 @@ def new_encoder(tokenizer_file) -> Callable[..., Path]:
             }.get(head.problem, (EncoderClassifier, LabelVocabulary))
             model = kind[0](module, vocabulary, kind[1](head.labels), optimizer_def=None)
         else:
-            model = EncoderOnlyModel(module, vocabulary, optimizer_def=None)
+            kind = ElectraModel if head.kind == heads.DETECTOR else EncoderOnlyModel
+            model = kind(module, vocabulary, optimizer_def=None)
         shapes, _ = model.param_shapes_and_axes()
         rng = np.random.default_rng(7)
 
@@ -176,7 +191,7 @@ def exported(request, new_encoder, tmp_path_factory, checks_in_forks) -> dict[st
         if name in VARIANTS:
             run = new_encoder(home / f"run_{name}", **VARIANTS[name])
         else:
-            variant, head = (CLASSIFIERS | PAIRS)[name]
+            variant, head = (CLASSIFIERS | PAIRS | DETECTORS)[name]
             run = new_encoder(home / f"run_{name}", head, **({"num_layers": 1} | VARIANTS[variant]))
         found[name] = (home / name, to_hf(run, home / name))
     return found

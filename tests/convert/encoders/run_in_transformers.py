@@ -47,7 +47,7 @@ def _run(folder: Path, version: str) -> None:
         batch = {name: torch.tensor(array).long() for name, array in content.items()}
     with torch.no_grad():
         outputs = model(**batch)
-    has_pairs = class_name.endswith("ForPreTraining")
+    has_pairs = class_name == "BertForPreTraining"
     logits = (outputs.prediction_logits if has_pairs else outputs.logits).numpy()
     of_pairs = {"pair_logits": outputs.seq_relationship_logits.numpy()} if has_pairs else {}
     kind = class_name.rpartition("For")[2]

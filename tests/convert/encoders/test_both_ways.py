@@ -43,7 +43,17 @@ NEW = {
         {"max_position_embeddings": 48, "dim": 32, "n_heads": 4, "hidden_dim": 28, "intermediate_size": None}
         | {"dropout": 0.2, "attention_dropout": 0.3},
     ),
-    "roformer": ("RoFormerForMaskedLM", {"max_position_embeddings": 48, "layer_norm_eps": 0.01}),
+    "roformer": (
+        "RoFormerForMaskedLM",
+        {"max_position_embeddings": 48, "layer_norm_eps": 0.01, "embedding_size": 16},
+    ),
+    "deberta_v2": (
+        "DebertaV2ForMaskedLM",
+        {"max_position_embeddings": 20, "layer_norm_eps": 0.01, "position_buckets": 8, "max_relative_positions": -1}
+        | {"relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
+        | {"position_biased_input": False, "pos_att_type": "p2c|c2p"},
+    ),
+    "electra": ("ElectraForMaskedLM", {"max_position_embeddings": 48, "layer_norm_eps": 0.01, "embedding_size": 24}),
     "modernbert": (
         "ModernBertForMaskedLM",
         {"local_attention": 8, "norm_eps": 0.01, "pad_token_id": 5}

@@ -86,12 +86,22 @@ BERT = {"model_type": "bert", "vocab_size": 64, "hidden_size": 24, "num_hidden_l
     "intermediate_size": 20,
 }
 
+DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "share_att_key": True, "position_buckets": 8} | {
+    "norm_rel_ebd": "layer_norm",
+    "position_biased_input": False,
+    "pos_att_type": ["p2c", "c2p"],
+}
+
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         ({"model_type": "roformer", "rotary_value": True}, "rotary_value is True"),
-        ({"model_type": "roformer", "embedding_size": 12}, "embedding_size is 12"),
+        ({"model_type": "roformer", "embedding_size": "12"}, "embedding_size is '12', which is not of the type"),
+        ({"model_type": "deberta-v2"}, "relative_attention is not there; Limba has DeBERTa-v3, where it is True"),
+        (DEBERTA | {"conv_kernel_size": 3}, "conv_kernel_size is 3; a convolution"),
+        (DEBERTA | {"pos_att_type": ["c2p"]}, "pos_att_type is 'c2p'; Limba has DeBERTa-v3"),
+        (DEBERTA | {"position_buckets": -1}, "position_buckets is -1; Limba has DeBERTa-v3"),
         ({"is_decoder": True}, "is_decoder is True"),
         (
             {"max_position_embeddings": 10**12},

@@ -227,6 +227,11 @@ class EncoderExport(OnnxExport):
     model: EncoderModel
 
     def __init__(self, files: HfFiles, quantization: str):
+        if files.model.head.kind == heads.DETECTOR:
+            raise ValueError(
+                f"{files.model.path} detects replaced tokens, and Limba writes no ONNX file of that head: export its "
+                "generator (limba convert to-hf --generator), or a classifier that begins with it."
+            )
         kind = files.model.head.kind.replace(heads.PAIRS, heads.MASKED_LM)
         outputs = "`last_hidden_state` `[texts, tokens, width]` and `logits` are its outputs; 0 in the mask is padding."
         super().__init__(files, quantization, kind, outputs)

@@ -102,7 +102,7 @@ def test_a_file_of_another_kind_is_named(tmp_path, capsys, name, what):
         ({"model_type": "bart"}, "model_type is 'bart', an encoder-decoder of another network"),
         ({"model_type": "pegasus"}, "model_type is 'pegasus', an encoder-decoder of another network"),
         ({"model_type": "longt5"}, "model_type is 'longt5', an encoder-decoder of another network"),
-        ({"model_type": "electra"}, "model_type is 'electra', an encoder of another network; converted are t5, mt5"),
+        ({"model_type": "albert"}, "model_type is 'albert', an encoder of another network; converted are t5, mt5"),
         ({"model_type": "big_bird"}, "model_type is 'big_bird', an encoder of another network; Limba's blocks"),
         ({"model_type": "mine"}, "model_type is 'mine'; converted are t5"),
         ({"model_type": None}, "model_type is missing; write the family's into the file"),

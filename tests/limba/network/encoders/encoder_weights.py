@@ -75,6 +75,7 @@ def _of_bert(prefix: str) -> tuple[Row, ...]:
         Row("token_embedder", f"{prefix}.embeddings.word_embeddings"),
         Row("encoder/token_type_embedder", f"{prefix}.embeddings.token_type_embeddings"),
         Row("encoder/embedding_layer_norm", f"{prefix}.embeddings.LayerNorm"),
+        Row("encoder/embedding_projection", f"{prefix}.embeddings_project"),
         *(Row(f"{layer}/attention/{name}", f"{theirs}.attention.self.{name}") for name in ("query", "key", "value")),
         Row(f"{layer}/attention/relative_key", f"{theirs}.attention.self.distance_embedding"),
         Row(f"{layer}/attention/out", f"{theirs}.attention.output.dense"),
@@ -149,10 +150,41 @@ MPNET = HuggingFaceClass(
 
 ROFORMER = HuggingFaceClass(
     "RoFormerForMaskedLM",
-    {"type_vocab_size": 2, "max_position_embeddings": 48},
-    {"num_token_types": 2, "position_embedding_type": "rotary", "rotary_pairs": "interleaved"},
+    {"type_vocab_size": 2, "max_position_embeddings": 48, "embedding_size": 16},
+    {"embedding_size": 16, "num_token_types": 2, "position_embedding_type": "rotary", "rotary_pairs": "interleaved"},
     (*_of_bert("roformer"), *_HEAD_OF_BERT),
     unused="embed_positions",
+)
+
+
+DEBERTA_V2 = HuggingFaceClass(
+    "DebertaV2ForMaskedLM",
+    {"type_vocab_size": 0, "max_position_embeddings": 48, "position_buckets": 8, "max_relative_positions": 20}
+    | {"relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
+    | {"position_biased_input": False, "pos_att_type": ["p2c", "c2p"]},
+    {"position_embedding_type": "disentangled", "num_buckets": 8, "max_distance": 20},
+    (
+        *(
+            Row(f"{_LAYER}/attention/{name}", f"deberta.encoder.layer.{{i}}.attention.self.{name}_proj")
+            for name in ("query", "key", "value")
+        ),
+        Row("encoder/relative_embedder", "deberta.encoder.rel_embeddings"),
+        Row("encoder/relative_embedder/layer_norm", "deberta.encoder.LayerNorm"),
+        *_of_bert("deberta"),
+        *_HEAD_OF_BERT,
+    ),
+)
+
+ELECTRA_DETECTOR = HuggingFaceClass(
+    "ElectraForPreTraining",
+    {"type_vocab_size": 2, "max_position_embeddings": 48, "embedding_size": 16},
+    {"num_token_types": 2, "embedding_size": 16, "max_positions": 48},
+    (
+        *_of_bert("electra"),
+        Row("encoder/position_embedder", "electra.embeddings.position_embeddings"),
+        Row("rtd_head/dense", "discriminator_predictions.dense"),
+        Row("rtd_head/logits", "discriminator_predictions.dense_prediction"),
+    ),
 )
 
 

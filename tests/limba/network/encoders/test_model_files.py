@@ -12,7 +12,7 @@ from limba.gin_config import gin_files
 from limba.network.encoders import encoder
 
 FAMILIES = (
-    *("bert", "roberta", "roberta_prelayernorm", "mpnet", "roformer", "modernbert"),
+    *("bert", "roberta", "roberta_prelayernorm", "mpnet", "roformer", "electra", "deberta_v3", "modernbert"),
     *("mmbert", "distilbert", "eurobert", "nomic_bert"),
 )
 # By hand, for 30,592 rows of the embedding. BERT base has 109,514,298 as Hugging Face counts it, with 30,522 rows.
@@ -39,6 +39,14 @@ PARAMETERS = {
     "roformer/large": 334_721_920,
     "roformer/small": 28_568_960,
     "roformer/tiny": 4_360_192,
+    "electra/base": 109_568_128,
+    "electra/large": 335_246_208,
+    "electra/small": 13_555_712,
+    "electra/tiny": 2_434_752,
+    "deberta_v3/base": 109_568_128,
+    "deberta_v3/large": 335_246_208,
+    "deberta_v3/small": 67_040_896,
+    "deberta_v3/tiny": 4_368_384,
     "modernbert/base": 134_447_488,
     "modernbert/large": 375_611_264,
     "modernbert/small": 38_249_344,

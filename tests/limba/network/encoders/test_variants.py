@@ -21,20 +21,21 @@ CLASSES = {
     "roberta_prelayernorm": encoder_weights.ROBERTA_PRELAYERNORM,
     "mpnet": encoder_weights.MPNET,
     "roformer": encoder_weights.ROFORMER,
+    "deberta_v2": encoder_weights.DEBERTA_V2,
     "modernbert": encoder_weights.modernbert(biases=False),
     "modernbert_with_biases": encoder_weights.modernbert(biases=True),
 }
 
 
-def make_their_model(of_class, seed):
+def make_their_model(of_class, seed, vocab_size=VOCAB_SIZE, num_layers=4, **more):
     """A small model whose numbers are nobody's defaults, and its tensors by name."""
     import torch
     import transformers
 
-    sizes = {"vocab_size": VOCAB_SIZE, "hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 20}
+    sizes = {"vocab_size": vocab_size, "hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 20}
     config_cls = getattr(transformers, of_class.name).config_class
     settings = of_class.settings | {"layer_norm_eps": EPSILON, "norm_eps": EPSILON, "attn_implementation": "eager"}
-    config = config_cls(**sizes, num_hidden_layers=4, **settings)
+    config = config_cls(**sizes, num_hidden_layers=num_layers, **(settings | more))
     model = getattr(transformers, of_class.name)(config).eval()
     rng = np.random.default_rng(seed)
     tensors = {}
