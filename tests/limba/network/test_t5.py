@@ -289,7 +289,7 @@ def test_the_gradient_of_a_bias_is_summed_in_float32():
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_the_loss_of_a_bf16_network_needs_no_float32_product_with_the_vocabulary(tied):
-    """A CPU takes three times as long for one. The logits are float32 all the same; those that a user sees are exact."""
+    """A CPU takes three times as long for one. Its logits are float32 all the same, and what a user sees is exact."""
     batch, vocab = small.batch(0, rows=3), small.VOCAB_SIZE
     model = small.model(dtype="bfloat16", logits_via_embedding=tied)
     params = small.random_params(model)
