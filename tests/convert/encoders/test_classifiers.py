@@ -191,7 +191,7 @@ _GATED = dataclasses.replace(_ROW, use_norm=True)
     [
         ("bert", {"pooling": "mean"}, "BertForSequenceClassification, its EncoderConfig or SequenceClassifier would"),
         ("bert", {"pooling": "mean"}, "pooling is 'mean', and must be 'first'"),
-        ("bert", {"activation": "gelu_erf"}, "activation is 'gelu_erf', and must be 'tanh'"),
+        ("bert", {"activation": "relu"}, "activation is 'relu', and must be 'tanh'"),
         ("mpnet", {"use_norm": True}, "use_norm is True, and must be False"),
         ("roberta_prelayernorm", {"dense_bias": False}, "dense_bias is False, and must be True"),
         ("roformer", {}, "activation is 'tanh', and must be 'gelu_erf'"),
