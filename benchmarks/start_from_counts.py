@@ -40,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                     shutil.rmtree(path, ignore_errors=True)
             command = [*_command(work, Path(folder, f"run-{number}")), *(f"--gin.{binding}" for binding in flags.gin)]
             environment = startup.environment(startup.Side(startup.HERE), work, programs)
-            print(json.dumps({"row": name, **measure(command, environment | {"LIMBA_COUNTS_CACHE": str(counts)})}), flush=True)
+            cost = measure(command, environment | {"LIMBA_COUNTS_CACHE": str(counts)})
+            print(json.dumps({"row": name, **cost}), flush=True)
 
 
 def _command(work: Path, model_dir: Path) -> list[str]:
