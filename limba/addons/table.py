@@ -50,12 +50,21 @@ ADDONS: Mapping[str, Addon] = {
     ),
     "sweep": Addon({"sweep": ("limba.addons.sweep.command", "try many values of gin bindings, and keep the best")}),
     "pairs": Addon(
-        {"pairs": ("limba.addons.pairs.pairs_command", "make minimal pairs about agreement of a treebank, for eval")},
+        {
+            "pairs": ("limba.addons.pairs.pairs_command", "make minimal pairs about agreement of a treebank, for eval"),
+            "score": ("limba.addons.pairs.score_command", "how likely texts are to a model, to rank or filter them"),
+        },
         parts={"eval": "limba.addons.pairs.eval_pairs"},
         gin_modules=("limba.addons.pairs",),
         gin_hidden=("limba.addons.pairs.conllu_files", "limba.addons.pairs.pairs_command"),
-        gin_names={"limba.addons.pairs.eval_pairs": ("evaluate_pairs",)},
-        gin_programs=("limba.addons.pairs.eval_pairs.evaluate_pairs",),
+        gin_names={
+            "limba.addons.pairs.eval_pairs": ("evaluate_pairs",),
+            "limba.addons.pairs.score_command": ("score_texts",),
+        },
+        gin_programs=(
+            "limba.addons.pairs.eval_pairs.evaluate_pairs",
+            "limba.addons.pairs.score_command.score_texts",
+        ),
         other_names={"tasks.minimal_pairs": "limba.addons.pairs"},
     ),
     "pages": Addon(

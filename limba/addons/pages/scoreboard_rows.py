@@ -125,7 +125,7 @@ def _pairs_by_step(folder: Path) -> dict[int, dict[str, float]]:
     """The accuracy over the pairs of each file as a share; over those of all together where there are several."""
     by_step: dict[int, list[results_table.Row]] = {}
     for row in pair_results.read(folder):
-        if row["metrics"].get("accuracy") is not None:
+        if row["metrics"].get("accuracy") is not None and not row.get("score"):  # other kinds than the usual one
             by_step.setdefault(row["step"], []).append(row)
     return {step: _shares_of_pairs(rows) for step, rows in by_step.items()}
 

@@ -1,6 +1,7 @@
 """`limba eval RUN --pairs FILE …`: how often a model prefers the right sentence of a pair, by phenomenon."""
 
 import argparse
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,16 @@ from typing import Any
 import jax
 
 from limba import command_line
-from limba.addons.pairs import pair_columns, pair_formats, pair_metrics, pair_ngrams, pairs_tasks
+from limba.addons.pairs import (
+    model_forms,
+    pair_columns,
+    pair_formats,
+    pair_metrics,
+    pair_ngrams,
+    pair_scores,
+    pairs_tasks,
+    scored_rows,
+)
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing, run_configuration
 from limba.checkpoints.parameters import checkpoint_step, load_model_params, no_checkpoint
@@ -18,13 +28,7 @@ from limba.devices import native_logs
 from limba.files import storage
 from limba.gin_config import gin_files
 from limba.inference import evaluation, tasks_door
-from limba.models import (
-    BaseTransformerModel,
-    DecoderOnlyModel,
-    EncoderClassifier,
-    EncoderDecoderModel,
-    EncoderOnlyModel,
-)
+from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
 from limba.reports import pair_results
 from limba.tasks.registry import Mixture
@@ -52,6 +56,7 @@ def evaluate_pairs(
     columns: Mapping[str, str | None] | None = None,
     mode: str = "",
     batch_size: int = 32,
+    score: str | None = None,
     train_dataset_cfg: DatasetConfig | None = None,
     ngram_tokens: int | None = None,
 ) -> Results:
@@ -66,6 +71,7 @@ def evaluate_pairs(
       columns: the names of the columns "good", "bad" and "phenomenon"; those of known formats need none.
       mode: text in front of the inputs of a model with sentinels, such as UL2's "[NLU]".
       batch_size: sentences that are scored together.
+      score: a kind of `scored_rows.KINDS`; None is "whole" for decoders, "words" for other models.
       train_dataset_cfg, ngram_tokens: n-grams of this number of their tokens score the pairs too; None scores none.
 
     Returns:
@@ -74,15 +80,18 @@ def evaluate_pairs(
     Raises:
       ValueError: for a model that gives no words a probability, and for a file or row that cannot be scored.
     """
-    kind = format_of(model)
+    kind = model_forms.form_of(model)
     directory = evaluation.make_folder(output_dir)
-    longest = getattr(getattr(model.module, "config", None), "longest_row", None)
+    longest = model_forms.longest_row(model)
     named = {"good": None, "bad": None, "phenomenon": None} | dict(columns or {})
-    tasks = _tasks_of(files, named, kind, model.input_vocabulary, mode, longest)
+    tasks = _tasks_of(files, named, kind, model.input_vocabulary, mode, longest, score)
     file_of = {task.name: file for task, file in zip(tasks, files, strict=True)}
     config = DatasetConfig(Mixture(SPLIT, tasks, default_rate=1.0), None, SPLIT, batch_size, shuffle=False, seed=0)
     with native_logs.filtered():
-        evaluator = evaluation.InferenceEvaluator(config, inference_evaluator_cls, model, partitioner, directory)
+        open_fn: Callable[..., Any] = evaluation.InferenceEvaluator
+        if score is not None:
+            open_fn = functools.partial(pair_scores.KindEvaluator, kind=score, form=kind, tasks=tasks, longest=longest)
+        evaluator = open_fn(config, inference_evaluator_cls, model, partitioner, directory)
     checkpoints = distributed.from_first(
         "checkpoints", lambda: [str(path) for path in restore_checkpoint_cfg.checkpoints]
     )
@@ -94,6 +103,7 @@ def evaluate_pairs(
             "it began with.",
             checkpoints[0],
         )
+    of_all = _with_kind(pair_results.ALL_FILES, score)
     ngrams: Results = {}
     if ngram_tokens is not None and train_dataset_cfg is not None and jax.process_index() == 0:
         ngrams = _ngram_accuracies(model, tasks, train_dataset_cfg, ngram_tokens)
@@ -105,21 +115,27 @@ def evaluate_pairs(
         results = evaluator.evaluate(params, step)
         del params
         if jax.process_index() == 0:
-            where = {"split": SPLIT, "step": step, "checkpoint": path, "loss": {}}
-            new = [where | row for row in _rows(results, ngrams, file_of)]
+            where = {"split": SPLIT, "step": step, "checkpoint": path, "loss": {}} | ({"score": score} if score else {})
+            new = [where | row for row in _rows(results, ngrams, file_of, of_all)]
             pair_results.add(directory, new)
             rows += new
     evaluator.close()
     if jax.process_index() == 0:
-        shown = rows if len(files) <= _MOST_TABLES else [row for row in rows if row["task"] == pair_results.ALL_FILES]
+        shown = rows if len(files) <= _MOST_TABLES else [row for row in rows if row["task"] == of_all]
         print(f"\n{pair_results.table(shown)}\n(all of it in {directory / pair_results.NAME})")
     return results
 
 
 def _tasks_of(
-    files: Sequence[str], columns: Mapping[str, str | None], kind: str, vocabulary: Any, mode: str, longest: int | None
+    files: Sequence[str],
+    columns: Mapping[str, str | None],
+    kind: str,
+    vocabulary: Any,
+    mode: str,
+    longest: int | None,
+    score: str | None,
 ) -> list[Any]:
-    """A task of each file, with the split "pairs"; their columns are found.
+    """A task of each file, with the split "pairs"; their columns are found. Its name ends with the kind of score.
 
     Raises:
       FileNotFoundError, ValueError: if a file is not there, cannot be read, is empty or lacks a column.
@@ -127,7 +143,7 @@ def _tasks_of(
     found = [pair_columns.find(file, columns["good"], columns["bad"], columns["phenomenon"]) for file in files]
     form = getattr(pair_formats, kind)()
     return [
-        pairs_tasks.make_pairs_task(name, {SPLIT: file}, vocabulary, form, mode, names, longest)
+        pairs_tasks.make_pairs_task(_with_kind(name, score), {SPLIT: file}, vocabulary, form, mode, names, longest)
         for name, file, names in zip(pair_columns.names_of_files(files), files, found, strict=True)
     ]
 
@@ -140,45 +156,23 @@ def _ngram_accuracies(
     return {task.name: pair_ngrams.accuracies(task, SPLIT, counts, vocabulary) for task in tasks}
 
 
-def _rows(results: Results, ngrams: Results, file_of: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A row of each file; of several also one of all their pairs together."""
+def _with_kind(name: str, score: str | None) -> str:
+    """The name of a task, by which tables and files of several kinds of score differ."""
+    return name if score is None else f"{name}.{score}"
+
+
+def _rows(results: Results, ngrams: Results, file_of: Mapping[str, str], of_all: str) -> list[dict[str, Any]]:
+    """A row of each file; of several also one of all their pairs together, with this name."""
     rows: list[dict[str, Any]] = [
         {"task": task, "metrics": dict(found), "file": file_of[task]} | ({"ngrams": ngrams[task]} if ngrams else {})
         for task, found in results.items()
     ]
     if len(rows) > 1:
         names = next(iter(ngrams.values()), {})
-        of_all = {name: pair_metrics.pooled([x[name] for x in ngrams.values()]) for name in names}
-        pooled = {"task": pair_results.ALL_FILES, "metrics": pair_metrics.pooled([*results.values()])}
-        rows.append(pooled | ({"ngrams": of_all} if of_all else {}))
+        by_ngrams = {name: pair_metrics.pooled([x[name] for x in ngrams.values()]) for name in names}
+        pooled = {"task": of_all, "metrics": pair_metrics.pooled([*results.values()])}
+        rows.append(pooled | ({"ngrams": by_ngrams} if by_ngrams else {}))
     return rows
-
-
-def format_of(model: BaseTransformerModel) -> str:
-    """What a kind of model reads of a pair: a class of `limba.addons.pairs.pair_formats`.
-
-    Raises:
-      ValueError: for a classifier or regressor, and for a prefix LM that reads its inputs in both directions.
-    """
-    if isinstance(model, EncoderClassifier):
-        raise ValueError(
-            f"{type(model).__name__} gives labels or numbers, and words no probability: pairs need the model that it "
-            "was fine-tuned from, an encoder with a masked-LM head, or a T5 or decoder."
-        )
-    if isinstance(model, EncoderOnlyModel):
-        return "MaskedWords"
-    if isinstance(model, DecoderOnlyModel):
-        if model.inputs_bidirectional_attention:
-            raise ValueError(
-                "A prefix LM with inputs_bidirectional_attention scores targets behind inputs, and a sentence of a "
-                "pair has no inputs: score a language model, with inputs_bidirectional_attention = False."
-            )
-        return "WholeSentences"
-    if isinstance(model, EncoderDecoderModel):
-        return "FilledBlanks"
-    raise ValueError(
-        f"--pairs scores encoder-decoders, decoders and encoders of limba.models, not {type(model).__name__}."
-    )
 
 
 # ------------------------------------------------------ command ------------------------------------------------------
@@ -203,6 +197,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         )
     group.add_argument("--mode", metavar="TEXT", help="text in front of the inputs of a model with sentinels: '[NLU]'")
     group.add_argument(
+        "--score",
+        choices=scored_rows.KINDS,
+        help="what is scored (docs/scores.md): the differing words, the whole sentence, each piece, or what follows "
+        "the words that both begin with",
+    )
+    group.add_argument(
         "--ngrams",
         type=int,
         nargs="?",
@@ -219,7 +219,7 @@ def is_asked(flags: argparse.Namespace) -> bool:
 
 def check_flags(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Ends the process for flags that do not go together."""
-    names = ("good_column", "bad_column", "phenomenon_column", "mode", "ngrams")
+    names = ("good_column", "bad_column", "phenomenon_column", "mode", "score", "ngrams")
     if flags.pairs is None:
         if given := [f"--{name}" for name in names if getattr(flags, name) is not None]:
             parser.error(f"{given[0]} goes with --pairs FILE.")
@@ -251,5 +251,5 @@ def run(flags: argparse.Namespace, bindings: Mapping[str, Any]) -> int:
     columns = {name: getattr(flags, f"{name}_column") for name in ("good", "bad", "phenomenon")}
     of_ngrams = {} if flags.ngrams is None else {"ngram_tokens": flags.ngrams}
     if command_line.goes_on(flags):
-        configured(files=flags.pairs, columns=columns, mode=flags.mode or "", **of_ngrams)
+        configured(files=flags.pairs, columns=columns, mode=flags.mode or "", score=flags.score, **of_ngrams)
     return 0

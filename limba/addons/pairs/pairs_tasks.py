@@ -11,13 +11,15 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from limba.addons.pairs import differing_words, pair_columns, pair_formats, pair_metrics, token_spans
+from limba.addons.pairs import differing_words, pair_columns, pair_formats, pair_metrics
 from limba.addons.pairs.pair_columns import PairColumns
 from limba.addons.pairs.pair_formats import PairFormat, Sentences
+from limba.addons.pairs.text_reader import TextReader
+from limba.addons.pairs.token_spans import TokenSpans
 from limba.data.lint_findings import Finding
 from limba.files import untrusted_files
 from limba.tasks import objectives
@@ -121,6 +123,20 @@ def scored_sentence(answer: Any, example: Mapping[str, Any], is_target: bool = T
     )
 
 
+class ReadRow(NamedTuple):
+    """A row with a pair.
+
+    Attributes:
+      texts: the right sentence, the wrong one and the phenomenon.
+      tokens: of the two sentences.
+      features: of the two sentences, as the format makes them.
+    """
+
+    texts: tuple[str, str, str]
+    tokens: tuple[TokenSpans, TokenSpans]
+    features: tuple[pair_formats.Features, pair_formats.Features]
+
+
 @dataclasses.dataclass(frozen=True)
 class ScorePairs(Step):
     """Makes two examples of each row, of the right sentence and of the wrong one, in this order.
@@ -169,16 +185,16 @@ class ScorePairs(Step):
         Raises:
           ValueError: for a row that makes no examples, which it names; for a vocabulary that does not fit.
         """
-        make = dataclasses.replace(self, output_features=features, sequence_length=lengths)._maker()
+        make = dataclasses.replace(self, output_features=features, sequence_length=lengths).row_reader()
         limit = row_preprocessor.ROWS_TO_CHECK[source.is_remote(split)]
         texts: list[str] = []
         same = 0
         first = ""
         for file, row, document in itertools.islice(source.numbered_documents(split), limit):
             where = f"row {row} (the first is 0) of {file}"
-            sentences, (right, wrong) = make(document, where)
-            texts += sentences[:2]
-            if right == wrong:
+            found_row = make(document, where)
+            texts += found_row.texts[:2]
+            if found_row.features[0] == found_row.features[1]:
                 same, first = same + 1, first or where
         if not texts:
             raise ValueError(f"Split {split!r} of task {self.task!r} has no pairs: its files have no rows.")
@@ -196,19 +212,19 @@ class ScorePairs(Step):
         return found
 
     def rows_function(self) -> Callable[[Rows, int], Rows]:
-        make = self._maker()
+        make = self.row_reader()
         assert self.output_features is not None
         vocabulary = self.output_features["targets"].vocabulary
 
         def make_rows(rows: Rows, seed: int) -> Rows:
             del seed
             found = [make(document, rows.place(i)) for i, document in enumerate(_documents(rows))]
-            examples = [example for _, both in found for example in both]
-            sentences = [text for texts, _ in found for text in texts[:2]]
+            examples = [example for row in found for example in row.features]
+            sentences = [text for row in found for text in row.texts[:2]]
             made: Columns = {name: Tokens.of([x[name] for x in examples]) for name in self.form.features}
             scored = sentences if "inputs" not in made else [vocabulary.decode(x["targets"]) for x in examples]
             for name, texts in (
-                ("phenomenon", [texts[2] for texts, _ in found for _ in range(2)]),
+                ("phenomenon", [row.texts[2] for row in found for _ in range(2)]),
                 ("sentence", sentences),
                 ("targets_pretokenized", scored),
             ):
@@ -221,40 +237,35 @@ class ScorePairs(Step):
 
         return make_rows
 
-    def _maker(self) -> Callable[[Mapping[str, Any], str], tuple[tuple[str, str, str], tuple[Any, Any]]]:
-        """A function of a row and its place: its sentences and phenomenon, and the features of the two sentences.
+    @property
+    def mode_tokens(self) -> list[int]:
+        """Those of `mode`, of a step that has its `output_features`."""
+        assert self.output_features is not None
+        return list(self.output_features["targets"].vocabulary.encode(self.mode)) if self.mode else []
+
+    def row_reader(self) -> Callable[[Mapping[str, Any], str], ReadRow]:
+        """A function of a row and its place, for messages, of a step that has its `output_features`.
 
         Raises:
-          ValueError, FileNotFoundError: if the vocabulary does not fit the format.
+          ValueError, FileNotFoundError: if the vocabulary does not fit the format; the function, for a bad row.
         """
         assert self.output_features is not None
         vocabulary = self.output_features["targets"].vocabulary
-        if self.form.special_tokens:
-            sentencepiece_models.check_special_tokens(vocabulary, self.form.special_tokens)
-        elif self.form.needs_sentinels:
-            sentencepiece_models.check_vocabulary(vocabulary)
-        else:
-            sentencepiece_models.check_file(vocabulary)
-        ids = sentencepiece_models.ids_of(vocabulary)
-        mode = list(vocabulary.encode(self.mode)) if self.mode else []
-        around = {ids.eos_id, ids.cls_id, ids.sep_id, ids.mask_id, *ids.frame[0], *ids.frame[1]}
-        special = {*ids.sentinels(ids.num_sentinels).tolist(), *around}
+        reader, mode = TextReader(vocabulary, self.form), self.mode_tokens
 
-        def make(document: Mapping[str, Any], where: str) -> tuple[tuple[str, str, str], tuple[Any, Any]]:
+        def read(document: Mapping[str, Any], where: str) -> ReadRow:
             try:
                 texts = self.columns_of_rows.read(document)
                 if not differing_words.differences(*texts[:2]):
                     raise ValueError(f"the two sentences have the same words, {untrusted_files.shown(texts[0])}")
-                tokens = token_spans.encode(vocabulary, texts[:2])
-                if found := [id_ for of_text in tokens for id_ in of_text.ids if id_ in special]:
-                    raise ValueError(f"a sentence has the special token {vocabulary.decode(found[:1])!r} in its text")
-                both = self.form(Sentences(*texts[:2], (tokens[0], tokens[1])), ids, mode)
+                right, wrong = reader.read(texts[:2])
+                both = self.form(Sentences(*texts[:2], (right, wrong)), reader.ids, mode)
                 self._check_lengths(both)
             except ValueError as error:
                 raise ValueError(f"Task {self.task!r}, {where}: {error}. Correct this row, or leave it out.") from error
-            return texts, both
+            return ReadRow(texts, (right, wrong), both)
 
-        return make
+        return read
 
     def _check_lengths(self, both: tuple[pair_formats.Features, pair_formats.Features]) -> None:
         """Raises ValueError for a sentence that the model cannot read as a whole."""

@@ -10,7 +10,7 @@ import pytest
 
 from limba import eval, models
 from limba.addons import pairs as minimal_pairs
-from limba.addons.pairs import eval_pairs
+from limba.addons.pairs import eval_pairs, model_forms
 from limba.checkpoints import checkpointing, train_state
 from limba.data import contract
 from limba.inference import evaluation, metric_loggers, task_metrics
@@ -264,8 +264,8 @@ def test_a_prefix_lm_is_refused():
         _optimizer(),
         inputs_bidirectional_attention=True,
     )
-    with pytest.raises(ValueError, match="a sentence of a pair has no inputs"):
-        eval_pairs.format_of(model)
+    with pytest.raises(ValueError, match="a text alone has no inputs"):
+        model_forms.form_of(model)
 
 
 def test_models_without_a_language_model_are_refused(tmp_path):

@@ -1,0 +1,41 @@
+"""Which format a kind of model scores texts in."""
+
+from limba.models import (
+    BaseTransformerModel,
+    DecoderOnlyModel,
+    EncoderClassifier,
+    EncoderDecoderModel,
+    EncoderOnlyModel,
+)
+
+
+def form_of(model: BaseTransformerModel) -> str:
+    """What a kind of model reads of a text: the name of a class of `limba.addons.pairs.pair_formats`.
+
+    Raises:
+      ValueError: for a classifier or regressor, and for a prefix LM that reads its inputs in both directions.
+    """
+    if isinstance(model, EncoderClassifier):
+        raise ValueError(
+            f"{type(model).__name__} gives labels or numbers, and words no probability: scores need the model that it "
+            "was fine-tuned from, an encoder with a masked-LM head, or a T5 or decoder."
+        )
+    if isinstance(model, EncoderOnlyModel):
+        return "MaskedWords"
+    if isinstance(model, DecoderOnlyModel):
+        if model.inputs_bidirectional_attention:
+            raise ValueError(
+                "A prefix LM with inputs_bidirectional_attention scores targets behind inputs, and a text alone has no "
+                "inputs: score a language model, with inputs_bidirectional_attention = False."
+            )
+        return "WholeSentences"
+    if isinstance(model, EncoderDecoderModel):
+        return "FilledBlanks"
+    raise ValueError(
+        f"Encoder-decoders, decoders and encoders of limba.models score texts, and {type(model).__name__} does not."
+    )
+
+
+def longest_row(model: BaseTransformerModel) -> int | None:
+    """The tokens that the network has positions for; None is no limit."""
+    return getattr(getattr(model.module, "config", None), "longest_row", None)

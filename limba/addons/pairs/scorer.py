@@ -1,0 +1,117 @@
+"""Scores of many texts on the mesh: rows of like length together, with a bar."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from limba.addons.pairs.scored_rows import ScoredRow
+from limba.data.contract import Batch
+from limba.inference import batch_inference
+from limba.models import BaseTransformerModel
+from limba.partitioning.meshes import PjitPartitioner
+from limba.tasks.pipeline import converters
+
+# A length, and the one that rows of it are padded to: the next multiple of the number behind it. Few lengths are
+# compiled, and at most a third of a row is padding where it is longer than 16 tokens.
+_STEPS = ((4, 1), (32, 8), (128, 32), (512, 128))
+
+
+def padded_length(length: int, longest: int | None = None) -> int:
+    """The length that a row is padded to; at most `longest`, the positions of the network."""
+    step = next((step for most, step in _STEPS if length <= most), 512)
+    rounded = -(-length // step) * step
+    return rounded if longest is None else max(min(rounded, longest), length)
+
+
+class Scorer:
+    """Log probabilities of texts whose rows `limba.addons.pairs.scored_rows` makes.
+
+    Args:
+      batch_size: rows at a time; rounded up to a multiple that the mesh divides.
+      longest: tokens that the network has positions for; None is no limit.
+    """
+
+    def __init__(
+        self,
+        model: BaseTransformerModel,
+        partitioner: PjitPartitioner,
+        batch_size: int = 32,
+        longest: int | None = None,
+    ):
+        self._convert = converters.CONVERTERS[converters.name_of(model.FEATURE_CONVERTER_CLS)]
+        self._batch_size = -(-batch_size // partitioner.num_data_shards) * partitioner.num_data_shards
+        self._longest = longest
+        self._infer = batch_inference.make_infer_fn(model.score_batch, self._batch_size, partitioner)
+
+    def score(
+        self,
+        params: Any,
+        texts: Iterable[Iterable[ScoredRow]],
+        num_texts: int,
+        name_text: Callable[[int], str] = "text {}".format,
+        unit: str = "text",
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The score of each text, float64 `[texts]`, and how many tokens are scored, int64 `[texts]`.
+
+        Args:
+          texts: the rows of each; they are made while the model computes, and not kept.
+          num_texts: how many there are; at least 1.
+          name_text: the name of a text by its number from 0, for messages.
+
+        Raises:
+          ValueError: for a text without a row.
+          NotFiniteError: for a score that is not finite.
+        """
+        owners: list[int] = []
+        tokens = np.zeros(num_texts, np.int64)
+        hidden = jax.process_index() != 0 or num_texts <= self._batch_size or None
+        with tqdm(texts, "score", num_texts, unit=unit, disable=hidden) as bar:
+            batches = self._batches(bar, owners, tokens, name_text)
+            found = self._infer(params, batches, None, lambda row: f"{name_text(owners[row])},")
+        scores = np.bincount(owners, weights=np.asarray(found, np.float64), minlength=num_texts)
+        return scores, tokens
+
+    def _batches(
+        self, texts: Iterable[Iterable[ScoredRow]], owners: list[int], tokens: np.ndarray, name_text: Any
+    ) -> Iterator[tuple[np.ndarray, Batch]]:
+        """Numbers of rows, and the features of these, as soon as enough rows of a length are there."""
+        waiting: dict[tuple[int, int], list[tuple[int, ScoredRow]]] = {}
+        for number, rows in enumerate(texts):
+            for row in rows:
+                lengths = padded_length(len(row.inputs), self._longest), padded_length(len(row.targets), self._longest)
+                group = waiting.setdefault(lengths, [])
+                group.append((len(owners), row))
+                owners.append(number)
+                tokens[number] += sum(row.weights)
+                if len(group) == self._batch_size:
+                    yield self._batch(waiting.pop(lengths), *lengths)
+            if not tokens[number]:
+                raise ValueError(f"{name_text(number)} has no token to score: leave it out.")
+        for lengths, group in sorted(waiting.items()):
+            yield self._batch(group, *lengths)
+
+    def _batch(
+        self, group: Sequence[tuple[int, ScoredRow]], inputs_length: int, targets_length: int
+    ) -> tuple[np.ndarray, Batch]:
+        numbers, rows = zip(*group, strict=True)
+        columns = {"targets": [row.targets for row in rows]}
+        if inputs_length:
+            columns["inputs"] = [row.inputs for row in rows]
+        if rows[0].positions:
+            columns["target_positions"] = [row.positions for row in rows]
+        lengths = {"inputs": inputs_length}
+        padded = {name: _padded(x, lengths.get(name, targets_length)) for name, x in columns.items()}
+        batch = self._convert(padded, False)
+        weights = _padded([row.weights for row in rows], targets_length)
+        return np.array(numbers, np.int32), {**batch, "decoder_loss_weights": weights}
+
+
+def _padded(rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
+    """Int32 `[rows, length]`, filled up with 0."""
+    made = np.zeros((len(rows), length), np.int32)
+    for of_row, row in zip(made, rows, strict=True):
+        of_row[: len(row)] = row
+    return made

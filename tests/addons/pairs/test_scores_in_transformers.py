@@ -1,0 +1,147 @@
+"""Each kind of score is that of transformers' class of the export, by its formula written in PyTorch."""
+
+import functools
+import json
+
+import numpy as np
+import pytest
+
+from convert.model_files import any_format
+from convert.to_hf import to_hf
+from limba.addons.pairs import eval_pairs
+from limba.addons.pairs.text_scorer import TextScorer
+from limba.checkpoints import checkpointing
+from limba.checkpoints.parameters import load_model_params
+from limba.models import EncoderDecoderModel, EncoderOnlyModel
+from limba.network.encoders.encoder import MaskedLanguageModel
+from limba.network.t5 import Transformer
+from tasks.vocabularies import SentencePieceVocabulary, TokenizerVocabulary
+from tests.addons.pairs.test_eval_pairs import Evaluator
+from tests.convert.conftest import FAMILIES
+from tests.convert.encoders.conftest import VARIANTS, new_encoder, tokenizer_file  # noqa: F401
+from tests.limba import small
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+PAIR = {"good": "bona badițo gade", "bad": "bona badi gade", "phenomenon": "made"}
+
+
+def _scorer(model, run, batch_size=3):
+    restore = checkpointing.RestoreCheckpointConfig(path=str(run), mode="latest")
+    params, _ = load_model_params(model, small.partitioner(), restore)
+    return TextScorer(model, small.partitioner(), params, batch_size=batch_size)
+
+
+def _pair_scores(model, run, tmp_path, kind, pair):
+    (tmp_path / "made.jsonl").write_text(json.dumps(pair) + "\n", "utf-8")
+    eval_pairs.evaluate_pairs(
+        model=model,
+        restore_checkpoint_cfg=checkpointing.RestoreCheckpointConfig(path=str(run), mode="latest"),
+        partitioner=small.partitioner(),
+        output_dir=str(tmp_path / "out"),
+        files=[str(tmp_path / "made.jsonl")],
+        inference_evaluator_cls=Evaluator,
+        score=kind,
+    )
+    (line,) = (tmp_path / f"out/inference_eval/made.{kind}-pairs-000010.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line)[f"score_{side}"] for side in ("good", "bad")]
+
+
+@pytest.fixture(scope="module")
+def t5(new_run, spiece_model, tmp_path_factory):
+    """The model and its run, and what transformers' class of the export says of inputs and targets."""
+    home = tmp_path_factory.mktemp("t5")
+    run = new_run(home / "run", **FAMILIES["t5_1_1"])
+    to_hf(run, home / "hf", verify=False)
+    theirs = transformers.T5ForConditionalGeneration.from_pretrained(home / "hf").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(home / "hf")
+    vocabulary = SentencePieceVocabulary(str(spiece_model), extra_ids=100)
+    config = any_format.open_model(run).config
+    model = EncoderDecoderModel(Transformer(config), vocabulary, vocabulary, optimizer_def=None)
+
+    @torch.no_grad()
+    def log_probability(inputs, targets, skip):
+        logits = theirs(input_ids=torch.tensor([inputs]), labels=torch.tensor([targets])).logits[0].double()
+        found = torch.log_softmax(logits, -1)[torch.arange(len(targets)), torch.tensor(targets)]
+        return float(found[skip:].sum())
+
+    return model, run, tokenizer, log_probability
+
+
+def _words(tokenizer, text):
+    """The ids of each word: in these texts its first piece begins with a blank."""
+    words = []
+    for id_, piece in zip(tokenizer(text, add_special_tokens=False).input_ids, tokenizer.tokenize(text), strict=True):
+        if piece.startswith("▁"):
+            words.append([])
+        words[-1].append(id_)
+    assert len(words) == len(text.split())
+    return words
+
+
+def _blanked(words, first, end, sentinels):
+    join = functools.partial(sum, start=[])
+    inputs = [*join(words[:first]), sentinels[0], *join(words[end:]), 1]
+    return inputs, [sentinels[0], *join(words[first:end]), sentinels[1] if end < len(words) else 1]
+
+
+def test_a_t5(t5, tmp_path):
+    model, run, tokenizer, log_probability = t5
+    sentinels = tokenizer.convert_tokens_to_ids(["<extra_id_0>", "<extra_id_1>"])
+    texts = [PAIR["good"], "fi gogo ba mumu cedi lu ba", PAIR["bad"], "bona"]
+    words = {text: _words(tokenizer, text) for text in texts}
+    scorer = _scorer(model, run)
+
+    def whole(text):
+        return sum(log_probability(*_blanked(words[text], i, i + 1, sentinels), 1) for i in range(len(words[text])))
+
+    expected = [whole(text) for text in texts]
+    assert [found.score for found in scorer.score(texts)] == pytest.approx(expected, abs=1e-4)
+    assert scorer.score(texts)[1].num_tokens == sum(map(len, words[texts[1]])) + 7
+    assert _pair_scores(model, run, tmp_path, "whole", PAIR) == pytest.approx(expected[:3:2], abs=1e-4)
+    first, second = (log_probability(*_blanked(words[text], 1, 2, sentinels), 0) for text in texts[:3:2])
+    assert _pair_scores(model, run, tmp_path, "words", PAIR) == pytest.approx([first, second], abs=1e-4)
+    rest = [log_probability(*_blanked(words[text], 1, len(words[text]), sentinels), 1) for text in texts[:3:2]]
+    assert _pair_scores(model, run, tmp_path, "continuation", PAIR) == pytest.approx(rest, abs=1e-4)
+    (found,) = scorer.continuations(["bona"], [" badițo gade"], ends=True)
+    assert found.score == pytest.approx(rest[0], abs=1e-4)
+    with pytest.raises(ValueError, match="Take --score whole"):
+        scorer.score(texts, "pieces")
+
+
+@pytest.mark.parametrize("variant", ["bert"])
+def test_an_encoder(new_encoder, tokenizer_file, tmp_path, variant):  # noqa: F811
+    run = new_encoder(tmp_path / "run", **VARIANTS[variant])
+    to_hf(run, tmp_path / "hf", verify=False)
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "hf").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    model = EncoderOnlyModel(
+        MaskedLanguageModel(any_format.open_model(run).config), TokenizerVocabulary(str(tokenizer_file)), None
+    )
+
+    @torch.no_grad()
+    def log_probability(ids, hidden, place):
+        """Of the token at a place of a row, where the tokens at some places are masked."""
+        row = torch.tensor([[tokenizer.mask_token_id if i in hidden else id_ for i, id_ in enumerate(ids)]])
+        return float(torch.log_softmax(theirs(input_ids=row).logits[0, place].double(), -1)[ids[place]])
+
+    pair = {"good": "w7 w9 w30 w11", "bad": "w7 w8 w30 w12"}
+    ids = {side: tokenizer(text).input_ids for side, text in pair.items()}
+    assert len(ids["good"]) == 6
+    alone = [sum(log_probability(of_text, {i}, i) for i in range(1, 5)) for of_text in ids.values()]
+    scorer = _scorer(model, run)
+    for kind in ("whole", "pieces"):  # A word is a piece here.
+        assert [x.score for x in scorer.score([*pair.values()], kind)] == pytest.approx(alone, abs=1e-4)
+    words = [sum(log_probability(of_text, {2, 4}, i) for i in (2, 4)) for of_text in ids.values()]
+    assert _pair_scores(model, run, tmp_path, "words", pair) == pytest.approx(words, abs=1e-4)
+    rest = [sum(log_probability(of_text, {*range(i, 5)}, i) for i in (2, 3, 4)) for of_text in ids.values()]
+    assert _pair_scores(model, run, tmp_path, "continuation", pair) == pytest.approx(rest, abs=1e-4)
+    found = scorer.continuations(["w7"], [" w9 w30 w11"])
+    assert found[0].score == pytest.approx(rest[0], abs=1e-4) and found[0].num_tokens == 3
+    assert np.abs(np.subtract(alone, rest)).min() > 0.01
+    with pytest.raises(ValueError, match=r"text 0 has 52 tokens, and the model reads at most 48: texts are not cut"):
+        scorer.score([" ".join(["w7"] * 50)])
+    with pytest.raises(ValueError, match=r"text 1: a sentence has the special token '\[MASK\]' in its text"):
+        scorer.score(["w7", "w8 [MASK]"])
+    with pytest.raises(ValueError, match="text 1 has no token to score"):
+        scorer.score(["w7", ""])
