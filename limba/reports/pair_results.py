@@ -46,9 +46,9 @@ def _block(rows: Sequence[results_table.Row]) -> str:
     endings = [*((name, f"/{name}") for name in names), (ALL, "")]
     ngrams: Mapping[str, Mapping[str, Any]] = rows[-1].get("ngrams") or {}
     for with_intervals in (True, False):
-        lines = [["phenomenon", "pairs", *ngrams, *titles]]
+        lines = [["phenomenon", "pairs", *(["chance", *ngrams] if ngrams else []), *titles]]
         for name, end in endings:
-            cells = [_cell(found, end, False) for found in ngrams.values()]
+            cells = ["50.0", *(_cell(found, end, False) for found in ngrams.values())] if ngrams else []
             cells += [_cell(found, end, with_intervals) for found in columns]
             lines.append([name, _shown(last.get(f"pairs{end}")), *cells])
         text = results_table.aligned_behind_names(lines)

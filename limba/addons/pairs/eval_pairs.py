@@ -4,7 +4,6 @@ import argparse
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ from limba import command_line
 from limba.addons.pairs import (
     model_forms,
     pair_columns,
+    pair_files,
     pair_formats,
     pair_metrics,
     pair_ngrams,
@@ -121,7 +121,7 @@ def evaluate_pairs(
             rows += new
     evaluator.close()
     if jax.process_index() == 0:
-        shown = rows if len(files) <= _MOST_TABLES else [row for row in rows if row["task"] == of_all]
+        shown = rows if len(files) <= _MOST_TABLES else _by_phenomenon_and_file(rows, of_all)
         print(f"\n{pair_results.table(shown)}\n(all of it in {directory / pair_results.NAME})")
     return results
 
@@ -154,6 +154,28 @@ def _ngram_accuracies(
     vocabulary, converter = model.output_vocabulary, model.FEATURE_CONVERTER_CLS
     counts = tasks_door.ngrams().count(dataset, vocabulary, converter, most_tokens)
     return {task.name: pair_ngrams.accuracies(task, SPLIT, counts, vocabulary) for task in tasks}
+
+
+def _by_phenomenon_and_file(rows: Sequence[dict[str, Any]], of_all: str) -> list[dict[str, Any]]:
+    """Of many files the pairs of all, and for each checkpoint a row whose phenomena are the files."""
+    together = [row for row in rows if row["task"] == of_all]
+    names = ("accuracy", "accuracy_low", "accuracy_high", "pairs", "ties")
+
+    def by_file(row: dict[str, Any], key: str | None) -> dict[str, Any]:
+        """The metrics of a row of all files, or those of n-grams in it, with those of each file."""
+        mine = [other for other in rows if other["step"] == row["step"] and other["task"] != of_all]
+        found = [(other["task"], other["ngrams"][key] if key else other["metrics"]) for other in mine]
+        whole = row["ngrams"][key] if key else row["metrics"]
+        single = {f"{name}/{task}": metrics[name] for task, metrics in found for name in names}
+        return single | {name: whole[name] for name in names}
+
+    made = [
+        row
+        | {"task": "by file", "metrics": by_file(row, None)}
+        | ({"ngrams": {key: by_file(row, key) for key in row["ngrams"]}} if "ngrams" in row else {})
+        for row in together
+    ]
+    return [*together, *made]
 
 
 def _with_kind(name: str, score: str | None) -> str:
@@ -189,7 +211,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="FILE",
-        help="score pairs of a right and a wrong sentence instead; RUN goes before it",
+        help="score pairs of a right and a wrong sentence instead: files, patterns or folders; RUN goes before it",
     )
     for name, what in (("good", "right sentences"), ("bad", "wrong sentences"), ("phenomenon", "phenomena")):
         group.add_argument(
@@ -237,12 +259,9 @@ def run(flags: argparse.Namespace, bindings: Mapping[str, Any]) -> int:
     """Evaluates pairs with the flags of a command, and the bindings of its run.
 
     Raises:
-      FileNotFoundError: for a file that is not there.
+      FileNotFoundError: for a file that is not there, and a folder or pattern without files.
     """
-    for file in flags.pairs:
-        if "://" not in file and not Path(file).expanduser().is_file():
-            found = "is a folder" if Path(file).is_dir() else "does not exist"
-            raise FileNotFoundError(f"--pairs {file} {found}; give files with pairs of sentences.")
+    files = pair_files.find(flags.pairs)
     config = "eval/checkpoints.RestoreCheckpointConfig"
     given = {x: bindings[x] for x in ("CHECKPOINT_PATH", "EVAL_OUTPUT_DIR", f"{config}.mode", f"{config}.average")}
     configured = gin_files.configurable(evaluate_pairs, module="limba.addons.pairs.eval_pairs")
@@ -251,5 +270,5 @@ def run(flags: argparse.Namespace, bindings: Mapping[str, Any]) -> int:
     columns = {name: getattr(flags, f"{name}_column") for name in ("good", "bad", "phenomenon")}
     of_ngrams = {} if flags.ngrams is None else {"ngram_tokens": flags.ngrams}
     if command_line.goes_on(flags):
-        configured(files=flags.pairs, columns=columns, mode=flags.mode or "", score=flags.score, **of_ngrams)
+        configured(files=files, columns=columns, mode=flags.mode or "", score=flags.score, **of_ngrams)
     return 0

@@ -14,9 +14,9 @@ from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
 from limba.tasks.pipeline import converters
 
-# A length, and the one that rows of it are padded to: the next multiple of the number behind it. Few lengths are
-# compiled, and at most a third of a row is padding where it is longer than 16 tokens.
-_STEPS = ((4, 1), (32, 8), (128, 32), (512, 128))
+# Up to a length rows are padded to the next multiple of the number behind it: few lengths are compiled, and little is
+# padding.
+_STEPS = ((4, 1), (64, 8), (256, 32), (1024, 128))
 
 
 def padded_length(length: int, longest: int | None = None) -> int:
