@@ -40,6 +40,7 @@ PARTS: Mapping[str, str] = {
     "run(flags, bindings)",
     "check": "a kind of folder of `limba convert check`: kind(report), compare(model, folder, report)",
     "folder": "`limba convert check` of a folder alone: check(model, hints)",
+    "serve": "a run for a faster engine of `limba serve`: kept_folder(checkpoint, average, part, say)",
     "script_keys": "keys of Hugging Face's scripts: check_key(key), is_known_script(name)",
 }
 
@@ -151,7 +152,7 @@ ADDONS: Mapping[str, Addon] = {
             ),
             "to-gguf": ("limba.addons.engines.to_gguf", "write a GGUF file for llama.cpp from a T5"),
         },
-        parts={"check": "limba.addons.engines.folder_check"},
+        parts={"check": "limba.addons.engines.folder_check", "serve": "limba.addons.engines.kept_folder"},
     ),
     "peft": Addon(
         conversions={

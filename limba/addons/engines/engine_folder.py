@@ -94,20 +94,12 @@ def convert(
     """
     # ----------------------------------------------------- request ---------------------------------------------------
     version = engine.version()
-    model = _open(source, hints)
+    model = open_source(source, hints)
     export = engine.export(model, quantization)
     out = choose_out(out, model.path)
     for warning in export.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    request = {
-        "format": engine.format,
-        "checkpoint": model.path.name,
-        "fingerprint": fingerprint(model.path, export.vocabulary_file),
-        "family": model.family.name,
-        "quantization": quantization,
-        "checked": verify,
-        "average": hints.average or None,
-    }
+    request = make_request(engine, export, hints.average, verify)
     if report := previous(out, request, overwrite):
         print(f"{out} holds this conversion of {model.path.name} already.")
         return report
@@ -117,27 +109,63 @@ def convert(
     with complete_or_absent(out, request) as folder:
         export.write(folder)
         rows = export.compare(folder) if verify else []
-        comparison_rows.require(rows, f"What is written for {export.engine} is not the model, nothing was kept")
-        export.remove_unneeded(folder)
-        report = {
-            **request,
-            "limba_version": VERSION,
-            f"{export.package}_version": version,
-            "step": model.step,
-            "parameters": model.num_parameters,
-            # What `limba serve` reads.
-            "vocabulary": _in_folder(any_format.known_vocabulary(model)),
-            "has_blanks": model.info.get("has_blanks", True),
-            "longest_row": getattr(model.config, "longest_row", None),
-            "comparison": comparison_rows.as_json(rows),
-        }
-        (folder / "README.md").write_text(export.readme(folder, out.name, report, rows), "utf-8")
-        report = sealed(folder, report, (file.name for file in folder.iterdir() if not file.name.startswith(".")))
-        write_json(folder / REPORT, report)
+        report = complete(export, folder, out.name, {**request, version_key(export): version}, rows)
     what = f"The average of the parameters at {model.path.name}" if hints.average else model.path.name
     size = f"{sum(file.stat().st_size for file in out.iterdir()) / 1e6:,.1f} MB"
     print(f"{what} is converted to {out} for {export.engine} ({quantization}, {size}); README.md has a program.")
     print(comparison_rows.table(rows) if verify else "The conversion was not checked (--no-check).")
+    return report
+
+
+def make_request(engine: Engine, export: AnyExport, average: bool, verify: bool) -> dict[str, Any]:
+    """Everything that the content of a folder depends on; see `convert`."""
+    path = export.model.path
+    return {
+        "format": engine.format,
+        "checkpoint": path.name,
+        "fingerprint": fingerprint(path, export.vocabulary_file),
+        "family": export.model.family.name,
+        "quantization": export.quantization,
+        "checked": verify,
+        "average": average or None,
+    }
+
+
+def version_key(export: AnyExport | type[AnyExport]) -> str:
+    """The key of a report that has the version of the engine's package."""
+    return f"{export.package}_version"
+
+
+def complete(
+    export: AnyExport, folder: Path, name: str, begun: Mapping[str, Any], rows: list[Comparison]
+) -> dict[str, Any]:
+    """Writes README.md and the report into a folder that has the model's files, and returns the report.
+
+    Args:
+      name: that the folder will have.
+      begun: of the report: the request and the version of the engine's package.
+      rows: of the comparison.
+
+    Raises:
+      ValueError: if a row says that the folder is not the model.
+    """
+    comparison_rows.require(rows, f"What is written for {export.engine} is not the model, nothing was kept")
+    export.remove_unneeded(folder)
+    model = export.model
+    report = {
+        **begun,
+        "limba_version": VERSION,
+        "step": model.step,
+        "parameters": model.num_parameters,
+        # What `limba serve` reads.
+        "vocabulary": _in_folder(any_format.known_vocabulary(model)),
+        "has_blanks": model.info.get("has_blanks", True),
+        "longest_row": getattr(model.config, "longest_row", None),
+        "comparison": comparison_rows.as_json(rows),
+    }
+    (folder / "README.md").write_text(export.readme(folder, name, report, rows), "utf-8")
+    report = sealed(folder, report, (file.name for file in folder.iterdir() if not file.name.startswith(".")))
+    write_json(folder / REPORT, report)
     return report
 
 
@@ -156,7 +184,7 @@ def compare(engine: Engine, model: Model, folder: Path, report: Mapping[str, Any
             f"{', '.join(engine.quantizations)}."
         )
     export = engine.export(model, quantization)
-    others = exported_files.other_versions(report, {"limba_version": VERSION, f"{export.package}_version": version})
+    others = exported_files.other_versions(report, {"limba_version": VERSION, version_key(export): version})
     with tempfile.TemporaryDirectory(prefix="limba-check-") as name:
         anew = Path(name)
         disk.require(anew, export.num_bytes, exported_files.REMEDY)
@@ -166,8 +194,8 @@ def compare(engine: Engine, model: Model, folder: Path, report: Mapping[str, Any
             yield from export.compare(anew)
 
 
-def _open(source: str | Path, hints: ModelHints) -> Model:
-    """Raises ValueError for a folder of another kind, or without weights."""
+def open_source(source: str | Path, hints: ModelHints) -> Model:
+    """The model of a conversion. Raises ValueError for a folder of another kind, or without weights."""
     path = source if "://" in str(source) else from_hf.find(str(source), with_runs=True)
     if isinstance(path, Path) and hf_folder.is_folder(path):
         if hints.average:

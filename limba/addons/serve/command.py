@@ -9,18 +9,18 @@ page at /. Requests that come at about the same time are decoded together. It li
 """
 
 import argparse
-import logging
+import functools
 import os
 import socket
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from limba import command_line
-from limba.addons.serve import ct2_engine, web_guard
+from limba.addons.serve import ct2_engine, run_engine, web_guard
 from limba.addons.serve.base_engine import BaseEngine
 from limba.addons.serve.request_fields import Limits
+from limba.addons.serve.start_lines import part
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing, run_configuration
 from limba.devices import native_logs
@@ -28,11 +28,8 @@ from limba.files import number_ranges, storage
 from limba.files.number_ranges import AT_LEAST_1
 from limba.gin_config import gin_files
 
-logger = logging.getLogger(__name__)
-
 _TOKEN = "LIMBA_SERVE_TOKEN"
 _COUNTS = ("max_batch", "max_queue", "max_input_tokens", "max_new_tokens")
-# Where only the page and clients of this machine are expected, a browser may ask for these.
 
 
 def serve(
@@ -53,23 +50,23 @@ def serve(
       has_blanks: whether `___` is a blank.
       listening_at: a socket.
     """
-    engine = engine_cls(
+    open_run = functools.partial(
+        engine_cls,
         restore_checkpoint_cfg=restore_checkpoint_cfg,
         max_batch=options.max_batch,
         max_input_tokens=options.max_input_tokens,
         max_new_tokens=options.max_new_tokens,
         has_blanks=has_blanks,
     )
-    serve_engine(engine, options, name, listening_at)
+    with run_engine.opened(open_run, str(restore_checkpoint_cfg.path), options) as engine:
+        serve_engine(engine, options, name, listening_at)
 
 
 def serve_engine(engine: BaseEngine, options: argparse.Namespace, name: str, listening_at: socket.socket) -> None:
     """Serves a model until a signal ends it; see `serve`."""
     from limba.addons.serve import app, listening
 
-    begun = time.monotonic()
     engine.warm_up()
-    logger.info("Ready for the first texts in %.0f s.", time.monotonic() - begun)
     limits = Limits(name, options.max_new_tokens, options.max_queue)
     service = app.Service(engine, limits, options.max_batch, options.max_wait_ms, options.timeout_s, options.token)
     application: Any = app.make_app(service)
@@ -97,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
     if flags.average:
         bindings["infer/checkpoints.RestoreCheckpointConfig.average"] = True
     configured = gin_files.configurable(serve, module="limba.addons.serve.command")
-    with native_logs.filtered():
+    with part(f"Reading the configuration of {checkpoint}"), native_logs.filtered():
         run_configuration.parse(flags, "gin/runs/serve.gin", bindings, needs_tasks=False)
     if not command_line.goes_on(flags):
         return 0
@@ -111,7 +108,12 @@ def _serve_ct2(flags: argparse.Namespace, name: str) -> int:
     """Serves a folder of `limba convert to-ct2`. Raises ValueError for flags that only a run has."""
     if flags.average or flags.gin_file or flags.gin_bindings:
         raise ValueError(f"{flags.run_dir} is a folder for CTranslate2: leave out --average, --gin_file and --gin.")
-    engine = ct2_engine.Ct2Engine(Path(flags.run_dir), flags.max_input_tokens)
+    if flags.engine == run_engine.JAX:
+        raise ValueError(
+            f"--engine jax: {flags.run_dir} is a folder for CTranslate2; serve the run that it was made of."
+        )
+    with part(f"Loading {flags.run_dir} into CTranslate2"):
+        engine = ct2_engine.Ct2Engine(Path(flags.run_dir), flags.max_input_tokens)
     if not flags.dry_run:
         with _listen(flags) as listening_at:
             serve_engine(engine, flags, name, listening_at)
@@ -127,6 +129,10 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--name", help="of the model, for clients (the name of the folder)")
     parser.add_argument("--average", action="store_true", help="the average of the parameters that the run kept")
+    parser.add_argument(
+        "--engine", choices=run_engine.ENGINES, default=run_engine.AUTO,
+        help="what computes the answers (auto: CTranslate2 for a T5 on a CPU, if it is installed; else JAX)",
+    )  # fmt: skip
     group = parser.add_argument_group("limits")
     for flag, default, text in (
         ("max_batch", 16, "texts that are worked on together"),

@@ -70,7 +70,7 @@ class Ct2Engine(BaseEngine):
         """Runs one text."""
         self.run([Text("", Row([1], [0], 1), 1, int(self.decodes))])
 
-    def run(self, texts: Sequence[Text]) -> list[Reply]:
+    def run(self, texts: Sequence[Text]) -> Sequence[Reply | Exception]:
         rows = [[self._tokens[i] for i in text.ids] for text in texts]
         if not self.decodes:
             states = np.array(self._model.forward_batch(rows).last_hidden_state)

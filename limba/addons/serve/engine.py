@@ -14,6 +14,7 @@ import numpy as np
 from jax.experimental import io_callback
 
 from limba.addons.serve.base_engine import SHORTEST, BaseEngine, Reply, Text, sizes
+from limba.addons.serve.start_lines import part
 from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
 from limba.data.contract import Batch
@@ -85,7 +86,8 @@ class Engine(BaseEngine):
     def warm_up(self) -> None:
         """Compiles the decoding of short texts, for each number of rows; that of longer ones follows when they come."""
         for rows in self._rows:
-            self._decode([Text("", Row([1], [0], 1), min(SHORTEST, self.max_input_tokens), 1)] * rows)
+            with part(f"Compiling the program for {'a short text' if rows == 1 else f'{rows} short texts'} at a time"):
+                self._decode([Text("", Row([1], [0], 1), min(SHORTEST, self.max_input_tokens), 1)] * rows)
 
     def run(self, texts: Sequence[Text]) -> list[Reply | NotFiniteError]:
         """The replies to texts of one kind, at most `max_batch`; of one that has no finite answer, the error."""

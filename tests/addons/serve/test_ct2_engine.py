@@ -1,18 +1,21 @@
 """CTranslate2 behind the server: the answers and vectors of `limba serve` on the run that the folder was made of."""
 
+import argparse
 import asyncio
+import contextlib
 import dataclasses
 import json
 import shutil
 import sys
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from limba import models
 from limba.addons.engines.to_ct2 import to_ct2
-from limba.addons.serve import command, ct2_engine
+from limba.addons.serve import command, ct2_engine, run_engine
 from limba.addons.serve import engine as serving
 from limba.addons.serve.request_fields import RequestError
 from limba.addons.serve.streams import Streams
@@ -97,6 +100,50 @@ def test_what_a_t5_does_not_give(t5):
     assert error.value.status == 422
     with pytest.raises(RequestError, match=r"A text has \d+ tokens; at most 40 are taken"):
         engine.read("ba " * 60, 8)
+
+
+def test_a_run_answers_in_ctranslate2_and_has_vectors_of_jax(t5):
+    folder, engine, ct2 = t5
+    opened = []
+    both = run_engine.RunEngine(folder, 40, lambda: opened.append(engine) or engine)
+    answers = both.run([both.read(line, 8) for line in LINES])
+    assert answers == ct2.run([ct2.read(line, 8) for line in LINES]) and not opened
+    for _ in range(2):
+        found, expected = ([reply.vector for reply in x.run([x.read("ba ce")])] for x in (both, engine))
+        np.testing.assert_array_equal(found, expected)
+    assert opened == [engine]
+
+
+def _opened(t5, monkeypatch, error=None, **flags):
+    """The engine of a run, where the folder is there or making it fails."""
+    folder, engine, _ = t5
+
+    @contextlib.contextmanager
+    def kept_folder(*_):
+        if error:
+            raise error
+        yield folder
+
+    monkeypatch.setattr(run_engine.table, "parts", lambda what: iter([SimpleNamespace(kept_folder=kept_folder)]))
+    usual = {"engine": "auto", "average": False, "gin_file": [], "gin_bindings": [], "max_input_tokens": 40}
+    with run_engine.opened(lambda: engine, "run", argparse.Namespace(**(usual | flags))) as found:
+        return "jax" if found is engine else type(found)
+
+
+def test_the_engine_of_a_run(t5, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    failed = ValueError("ctranslate2 is not here")
+    assert _opened(t5, monkeypatch) is run_engine.RunEngine
+    assert _opened(t5, monkeypatch, engine="jax", error=AssertionError()) == "jax"
+    assert _opened(t5, monkeypatch, error=failed) == "jax"
+    assert "JAX serves this run, not CTranslate2: ctranslate2 is not here" in caplog.messages
+    assert _opened(t5, monkeypatch, gin_bindings=["x = 1"]) == "jax"
+    assert "not CTranslate2: --gin and --gin_file change what JAX computes" in caplog.text
+    for given in ({"error": failed}, {"gin_file": ["x.gin"]}):
+        with pytest.raises(ValueError, match=r"ctranslate2 is not here|leave them out for CTranslate2\."):
+            _opened(t5, monkeypatch, engine="ctranslate2", **given)
+    monkeypatch.setattr(run_engine.jax, "default_backend", lambda: "gpu")
+    assert _opened(t5, monkeypatch) == "jax" and _opened(t5, monkeypatch, engine="ctranslate2") != "jax"
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
