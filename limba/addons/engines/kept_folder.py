@@ -3,7 +3,9 @@
     runs/mine/checkpoint_2400
     runs/mine/engines/ctranslate2-2400-5f0c9a1e77d2     # the step, and a hash of what the checkpoint holds
 
-The engine proves the folder once, when it is written. Later starts compare its files with the hashes of its report.
+The engine proves the folder once, when it is written. Later starts compare its files with the hashes of its report, and
+the report with those that this user's own conversions left in `~/.cache/limba/engines`: hashes in a run that somebody
+else wrote prove nothing, and no engine reads such a folder.
 """
 
 import contextlib
@@ -21,8 +23,8 @@ from limba.addons.engines.ct2 import ct2_library
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import state_checksums
 from limba.convert.model_files.model import ModelHints
-from limba.files import disk, storage, written_files
-from limba.files.output_folder import changed, complete_or_absent, fingerprint, read_report
+from limba.files import disk, local_paths, storage, written_files
+from limba.files.output_folder import REPORT, changed, complete_or_absent, fingerprint, read_report
 from limba.files.storage import AnyPath
 from limba.files.version import VERSION
 
@@ -131,7 +133,16 @@ def _why_not(folder: Path) -> str:
     if changed(folder, report) != [] or not all((folder / name).is_file() for name in listed):
         return "is damaged"
     versions = {"limba_version": VERSION, "ctranslate2_version": ct2_library.version(), "checked": True}
-    return "" if {key: report.get(key) for key in versions} == versions else "was written by other versions"
+    if {key: report.get(key) for key in versions} != versions:
+        return "was written by other versions"
+    mark = _mark(folder)
+    return "" if mark is not None and mark.is_file() else "was not written by this user on this machine"
+
+
+def _mark(folder: Path) -> Path | None:
+    """The file that says that this user's conversion wrote the folder's report; None for a user without a home."""
+    marks = local_paths.cache_folder("engines", os.environ)
+    return None if marks is None else marks / hashlib.sha256((folder / REPORT).read_bytes()).hexdigest()
 
 
 def _write(path: AnyPath, average: bool, folder: Path, part: Part, say: Callable[[str], None]) -> None:
@@ -150,6 +161,11 @@ def _write(path: AnyPath, average: bool, folder: Path, part: Part, say: Callable
         with part("Comparing what CTranslate2 and JAX compute"):
             rows = export.compare(unfinished)
             engine_folder.complete(export, unfinished, folder.name, begun, rows)
+    # Without it the folder serves this start, and the next one writes it again.
+    with contextlib.suppress(OSError):
+        if (mark := _mark(folder)) is not None:
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
 
 
 def _remove_forgotten(place: Path, path: AnyPath) -> None:

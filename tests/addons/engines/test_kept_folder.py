@@ -19,6 +19,13 @@ def saved(new_run, tmp_path_factory):  # noqa: F811
     return new_run(tmp_path_factory.mktemp("kept") / "run", num_encoder_layers=1, num_decoder_layers=1)
 
 
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    """The user's folder of marks."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "limba" / "engines"
+
+
 @pytest.fixture
 def checkpoint(saved, tmp_path):
     """A copy of the run's checkpoint, in a run of its own."""
@@ -76,6 +83,17 @@ def test_another_checkpoint_has_another_folder_and_forgotten_ones_go(checkpoint,
     sums = other / run_folder.FOLDER / "state_checksums.json"
     sums.write_text(sums.read_text().replace("1", "2"))
     assert kept._name(other, False) not in (second.name, kept._name(other, True))
+
+
+def test_a_folder_that_somebody_else_wrote_is_not_read(checkpoint, is_right, cache):
+    folder, *_ = _keep(checkpoint)
+    shutil.rmtree(cache)  # as on the machine of whoever downloads this run
+    again = f"{folder} was not written by this user on this machine: it is written again."
+    assert _keep(checkpoint) == (folder, _WORK, [again]) and _keep(checkpoint) == (folder, [], [])
+    # Hashes that are right prove nothing.
+    report = folder / "conversion_report.json"
+    report.write_text(report.read_text() + "\n")
+    assert _keep(checkpoint)[2] == [again]
 
 
 def test_a_run_that_cannot_be_written_to_gets_a_temporary_folder(checkpoint, is_right):
