@@ -94,10 +94,10 @@ def _open(run: str, vocabulary_file: str) -> tuple[Any, Any]:
     info = checkpointing.load_run_info(path)
     fields = info["network"] | {"dtype": "float32"}
     params, network = checkpointing.load_params(path), info["network_class"]
-    if network.endswith("DecoderWrapper"):
+    if network == "TransformerConfig":
         module = decoder_only.DecoderWrapper(decoder_only.TransformerConfig(**fields))
         return DecoderOnlyModel(module, vocabulary, None), params
-    if network.endswith("MaskedLanguageModel"):
+    if network == "EncoderConfig":
         return EncoderOnlyModel(encoder.MaskedLanguageModel(encoder.EncoderConfig(**fields)), vocabulary, None), params
     return EncoderDecoderModel(t5.Transformer(t5.T5Config(**fields)), vocabulary, vocabulary, None), params
 
@@ -176,7 +176,7 @@ def score(
     for kind in kinds:
         rows = _sentences(model, file, kind)
         once = lambda rows=rows: scorer.score(params, rows(0, count), 2 * count)  # noqa: E731
-        (scores, tokens), _, _ = _timed(once)  # It compiles.
+        (scores, tokens, _), _, _ = _timed(once)  # It compiles.
         line: dict[str, Any] = {"kind": kind, **{x: round(v, 1) for x, v in _accuracies(scores, tokens, file).items()}}
         if theirs is not None:
             theirs([list(of_sentence) for of_sentence in rows(0, 2)])  # Its first calls are slower.

@@ -54,6 +54,7 @@ ADDONS: Mapping[str, Addon] = {
         {
             "pairs": ("limba.addons.pairs.pairs_command", "make minimal pairs about agreement of a treebank, for eval"),
             "score": ("limba.addons.pairs.score_command", "how likely texts are to a model, to rank or filter them"),
+            "lm-eval": ("limba.addons.pairs.lm_eval_command", "tasks of lm-eval, T5s by their blanks"),
         },
         parts={"eval": "limba.addons.pairs.eval_pairs"},
         gin_modules=("limba.addons.pairs",),
@@ -61,10 +62,12 @@ ADDONS: Mapping[str, Addon] = {
         gin_names={
             "limba.addons.pairs.eval_pairs": ("evaluate_pairs",),
             "limba.addons.pairs.score_command": ("score_texts",),
+            "limba.addons.pairs.lm_eval_command": ("open_requests",),
         },
         gin_programs=(
             "limba.addons.pairs.eval_pairs.evaluate_pairs",
             "limba.addons.pairs.score_command.score_texts",
+            "limba.addons.pairs.lm_eval_command.open_requests",
         ),
         other_names={"tasks.minimal_pairs": "limba.addons.pairs"},
     ),

@@ -80,7 +80,7 @@ class KindEvaluator:
             return untrusted_files.shown(texts[number // 2][number % 2])
 
         rows = self._sentences(task, texts)
-        scores, tokens = self._scorer.score(params, rows, 2 * count, named, "sentence")
+        scores, tokens, _ = self._scorer.score(params, rows, 2 * count, named, "sentence")
         targets = [
             pair_metrics.ScoredSentence(i // 2, i % 2 == 0, texts[i // 2][2], num_tokens, texts[i // 2][i % 2])
             for i, num_tokens in enumerate(tokens.tolist())

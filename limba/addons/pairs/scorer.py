@@ -1,9 +1,10 @@
 """Scores of many texts on the mesh: rows of like length together, with a bar."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
@@ -26,12 +27,27 @@ def padded_length(length: int, longest: int | None = None) -> int:
     return rounded if longest is None else max(min(rounded, longest), length)
 
 
+class Scores(NamedTuple):
+    """Of texts.
+
+    Attributes:
+      scores: log probabilities, float64 `[texts]`.
+      num_tokens: how many tokens are scored, int64 `[texts]`.
+      are_likeliest: whether each scored token is the likeliest of its place, bool `[texts]`; None if not asked for.
+    """
+
+    scores: np.ndarray
+    num_tokens: np.ndarray
+    are_likeliest: np.ndarray | None
+
+
 class Scorer:
     """Log probabilities of texts whose rows `limba.addons.pairs.scored_rows` makes.
 
     Args:
       batch_size: rows at a time; rounded up to a multiple that the mesh divides.
       longest: tokens that the network has positions for; None is no limit.
+      finds_likeliest: whether to look for the likeliest token of each place, too.
     """
 
     def __init__(
@@ -40,11 +56,15 @@ class Scorer:
         partitioner: PjitPartitioner,
         batch_size: int = 32,
         longest: int | None = None,
+        finds_likeliest: bool = False,
     ):
+        self._model = model
         self._convert = converters.CONVERTERS[converters.name_of(model.FEATURE_CONVERTER_CLS)]
         self._batch_size = -(-batch_size // partitioner.num_data_shards) * partitioner.num_data_shards
         self._longest = longest
-        self._infer = batch_inference.make_infer_fn(model.score_batch, self._batch_size, partitioner)
+        self._finds_likeliest = finds_likeliest
+        step = self._likeliest_step if finds_likeliest else model.score_batch
+        self._infer = batch_inference.make_infer_fn(step, self._batch_size, partitioner)
 
     def score(
         self,
@@ -53,8 +73,8 @@ class Scorer:
         num_texts: int,
         name_text: Callable[[int], str] = "text {}".format,
         unit: str = "text",
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The score of each text, float64 `[texts]`, and how many tokens are scored, int64 `[texts]`.
+    ) -> Scores:
+        """The scores of texts.
 
         Args:
           texts: the rows of each; they are made while the model computes, and not kept.
@@ -71,8 +91,18 @@ class Scorer:
         with tqdm(texts, "score", num_texts, unit=unit, disable=hidden) as bar:
             batches = self._batches(bar, owners, tokens, name_text)
             found = self._infer(params, batches, None, lambda row: f"{name_text(owners[row])},")
-        scores = np.bincount(owners, weights=np.asarray(found, np.float64), minlength=num_texts)
-        return scores, tokens
+        of_rows, aux = batch_inference.split_aux(found)
+        scores = np.bincount(owners, weights=np.asarray(of_rows, np.float64), minlength=num_texts)
+        if not self._finds_likeliest:
+            return Scores(scores, tokens, None)
+        others = np.bincount(owners, weights=aux["num_others"], minlength=num_texts)
+        return Scores(scores, tokens, others == 0)
+
+    def _likeliest_step(self, params: Any, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """The score of each row, and how many of its scored tokens are not the likeliest."""
+        likeliest = jnp.argmax(self._model.logits(params, batch), axis=-1)
+        is_other = (likeliest != batch["decoder_target_tokens"]) & (batch["decoder_loss_weights"] > 0)
+        return self._model.score_batch(params, batch), {"num_others": jnp.sum(is_other, axis=-1)}
 
     def _batches(
         self, texts: Iterable[Iterable[ScoredRow]], owners: list[int], tokens: np.ndarray, name_text: Any

@@ -20,10 +20,12 @@ class TextScore(NamedTuple):
     Attributes:
       score: the log probability, in nats.
       num_tokens: how many tokens it is the sum over, ends of blanks and EOS among them.
+      is_likeliest: whether each of these is the likeliest of its place; False if that was not asked for.
     """
 
     score: float
     num_tokens: int
+    is_likeliest: bool = False
 
 
 class TextScorer:
@@ -33,6 +35,7 @@ class TextScorer:
       params: of the network, on the mesh.
       mode: text in front of the inputs of an encoder-decoder, such as UL2's "[NLU]".
       batch_size: rows at a time.
+      finds_likeliest: whether to look for the likeliest token of each place, too.
 
     Attributes:
       name_text: the name of a text for messages, by its number from 0; may be set.
@@ -50,6 +53,7 @@ class TextScorer:
         params: Any,
         mode: str = "",
         batch_size: int = 32,
+        finds_likeliest: bool = False,
     ):
         self._form = model_forms.form_of(model)
         vocabulary: Any = model.input_vocabulary
@@ -59,7 +63,7 @@ class TextScorer:
         tokens = list(vocabulary.encode(mode)) if mode else []
         self._maker = scored_rows.row_maker(self._form, self._reader.ids, tokens)
         self._longest = model_forms.longest_row(model)
-        self._scorer = Scorer(model, partitioner, batch_size, self._longest)
+        self._scorer = Scorer(model, partitioner, batch_size, self._longest, finds_likeliest)
         self._params = params
 
     def score(self, texts: Sequence[str], kind: str = "whole") -> list[TextScore]:
@@ -95,8 +99,9 @@ class TextScorer:
         return self._run(rows, len(texts))
 
     def _run(self, rows: Iterable[Iterable[ScoredRow]], count: int) -> list[TextScore]:
-        scores, tokens = self._scorer.score(self._params, rows, count, self.name_text)
-        return [TextScore(*one) for one in zip(scores.tolist(), tokens.tolist(), strict=True)]
+        scores, tokens, likeliest = self._scorer.score(self._params, rows, count, self.name_text)
+        are_likeliest = [False] * count if likeliest is None else likeliest.tolist()
+        return [TextScore(*one) for one in zip(scores.tolist(), tokens.tolist(), are_likeliest, strict=True)]
 
     def _read(self, texts: Sequence[str]) -> Iterator[TokenSpans]:
         for first in range(0, len(texts), _TEXTS_AT_ONCE):

@@ -26,10 +26,10 @@ transformers = pytest.importorskip("transformers")
 PAIR = {"good": "bona badițo gade", "bad": "bona badi gade", "phenomenon": "made"}
 
 
-def _scorer(model, run, batch_size=3):
+def _scorer(model, run, **options):
     restore = checkpointing.RestoreCheckpointConfig(path=str(run), mode="latest")
     params, _ = load_model_params(model, small.partitioner(), restore)
-    return TextScorer(model, small.partitioner(), params, batch_size=batch_size)
+    return TextScorer(model, small.partitioner(), params, batch_size=3, **options)
 
 
 def _pair_scores(model, run, tmp_path, kind, pair):
@@ -139,6 +139,11 @@ def test_an_encoder(new_encoder, tokenizer_file, tmp_path, variant):  # noqa: F8
     found = scorer.continuations(["w7"], [" w9 w30 w11"])
     assert found[0].score == pytest.approx(rest[0], abs=1e-4) and found[0].num_tokens == 3
     assert np.abs(np.subtract(alone, rest)).min() > 0.01
+    with torch.no_grad():
+        logits = theirs(input_ids=torch.tensor([[2, 7, 4, 3]])).logits[0, 2]
+    first, second = (f" w{int(i)}" for i in logits.argsort(descending=True)[:2])
+    likeliest = _scorer(model, run, finds_likeliest=True).continuations(["w7", "w7"], [first, second], ends=False)
+    assert [one.is_likeliest for one in likeliest] == [True, False]
     with pytest.raises(ValueError, match=r"text 0 has 52 tokens, and the model reads at most 48: texts are not cut"):
         scorer.score([" ".join(["w7"] * 50)])
     with pytest.raises(ValueError, match=r"text 1: a sentence has the special token '\[MASK\]' in its text"):
