@@ -40,8 +40,10 @@ class Engine(Protocol):
     """What the server needs of `limba.addons.serve.base_engine.BaseEngine`."""
 
     has_blanks: bool
+    has_candidates: bool
+    decodes: bool
 
-    def read(self, text: str, max_tokens: int = 0, temperature: float = 0.0) -> Any: ...
+    def read(self, text: str, max_tokens: int = 0, temperature: float = 0.0, num_candidates: int = 0) -> Any: ...
 
     def run(self, texts: Sequence[Any]) -> Sequence[Any]: ...
 
@@ -54,6 +56,7 @@ class Service:
     Args:
       timeout_s: seconds after which a request is given up.
       token: that each request must carry; "" asks for none.
+      example: a text to ask, for the page.
     """
 
     def __init__(
@@ -64,8 +67,10 @@ class Service:
         max_wait_ms: float = 5,
         timeout_s: float = 60,
         token: str = "",
+        example: str = "",
     ):
         self.engine, self.limits, self.timeout_s, self.token = engine, limits, timeout_s, token
+        self.example = example
         self.batcher = Batcher(self._run, max_batch, max_wait_ms / 1000, limits.max_texts)
         self.metrics = ServerMetrics(lambda: len(self.batcher))
 
@@ -107,6 +112,13 @@ class Service:
         streams = Streams(self.engine.partial, texts, ends_at - time.monotonic())
         streams.expect(self._submit(streams.texts))
         return streams
+
+    def page(self) -> str:
+        """The page at `/`. Whoever has no token may see it, and nothing of the run's data."""
+        engine, example = self.engine, "" if self.token else self.example
+        return page.html(
+            self.limits.name, engine.has_blanks, bool(self.token), example, engine.has_candidates, engine.decodes
+        )
 
     def too_late(self) -> RequestError:
         return RequestError(504, f"There was no answer within {self.timeout_s:g} seconds.")
@@ -153,7 +165,7 @@ def make_app(service: Service) -> fastapi.FastAPI:
     @app.get("/")
     async def show_page() -> Response:
         return HTMLResponse(
-            page.html(limits.name, service.engine.has_blanks, bool(service.token)),
+            service.page(),
             headers={"Content-Security-Policy": page.POLICY},
         )
 
@@ -177,7 +189,7 @@ def make_app(service: Service) -> fastapi.FastAPI:
     @app.post("/v1/completions")
     async def completions(request: fastapi.Request) -> Response:
         asked = request_fields.completion(request_fields.parse(await _body(request)), limits)
-        head, settings = _head(limits.name), (asked.max_tokens, asked.temperature)
+        head, settings = _head(limits.name), (asked.max_tokens, asked.temperature, asked.num_candidates)
         if asked.stream:
             streams = await service.stream(asked.prompts, *settings)
             events = _events(head, service, streams, asked.counts_tokens)
@@ -185,7 +197,10 @@ def make_app(service: Service) -> fastapi.FastAPI:
         found, of_texts = await service.replies(request, asked.prompts, *settings)
         of_answers = sum(reply.num_tokens for reply in found)
         service.metrics.add_tokens(of_texts, of_answers)
-        choices = [_choice(index, reply.text, reply.finish_reason, reply.hint) for index, reply in enumerate(found)]
+        choices = [
+            _choice(index, reply.text, reply.finish_reason, reply.hint) | _candidates(reply)
+            for index, reply in enumerate(found)
+        ]
         return JSONResponse({**head, "choices": choices, "usage": _usage(of_texts, of_answers)})
 
     @app.post("/v1/embeddings")
@@ -328,6 +343,12 @@ def _choice(index: int, text: str, finish_reason: str | None, hint: str = "") ->
 def _hint(hint: str) -> dict[str, str]:
     """A field of ours, where there is one."""
     return {"hint": hint} if hint else {}
+
+
+def _candidates(reply: Any) -> dict[str, Any]:
+    """A field of ours, where it was asked for: a list for each blank."""
+    of_blanks = [[{"text": text, "probability": share} for text, share in words] for words in reply.candidates]
+    return {"candidates": of_blanks} if of_blanks else {}
 
 
 def _vector(vector: Any, in_base64: bool) -> list[float] | str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from limba.addons.serve.candidates import Words
 from limba.addons.serve.request_fields import RequestError
 from limba.data.token_rows import Row
 from limba.inference import blanks, text_batches
@@ -28,6 +29,7 @@ class Text:
       max_tokens: of the answer; 0 asks for a vector.
       unknown: a sentence about its characters that the vocabulary does not know; "" if it knows all.
       kind: texts of one kind can go into one batch.
+      num_candidates: of the words of each blank; 0 asks for none.
       listener: is given the tokens of the answer, from the thread of `run`; its text is ended if it returns True.
     """
 
@@ -38,6 +40,7 @@ class Text:
     temperature: float = 0.0
     unknown: str = ""
     kind: Hashable = None
+    num_candidates: int = 0
     listener: Callable[[int], bool] | None = None
 
     @property
@@ -54,6 +57,7 @@ class Reply:
       finish_reason: "stop", or "length" if the answer has no end within its tokens.
       hint: what to write, for a text that the model cannot have been meant to read, and which of its characters the
         vocabulary does not know; "" for others.
+      candidates: of each blank of the text, its likeliest words with their probabilities, where they were asked for.
     """
 
     text: str = ""
@@ -61,6 +65,7 @@ class Reply:
     finish_reason: str = "stop"
     vector: np.ndarray | None = None
     hint: str = ""
+    candidates: Sequence[Words] = ()
 
 
 class BaseEngine(abc.ABC):
@@ -81,6 +86,8 @@ class BaseEngine(abc.ABC):
     texts: text_batches.TextBatches
     # Whether all rows of a batch are sampled at one temperature.
     has_one_temperature = False
+    # Whether it gives the likeliest words of blanks.
+    has_candidates = False
 
     @abc.abstractmethod
     def warm_up(self) -> None:
@@ -90,7 +97,7 @@ class BaseEngine(abc.ABC):
     def run(self, texts: Sequence[Text]) -> Sequence[Reply | Exception]:
         """The replies to texts of one kind, at most `max_batch`; of one that has no finite answer, the error."""
 
-    def read(self, text: str, max_tokens: int = 0, temperature: float = 0.0) -> Text:
+    def read(self, text: str, max_tokens: int = 0, temperature: float = 0.0, num_candidates: int = 0) -> Text:
         """A text with its tokens; see `Text`.
 
         Raises:
@@ -116,10 +123,16 @@ class BaseEngine(abc.ABC):
             raise RequestError(
                 422, f"temperature is {temperature}; this model is an encoder, which answers at once: leave it out."
             )
+        if num_candidates and not self.has_candidates:
+            raise RequestError(
+                422,
+                f"candidates is {num_candidates}; CTranslate2 gives them, for T5s that fill blanks, and this server's "
+                "engine does not: leave it out.",
+            )
         length = next(x for x in sizes(SHORTEST, self.max_input_tokens) if x >= row.length)
         kind = (bool(max_tokens), length, temperature if self.has_one_temperature else None)
         unknown = text_batches.find_unknown(self.input_vocabulary, [line])
-        return Text(line, row, length, max_tokens, temperature, unknown, kind)
+        return Text(line, row, length, max_tokens, temperature, unknown, kind, num_candidates)
 
     def _encode(self, line: str, is_answered: bool) -> Row:
         """The row of a line. Raises ValueError if the model cannot answer it."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from limba import command_line
-from limba.addons.serve import ct2_engine, run_engine, web_guard
+from limba.addons.serve import ct2_engine, page_example, run_engine, web_guard
 from limba.addons.serve.base_engine import BaseEngine
 from limba.addons.serve.request_fields import Limits
 from limba.addons.serve.start_lines import part
@@ -59,16 +59,19 @@ def serve(
         has_blanks=has_blanks,
     )
     with run_engine.opened(open_run, str(restore_checkpoint_cfg.path), options) as engine:
-        serve_engine(engine, options, name, listening_at)
+        serve_engine(engine, options, name, listening_at, page_example.find(str(restore_checkpoint_cfg.path)))
 
 
-def serve_engine(engine: BaseEngine, options: argparse.Namespace, name: str, listening_at: socket.socket) -> None:
-    """Serves a model until a signal ends it; see `serve`."""
+def serve_engine(
+    engine: BaseEngine, options: argparse.Namespace, name: str, listening_at: socket.socket, example: str = ""
+) -> None:
+    """Serves a model until a signal ends it; see `serve`. The example is for the page."""
     from limba.addons.serve import app, listening
 
     engine.warm_up()
     limits = Limits(name, options.max_new_tokens, options.max_queue)
-    service = app.Service(engine, limits, options.max_batch, options.max_wait_ms, options.timeout_s, options.token)
+    of_batches = (options.max_batch, options.max_wait_ms, options.timeout_s)
+    service = app.Service(engine, limits, *of_batches, options.token, example)
     application: Any = app.make_app(service)
     if not options.token:  # A browser has no token to send for a foreign site.
         application = web_guard.Guard(application, _hosts(options), posts=None)
@@ -86,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
     if not flags.run_dir:
         parser.error("give RUN, a run's directory or one checkpoint")
     _check(flags)
-    name = flags.name or Path(flags.run_dir).absolute().name
+    name = flags.name or _name_of(flags.run_dir)
     if "://" not in flags.run_dir and ct2_engine.is_folder(Path(flags.run_dir)):
         return _serve_ct2(flags, name)
     checkpoint = run_configuration.newest_checkpoint(flags.run_dir)
@@ -102,6 +105,14 @@ def main(argv: Sequence[str]) -> int:
         has_blanks = run_folder.has_blanks(storage.as_path(checkpoint))
         configured(name=name, has_blanks=has_blanks, listening_at=listening_at, options=flags)
     return 0
+
+
+def _name_of(run_dir: str) -> str:
+    """The run's name: of `runs/mine`, and of `runs/mine/model` and its checkpoints, `mine`."""
+    path = Path(run_dir).absolute()
+    while path.parent.name and (path.name == "model" or path.name.startswith("checkpoint_")):
+        path = path.parent
+    return path.name
 
 
 def _serve_ct2(flags: argparse.Namespace, name: str) -> int:

@@ -4,6 +4,7 @@ A T5's answers are those of the run that the folder was made of; its encoder alo
 gives no vectors. An encoder gives vectors, and no answers: its head is left out of the folder.
 """
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from limba.addons.serve import candidates
 from limba.addons.serve.base_engine import BaseEngine, Reply, Text
 from limba.checkpoint_files import run_folder
 from limba.data.token_rows import Row
@@ -58,6 +60,8 @@ class Ct2Engine(BaseEngine):
         self.max_input_tokens = min(max_input_tokens, report.get("longest_row") or max_input_tokens)
         self._tokens = _tokens(folder / _TOKENS[not self.decodes], vocabulary.vocab_size)
         self._ids = {token: id_ for id_, token in enumerate(self._tokens)}
+        self._ends = candidates.end_tokens(self._ids, self._tokens[vocabulary.eos_id or 1]) if self.has_blanks else []
+        self.has_candidates = bool(self._ends)
         library = _library()
         load: Any = library.Translator if self.decodes else library.Encoder
         compute_type = "int8" if report.get("quantization") == "int8" else "float32"
@@ -77,7 +81,19 @@ class Ct2Engine(BaseEngine):
             # The mean over the tokens, as of `limba embed` without other flags.
             vectors = [state[: len(row)].mean(0) for row, state in zip(rows, states, strict=True)]
             return [Reply(vector=vector, hint=text.unknown) for text, vector in zip(texts, vectors, strict=True)]
-        return [self.reply(text, row) for text, row in zip(texts, self._decode(texts, rows), strict=True)]
+        answers = self._decode(texts, rows)
+        replies = [self.reply(text, answer) for text, answer in zip(texts, answers, strict=True)]
+        return [
+            self._with_candidates(*asked) if asked[0].num_candidates else asked[-1]
+            for asked in zip(texts, rows, answers, replies, strict=True)
+        ]
+
+    def _with_candidates(self, text: Text, tokens: list[str], answer: np.ndarray, reply: Reply) -> Reply:
+        of_answer = [self._tokens[i] for i in answer.tolist()]
+        found = candidates.find(self._model, tokens, of_answer, text.line, self._ends, text.num_candidates)
+        decode = lambda beam: self.output_vocabulary.decode([self._ids[token] for token in beam])  # noqa: E731
+        of_blanks = [[(decode(beam), score) for beam, score in beams] for beams in found]
+        return dataclasses.replace(reply, candidates=[candidates.words(x, text.num_candidates) for x in of_blanks])
 
     def _decode(self, texts: Sequence[Text], rows: list[list[str]]) -> list[np.ndarray]:
         most = [text.max_tokens for text in texts]

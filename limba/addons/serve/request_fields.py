@@ -4,9 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from limba.addons.serve import candidates
 from limba.files import json_text, untrusted_json
 
-_COMPLETION = ("model", "prompt", "max_tokens", "temperature", "n", "stream", "stream_options", "seed")
+_COMPLETION = ("model", "prompt", "max_tokens", "temperature", "n", "stream", "stream_options", "seed", "candidates")
 _EMBEDDING = ("model", "input", "encoding_format")
 # Fields that clients of OpenAI's send along, and the values with which they change nothing; None is one of each.
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -61,6 +62,7 @@ class Completion:
       temperature: 0 is greedy.
       stream: whether the answers come in pieces.
       counts_tokens: whether a stream ends with the numbers of tokens.
+      num_candidates: words of each blank with their probabilities; a field of ours.
     """
 
     prompts: list[str]
@@ -68,6 +70,7 @@ class Completion:
     temperature: float
     stream: bool
     counts_tokens: bool
+    num_candidates: int
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -95,6 +98,7 @@ def completion(body: Mapping[str, Any], limits: Limits) -> Completion:
         temperature,
         stream,
         _counts_tokens(body.get("stream_options"), stream),
+        _num_candidates(body.get("candidates"), stream),
     )
 
 
@@ -107,6 +111,16 @@ def _counts_tokens(options: Any, stream: bool) -> bool:
     if not isinstance(counts := options.get("include_usage", False), bool):
         raise _refused("stream_options", options, '{"include_usage": true}, or false')
     return counts
+
+
+def _num_candidates(value: Any, stream: bool) -> int:
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= candidates.MOST:
+        raise _refused("candidates", value, f"a whole number from 0 to {candidates.MOST}")
+    if value and stream:
+        raise _refused("candidates", value, "for answers without a stream; leave one of them out")
+    return value
 
 
 def embedding(body: Mapping[str, Any], limits: Limits) -> tuple[list[str], bool]:

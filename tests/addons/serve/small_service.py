@@ -22,13 +22,14 @@ class Line:
 class UpperCase:
     """Answers in capitals after `seconds`, and has a vector of two numbers. A token is a word; it takes six."""
 
-    has_blanks = True
+    has_blanks = decodes = True
+    has_candidates = False
 
     def __init__(self, seconds: float = 0):
         self.seconds = seconds
         self.batches: list[int] = []
 
-    def read(self, text, max_tokens=0, temperature=0.0):
+    def read(self, text, max_tokens=0, temperature=0.0, num_candidates=0):
         words = text.split()
         if len(words) > 6:
             raise RequestError(413, f"A text has {len(words)} tokens; at most 6 are taken.")

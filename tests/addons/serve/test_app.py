@@ -13,6 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from limba.addons.serve import app, page, request_fields, web_guard
+from limba.addons.serve.base_engine import Reply
 from tests.addons.serve.small_service import UpperCase, service
 
 
@@ -352,8 +353,26 @@ def test_the_page(client):
     assert "<textarea" in reply.text and 'id="of_token" hidden' in reply.text
     assert "default-src 'none'" in reply.headers["content-security-policy"]
     assert "://" not in reply.text, "nothing comes from elsewhere"
-    assert "&lt;b&gt;" in page.html("<b>", True, True) and "hidden" not in page.html("<b>", True, True)
+    whole = page.html("<b>", True, True, "<i>NAME</i> TASK", True, True)
+    assert "<h1>&lt;b&gt;</h1>" in whole and ">&lt;i&gt;NAME&lt;/i&gt; TASK</button>" in whole and "hidden" not in whole
+    assert "candidates: 4}" in whole and "candidates: 0}" in reply.text
     assert "Where words are missing write ___" in reply.text and "___" not in page.html("mine", False, False)
+
+
+def test_the_page_of_a_server_with_a_token_has_no_text_of_the_run():
+    for token, has_example in (("", True), ("s3cret", False)):
+        made = service(token=token, example="A text of ___ data.")
+        made.batcher.close()
+        assert ("A text of ___ data." in made.page()) == has_example
+
+
+def test_candidates_are_for_engines_that_have_them(client):
+    reply = _ask(client, prompt="a", candidates=9)
+    assert reply.json()["error"]["message"] == "candidates is 9; it is a whole number from 0 to 8."
+    assert _ask(client, prompt="a", candidates=2, stream=True).status_code == 422
+    words = app._candidates(Reply(candidates=[[("a b", 0.5)], []]))
+    assert words == {"candidates": [[{"text": "a b", "probability": 0.5}], []]}
+    assert "candidates" not in _ask(client, prompt="a", candidates=0).json()["choices"][0]
 
 
 def test_nothing_of_a_text_or_a_token_is_logged(client, caplog, capfd):

@@ -62,6 +62,11 @@ def test_names_by_which_it_may_be_asked():
     assert command._hosts(named) == ["127.0.0.2", "box.lan", "other.lan"]
 
 
+def test_the_name_of_a_run():
+    runs = ("runs/mine", "runs/mine/model", "runs/mine/model/checkpoint_3", "runs/mine/checkpoint_4")
+    assert {command._name_of(run) for run in runs} == {"mine"} and command._name_of("/model") == "model"
+
+
 @pytest.mark.slow
 def test_answers_of_a_run_are_those_of_infer(tmp_path, new_run):  # noqa: F811
     from convert.from_hf import from_hf

@@ -15,7 +15,7 @@ import pytest
 
 from limba import models
 from limba.addons.engines.to_ct2 import to_ct2
-from limba.addons.serve import command, ct2_engine, run_engine
+from limba.addons.serve import candidates, command, ct2_engine, run_engine
 from limba.addons.serve import engine as serving
 from limba.addons.serve.request_fields import RequestError
 from limba.addons.serve.streams import Streams
@@ -91,6 +91,37 @@ def test_a_temperature_is_that_of_the_batch_and_samples(t5):
     assert cold.kind != hot.kind and hot.kind == engine.read("rabu", 3, 2.0).kind
     texts = [reply.text for reply in engine.run([hot] * 6)]
     assert len({*texts, engine.run([cold])[0].text}) > 3
+
+
+def test_candidates_have_the_probabilities_of_the_run(t5):
+    """Of a blank's words and what ends them, behind the greedy answer up to its sentinel."""
+    *_, ct2 = t5
+    line = "ba ce ___ și ___ nabafuțu"
+    text = ct2.read(line, 8, 0.0, 4)
+    tokens = [ct2._tokens[i] for i in text.ids]
+    answer = ["ba", "<extra_id_0>", "ce", "<extra_id_1>"]
+    answer = [token if token in ct2._ids else ct2._tokens[5] for token in answer]
+    found = candidates.find(ct2._model, tokens, answer, text.line, ct2._ends, 4)
+    assert len(found) == 2 and found[0]
+    for blank, beams in zip(("<extra_id_0>", "<extra_id_1>"), found, strict=True):
+        prefix = answer[: answer.index(blank) + 1]
+        for beam, score in beams:
+            (scored,) = ct2._model.score_batch([tokens], [[*prefix, *beam, "<extra_id_0>"]])
+            inside = sum(scored.log_probs[len(prefix) : len(prefix) + len(beam)])
+            assert score < inside + 1e-5 and not {*beam} & {*ct2._ends}
+    unmentioned = candidates.find(ct2._model, tokens, answer[:2], text.line, ct2._ends, 4)
+    assert [beam for beam, _ in unmentioned[0]] == [beam for beam, _ in found[0]] and unmentioned[1] == []
+    words = candidates.words([("a", np.log(0.2)), ("b", np.log(0.3)), ("a", np.log(0.25))], 4)
+    assert words == [("a", pytest.approx(0.45)), ("b", pytest.approx(0.3))]
+    assert len(candidates.words([(word, -1.0) for word in "abc"], 2)) == 2
+
+
+def test_engines_without_candidates_refuse_them(t5):
+    _, engine, ct2 = t5
+    with pytest.raises(RequestError, match="candidates is 2; CTranslate2 gives them, for T5s that fill blanks"):
+        engine.read("ba ___", 8, 0.0, 2)
+    (reply,) = ct2.run([ct2.read("ba ___", 8, 0.0, 2)])
+    assert len(reply.candidates) == 1 and reply.text == ct2.run([ct2.read("ba ___", 8)])[0].text
 
 
 def test_what_a_t5_does_not_give(t5):

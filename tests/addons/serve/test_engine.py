@@ -179,4 +179,4 @@ def test_the_hint_is_in_the_choice_and_on_the_page():
     hint = "This model fills blanks: write ___ where words are missing."
     assert app._choice(0, "x", "stop", blanks.HINT)["hint"] == hint
     assert app._hint("") == {} and app._hint(hint) == {"hint": hint}
-    assert "const {text, finish_reason, hint} = found.choices[0];" in page.html("m", True, False)
+    assert 'choice.hint ? "\\n(" + choice.hint + ")" : ""' in page.html("m", True, False)
