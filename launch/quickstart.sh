@@ -8,7 +8,7 @@ REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$REPOSITORY/launch/environment.sh"
 LIMBA_QUICKSTART_DIR=${LIMBA_QUICKSTART_DIR:-$REPOSITORY/runs/quickstart} # the folder for all output
 VOCAB_SIZE=${VOCAB_SIZE:-4096}                                            # a multiple of 128, sentinels included
-TRAIN_STEPS=${TRAIN_STEPS:-2400}                                          # more steps, better model
+TRAIN_STEPS=${TRAIN_STEPS:-3000}                                          # more steps, better model
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   cat <<HELP
