@@ -43,16 +43,21 @@ def test_gin_lines_of_the_docs(tmp_path, page, example):
 
 
 def test_recipes_of_encoders(tmp_path, monkeypatch):
-    """Blocks with a run are recipes; the others are pasted behind the first of them."""
+    """Blocks with a run are recipes; others stand behind the first of them, and a model file in place of its model."""
     text = (gin_files.REPOSITORY / "docs/encoders.md").read_text(encoding="utf-8")
     blocks = [block for of, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S) if not of]
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "my_tasks.py").touch()
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     for block in blocks:
         gin.clear_config()
-        (tmp_path / "recipe.gin").write_text(block if "'gin/runs/" in block else blocks[0] + block)
+        first = blocks[0]
+        if "'gin/runs/" in block:
+            first = ""
+        elif model := re.search(r"include 'gin/models/\w+/\w+.gin'\n", block):
+            first, block = re.sub(r"include 'gin/models/.*\n", model[0], first), block.replace(model[0], "")
+        (tmp_path / "recipe.gin").write_text(first + block)
         gin_files.parse_gin_flags(["recipe.gin"], [])
         gin_files.require_training_bindings()
     gin.clear_config()
