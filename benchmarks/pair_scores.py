@@ -11,6 +11,7 @@ reads the same rows one by one. The two take turns in one process, in float32. A
 
 import argparse
 import csv
+import dataclasses
 import json
 import random
 import re
@@ -95,7 +96,9 @@ def _open(run: str, vocabulary_file: str) -> tuple[Any, Any]:
     fields = info["network"] | {"dtype": "float32"}
     params, network = checkpointing.load_params(path), info["network_class"]
     if network == "TransformerConfig":
-        module = decoder_only.DecoderWrapper(decoder_only.TransformerConfig(**fields))
+        known = {field.name for field in dataclasses.fields(decoder_only.TransformerConfig) if field.init}
+        config = decoder_only.TransformerConfig(**{name: x for name, x in fields.items() if name in known})
+        module = decoder_only.DecoderWrapper(config)
         return DecoderOnlyModel(module, vocabulary, None), params
     if network == "EncoderConfig":
         return EncoderOnlyModel(encoder.MaskedLanguageModel(encoder.EncoderConfig(**fields)), vocabulary, None), params
