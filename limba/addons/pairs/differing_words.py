@@ -49,6 +49,12 @@ def words_of(text: str) -> list[Span]:
     return found
 
 
+def blank_between(before: str, after: str) -> str:
+    """What stands between two texts: "" where one of them has a blank there, is empty, or has a script without."""
+    ends = (_kind(before[-1]), _kind(after[0])) if before and after else ("blank",)
+    return "" if {"blank", "alone"} & set(ends) else " "
+
+
 @functools.lru_cache(10_000)  # A third of the time of making rows, otherwise.
 def _kind(character: str) -> str:
     if character.isspace():

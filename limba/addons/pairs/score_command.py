@@ -16,6 +16,7 @@ from typing import TextIO
 import jax
 
 from limba import command_line
+from limba.addons.pairs import differing_words
 from limba.addons.pairs.text_scorer import TextScore, TextScorer
 from limba.checkpoints import checkpointing, run_configuration
 from limba.checkpoints.parameters import load_model_params
@@ -47,7 +48,8 @@ def score_texts(
     With contexts also `context`. The file is there when it is whole.
 
     Args:
-      contexts: what stands before each text; None scores texts that stand alone, by their kind.
+      contexts: what stands before each text; None scores texts that stand alone, by their kind. A blank is put between
+        the two where neither has one, except in scripts without blanks.
       output_file: "-" is standard output.
       name_line: the name of a text for messages, by its number from 1.
 
@@ -57,7 +59,11 @@ def score_texts(
     params, _ = load_model_params(model, partitioner, restore_checkpoint_cfg)
     scorer = TextScorer(model, partitioner, params, mode, batch_size)
     scorer.name_text = lambda number: f"{name_line(number + 1)}, {untrusted_files.shown(texts[number])},"
-    scores = scorer.score(texts, kind) if contexts is None else scorer.continuations(contexts, texts)
+    if contexts is None:
+        scores = scorer.score(texts, kind)
+    else:
+        pairs = zip(contexts, texts, strict=True)
+        scores = scorer.continuations(contexts, [differing_words.blank_between(*x) + x[1] for x in pairs])
     if jax.process_index() != 0:
         return scores
     with _opened(output_file) as file:

@@ -93,3 +93,18 @@ def test_words_without_a_token_are_refused():
     tokens = token_spans.TokenSpans([5], [(0, 1)])
     with pytest.raises(ValueError, match="no token for a word in which 'a b' and 'a c' differ"):
         differing_words.split("a b", "a c", (tokens, tokens))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("to the", "rain.", " "),
+        ("Why?", "so", " "),
+        ("to the ", "rain", ""),
+        ("the", " rain", ""),
+        ("", "a", ""),
+        ("我们", "去", ""),
+    ],
+)
+def test_a_blank_between_two_texts(before, after, expected):
+    assert differing_words.blank_between(before, after) == expected
