@@ -46,12 +46,19 @@ def feature_lengths(task: Any, inputs_length: int, targets_length: int | None) -
         targets_length = max(lengths["targets"] for lengths in computed)
     # Other features of the targets, such as their places, are as long.
     given = {"inputs": inputs_length, "pair_start": 1, "pair_labels": 1}
-    return {name: given.get(name, targets_length) for name in without_length(get_subtasks(task)[0], {})}
+    names = [*without_length(get_subtasks(task)[0], {})]
+    # Steps read the length of inputs that no example needs to have: T5's own tasks say required=False of them.
+    names += ["inputs"] * _has_inputs(task)
+    return {name: given.get(name, targets_length) for name in names}
+
+
+def _has_inputs(task: Any) -> bool:
+    return "inputs" in task.output_features
 
 
 def converter_of(task: Any) -> str:
     """The feature converter of the model that the task is for."""
-    if "inputs" not in without_length(get_subtasks(task)[0], {}):
+    if not _has_inputs(task):
         return "LMFeatureConverter"
     if "target_positions" in task.output_features:
         return "MaskedLanguageModelFeatureConverter"

@@ -59,6 +59,29 @@ def test_seqio_s_features_that_no_model_reads_and_vocabularies_without_texts(cap
     assert "inputs: 3 of 4 tokens\n5 6 </s>\n" in output and "targets: 3 of 3 tokens\n7 8 </s>\n" in output
 
 
+def test_inputs_that_t5_s_tasks_do_not_require(capsys):
+    import seqio
+    import tensorflow as tf
+
+    from limba.tasks.t5 import t5_preprocessors
+
+    tokens = seqio.Feature(seqio.ByteVocabulary(100), required=False)
+    seqio.TaskRegistry.add(
+        "preview_t5_spans",
+        source=seqio.FunctionDataSource(
+            lambda split, shuffle_files, seed=None: tf.data.Dataset.from_tensor_slices(
+                {"inputs": [""], "targets": ["a text of sixty bytes, more or less, for the blanks of a T5"]}
+            ),
+            splits=["train"],
+        ),
+        preprocessors=[seqio.preprocessors.tokenize, t5_preprocessors.span_corruption],
+        output_features={"inputs": tokens, "targets": dataclasses.replace(tokens, required=True)},
+    )
+    preview.main(["preview_t5_spans", "--inputs_length", "40", "--targets_length", "12", "--num", "1"])
+    output = capsys.readouterr().out
+    assert "example 0, inputs: 39 of 40 tokens" in output and "___" in output
+
+
 def test_a_pipe_without_a_reader_is_for_limba_to_end(task, monkeypatch):
     monkeypatch.setattr("builtins.print", mock.Mock(side_effect=BrokenPipeError))
     with pytest.raises(BrokenPipeError):

@@ -97,7 +97,7 @@ def evaluate(requests: Requests, flags: argparse.Namespace) -> dict[str, Any]:
 def main(argv: Sequence[str]) -> int:
     """Parses flags and the run's gin, and evaluates."""
     parser = command_line.argument_parser("lm-eval", __doc__ or "", takes_run=True)
-    parser.add_argument("--tasks", nargs="+", metavar="TASK", help="names of lm-eval's tasks")
+    parser.add_argument("--tasks", nargs="+", action="extend", metavar="TASK", help="names of lm-eval's tasks")
     parser.add_argument("--include_path", metavar="DIR", help="a folder with the YAML files of tasks of your own")
     parser.add_argument("--num_fewshot", type=int, metavar="N", help="examples before each question (the task's)")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N examples of each task")
