@@ -146,6 +146,9 @@ def test_an_unknown_key_is_named_with_its_value_and_the_remedy(read, tmp_path, m
     if not of_t5:
         content["pad_token_id"] = 1 if model_type == "mpnet" else 0
         content["intermediate_size"] = None if model_type == "distilbert" else 20
+    if model_type == "deberta-v2":  # by default it is version 2
+        content |= {"relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
+        content |= {"position_biased_input": False, "pos_att_type": ["c2p", "p2c"], "position_buckets": 4}
     with pytest.raises(ValueError, match="num_experts") as error:
         read(content)
     assert str(error.value) == (
