@@ -88,7 +88,7 @@ def test_parts_of_a_pretraining_are_left_out_and_said(saved, tmp_path, caplog):
     plain = TrainState(jnp.int32(0), {"kernel": jnp.zeros(2)}, {"mu": {"kernel": jnp.zeros(2)}})
     with caplog.at_level("INFO", logger="limba"):
         loaded = _load(tmp_path / "checkpoint_7", plain)
-    assert "head of replaced-token detection (1 tensors) are left out" in caplog.text
+    assert "what only replaced-token detection needs (1 tensors) is left out" in caplog.text
     np.testing.assert_array_equal(loaded.params["kernel"], [1.0, 1.0])
     np.testing.assert_array_equal(loaded.opt_state["mu"]["kernel"], [10.0, 10.0])
 
