@@ -13,7 +13,7 @@ from limba.network import decoder_only, scalable_t5, t5
 
 ENCODERS = (
     *("bert", "roberta", "roberta_prelayernorm", "mpnet", "roformer", "modernbert"),
-    *("mmbert", "distilbert", "eurobert", "nomic_bert"),
+    *("mmbert", "distilbert", "eurobert", "nomic_bert", "electra", "deberta_v3"),
 )
 # Parameters of the networks that T5X's own files bind, counted there; the small decoder and the tiny files by hand.
 PARAMETERS: dict[str, int] = {
