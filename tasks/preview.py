@@ -46,10 +46,11 @@ def feature_lengths(task: Any, inputs_length: int, targets_length: int | None) -
         targets_length = max(lengths["targets"] for lengths in computed)
     # Other features of the targets, such as their places, are as long.
     given = {"inputs": inputs_length, "pair_start": 1, "pair_labels": 1}
-    names = [*without_length(get_subtasks(task)[0], {})]
-    # Steps read the length of inputs that no example needs to have: T5's own tasks say required=False of them.
-    names += ["inputs"] * _has_inputs(task)
-    return {name: given.get(name, targets_length) for name in names}
+    needed = without_length(get_subtasks(task)[0], {})
+    if _has_inputs(task) and "inputs" not in needed:
+        # Steps read the length of inputs that no example needs to have: T5's own tasks say required=False of them.
+        needed.append("inputs")
+    return {name: given.get(name, targets_length) for name in needed}
 
 
 def _has_inputs(task: Any) -> bool:

@@ -6,9 +6,8 @@ from typing import Any
 
 from limba.convert.families import bert
 from limba.convert.families.config_keys import encoder_keys
-from limba.convert.families.encoder_family import HeadClass
+from limba.convert.families.encoder_family import HeadClass, by_usual_keys
 from limba.convert.tensors.table import Row
-from limba.files.untrusted_files import shown
 from limba.network.encoders.config import EncoderConfig
 
 # The class's keys of config.json by BERT's; the first three may have BERT's names.
@@ -39,16 +38,7 @@ def _settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
 
 
 def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
-    renamed: dict[str, Any] = {}
-    for usual, own in _OWN_KEYS.items():
-        if content.get(own) is None:
-            continue
-        if content.get(usual) not in (None, _DEFAULTS.get(usual), content[own]):
-            raise ValueError(
-                f"{usual} is {shown(content[usual])} and {own} {shown(content[own])}; they mean the same. Leave one out"
-            )
-        renamed[usual] = content[own]
-    return bert.fields({**content, **renamed, **_FIXED}, pad_id)
+    return bert.fields({**by_usual_keys(content, _OWN_KEYS, _DEFAULTS), **_FIXED}, pad_id)
 
 
 FAMILY = dataclasses.replace(

@@ -1,6 +1,6 @@
 """EuroBERT (arXiv:2503.05500): a Llama that sees both sides. RMS norms, rotary positions, gated MLP, fewer keys."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from limba.convert.families import heads, rotary_keys
@@ -10,7 +10,7 @@ from limba.convert.families.encoder_family import (
     HeadClass,
     activation,
     activation_name,
-    common_limits,
+    gated_limits,
     numbers,
     read_numbers,
     refuse_unless,
@@ -64,14 +64,6 @@ def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
         "logits_via_embedding": value(content, "tie_word_embeddings", False, bool),
         "dropout_rate": 0.0,
     }
-
-
-def _limits(config: EncoderConfig) -> Iterator[str]:
-    yield from common_limits(config)
-    if len(config.mlp_activations) != 2 or config.mlp_activations[1] != "linear":
-        yield f"mlp_activations is {tuple(config.mlp_activations)!r}, and must be a gated one, ('silu', 'linear')"
-    if config.rotary_dim not in (None, config.head_dim):
-        yield f"rotary_dim is {config.rotary_dim}, and must be head_dim, {config.head_dim}"
 
 
 # ------------------------------------------------------ heads ------------------------------------------------------
@@ -146,7 +138,7 @@ FAMILY = EncoderFamily(
     output="lm_head",
     settings=_settings,
     fields=_fields,
-    limits=_limits,
+    limits=lambda config: gated_limits(config, "silu"),
     default_pad_id=128001,
     is_new=True,
     buffers=r"inv_freq$",

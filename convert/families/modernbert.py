@@ -1,7 +1,7 @@
 """ModernBERT (arXiv:2412.13663): pre-LN, rotary positions, gated MLP, layers that look at a window."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from limba.convert.families import heads
@@ -11,7 +11,7 @@ from limba.convert.families.encoder_family import (
     HeadClass,
     activation,
     activation_name,
-    common_limits,
+    gated_limits,
     known_activations,
     numbers,
     read_numbers,
@@ -98,14 +98,6 @@ def _period(content: Mapping[str, Any], num_layers: int) -> int:
             "and the others at a window"
         )
     return period
-
-
-def _limits(config: EncoderConfig) -> Iterator[str]:
-    yield from common_limits(config)
-    if len(config.mlp_activations) != 2 or config.mlp_activations[1] != "linear":
-        yield f"mlp_activations is {tuple(config.mlp_activations)!r}, and must be a gated one, ('gelu_erf', 'linear')"
-    if config.rotary_dim not in (None, config.head_dim):
-        yield f"rotary_dim is {config.rotary_dim}, and must be head_dim, {config.head_dim}"
 
 
 # ------------------------------------------------------ heads ------------------------------------------------------
@@ -211,7 +203,7 @@ FAMILY = EncoderFamily(
     output="decoder",
     settings=_settings,
     fields=_fields,
-    limits=_limits,
+    limits=lambda config: gated_limits(config, "gelu_erf"),
     default_pad_id=50283,
     buffers=r"inv_freq$",
     special_ids={"cls_token_id": "cls", "sep_token_id": "sep", "bos_token_id": "cls", "eos_token_id": "sep"},

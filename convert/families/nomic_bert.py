@@ -2,15 +2,14 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.convert.families import bert, rotary_keys
 from limba.convert.families.config_keys import encoder_keys
-from limba.convert.families.encoder_family import HeadClass, activation, common_limits, refuse_unless
+from limba.convert.families.encoder_family import HeadClass, activation, by_usual_keys, gated_limits, refuse_unless
 from limba.convert.tensors.table import Row, rows_of
-from limba.files.untrusted_files import shown
 from limba.network.encoders.config import EncoderConfig
 
 _LAYER, _THEIRS = "encoder/layers_{i}", "nomic_bert.layers.{i}"
@@ -66,28 +65,11 @@ def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
 
 
 def _by_newer_keys(content: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(content)
-    for usual, older in _OLDER_KEYS.items():
-        if content.get(older) is None:
-            continue
-        if content.get(usual) not in (None, _DEFAULTS.get(usual), content[older]):
-            raise ValueError(
-                f"{usual} is {shown(content[usual])} and {older} {shown(content[older])}; they mean the same. Leave "
-                "one out"
-            )
-        found[usual] = content[older]
+    found = by_usual_keys(content, _OLDER_KEYS, _DEFAULTS)
     if (name := content.get("activation_function")) is not None:
         refuse_unless(content, {"activation_function": tuple(_OLDER_ACTIVATIONS)})
         found["hidden_act"] = _OLDER_ACTIVATIONS[name]
     return found
-
-
-def _limits(config: EncoderConfig) -> Iterator[str]:
-    yield from common_limits(config)
-    if len(config.mlp_activations) != 2 or config.mlp_activations[1] != "linear":
-        yield f"mlp_activations is {tuple(config.mlp_activations)!r}, and must be a gated one, ('silu', 'linear')"
-    if config.rotary_dim not in (None, config.head_dim):
-        yield f"rotary_dim is {config.rotary_dim}, and must be head_dim, {config.head_dim}"
 
 
 def _by_newer_names(tensors: Mapping[str, SavedTensor]) -> dict[str, SavedTensor]:
@@ -146,7 +128,7 @@ FAMILY = dataclasses.replace(
     ),
     settings=_settings,
     fields=_fields,
-    limits=_limits,
+    limits=lambda config: gated_limits(config, "silu"),
     constants=lambda config, pad_id: bert.no_token_types("nomic_bert", config),
     newer_names=_by_newer_names,
     is_new=True,

@@ -1,7 +1,7 @@
 """RoFormer (arXiv:2104.09864): BERT with rotary positions."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from limba.convert.families import bert
@@ -21,12 +21,6 @@ def _settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
     return bert.settings(config, pad_id) | {"embedding_size": config.token_dim, "rotary_value": False}
 
 
-def _limits(config: EncoderConfig) -> Iterator[str]:
-    yield from bert.limits(config)
-    if config.rotary_dim not in (None, config.head_dim):
-        yield f"rotary_dim is {config.rotary_dim}, and must be head_dim, {config.head_dim}"
-
-
 FAMILY = dataclasses.replace(
     bert.FAMILY,
     name="roformer",
@@ -41,7 +35,6 @@ FAMILY = dataclasses.replace(
     heads=bert.heads_of(bert.MASKED_LM, bert.of_sequences(bert.ROWS_OF_SEQUENCES, drops_inputs=True, activation=None)),
     settings=_settings,
     fields=_fields,
-    limits=_limits,
     constants=lambda config, pad_id: bert.no_token_types("roformer", config),
     has_embedding_size=True,
     rotary_pairs="interleaved",
