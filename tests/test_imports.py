@@ -131,7 +131,7 @@ def test_what_is_too_large_is_found(monkeypatch):
         "10 floors",
         "the core",
         "the package limba",
-        "the folder convert/families",
+        "the folder limba/files",
         "the file of limba.network.t5",
         "the function limba.train.train",
         "the walk 'A document, from its file to the loss'",

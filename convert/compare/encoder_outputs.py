@@ -17,7 +17,7 @@ from limba.convert.compare.comparison_rows import Comparison, compare_tensors
 from limba.convert.compare.outputs import Batch, Logits, Measures, Output
 from limba.convert.families import heads, networks
 from limba.convert.families.config_files import encoder_config
-from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.families.encoders.encoder_family import EncoderFamily
 from limba.convert.families.heads import Head
 from limba.convert.model_files.hf import tokenizer_folder
 from limba.convert.model_files.model import EncoderModel

@@ -10,7 +10,7 @@ from limba.convert.exports.cards.model_card import Description
 from limba.convert.exports.export import Export
 from limba.convert.families import heads
 from limba.convert.families.config_files import encoder_config
-from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.families.encoders.encoder_family import EncoderFamily
 from limba.convert.model_files.hf import tokenizer_folder
 from limba.convert.model_files.model import EncoderModel
 from limba.network.encoders.config import EncoderConfig

@@ -6,26 +6,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from limba.convert.families import (
+from limba.convert.families import byt5, heads, mt5, t5_1_0, t5_1_1, umt5
+from limba.convert.families.encoders import (
     bert,
-    byt5,
     deberta_v2,
     distilbert,
     electra,
     eurobert,
-    heads,
     modernbert,
     mpnet,
-    mt5,
     nomic_bert,
     roberta,
     roberta_prelayernorm,
     roformer,
-    t5_1_0,
-    t5_1_1,
-    umt5,
 )
-from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.families.encoders.encoder_family import EncoderFamily
 from limba.convert.families.family import Family
 from limba.convert.families.heads import Head
 from limba.convert.families.t5_family import T5Family

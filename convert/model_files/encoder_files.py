@@ -14,7 +14,7 @@ from limba.checkpoint_files.saved_tensors import Index, SavedTensor, from_array
 from limba.convert.families import heads, networks
 from limba.convert.families.config_files import encoder_config
 from limba.convert.families.config_files.encoder_config import ConfigFile
-from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.families.encoders.encoder_family import EncoderFamily
 from limba.convert.families.heads import Head
 from limba.convert.families.table import find_encoder
 from limba.convert.model_files import encoder_vocabularies, lora_merge

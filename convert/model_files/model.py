@@ -9,7 +9,7 @@ import numpy as np
 
 from limba.checkpoint_files import run_folder
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.families.encoders.encoder_family import EncoderFamily
 from limba.convert.families.family import Family
 from limba.convert.families.heads import Head
 from limba.convert.families.networks import Network

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from limba.convert.families import heads
 from limba.convert.families.config_files import other_models
 from limba.convert.families.config_keys import keys
-from limba.convert.families.encoder_family import EncoderFamily, value
+from limba.convert.families.encoders.encoder_family import EncoderFamily, value
 from limba.convert.families.heads import Head
 from limba.convert.families.table import of_model_type
 from limba.files import untrusted_json

@@ -10,10 +10,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from limba.convert.families import bert, heads
+from limba.convert.families import heads
 from limba.convert.families.config_files import encoder_config
 from limba.convert.families.config_keys import encoder_keys, keys
-from limba.convert.families.encoder_family import value
+from limba.convert.families.encoders import bert
+from limba.convert.families.encoders.encoder_family import value
 from limba.convert.families.heads import Head
 from limba.convert.families.table import of_model_type
 from limba.files import untrusted_json

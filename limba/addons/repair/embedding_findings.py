@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from limba.addons.repair.findings import Change, Line, right, wrong
 from limba.addons.repair.hub_folder import CONFIG, HubFolder
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.families.encoders.encoder_family import EncoderFamily
 from limba.convert.families.t5_family import TRANSFORMER
 from limba.convert.tensors import tensor_parts
 from limba.files.untrusted_files import shown, shown_list

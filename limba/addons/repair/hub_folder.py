@@ -14,7 +14,7 @@ import sentencepiece
 
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.convert.families.config_files import other_models
-from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.families.encoders.encoder_family import EncoderFamily
 from limba.convert.families.family import Family
 from limba.convert.families.table import of_model_type, t5_families
 from limba.convert.model_files.hf import hf_folder, hf_tokenizer, older_tokenizers

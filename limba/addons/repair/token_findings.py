@@ -8,7 +8,7 @@ from limba.addons.repair import hub_folder
 from limba.addons.repair.findings import Change, Line, not_looked_at, right, wrong
 from limba.addons.repair.hub_folder import CONFIG, GENERATION, TOKENIZER, HubFolder, Tokens
 from limba.convert.families.config_files import encoder_config
-from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.families.encoders.encoder_family import EncoderFamily
 from limba.files.untrusted_files import shown, shown_list
 
 _START = "decoder_start_token_id"

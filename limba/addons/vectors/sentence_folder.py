@@ -18,7 +18,7 @@ from limba.convert.exports.export import Export
 from limba.convert.exports.t5_export import T5Export
 from limba.convert.families import heads, networks
 from limba.convert.families.config_files import encoder_config
-from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.families.encoders.encoder_family import EncoderFamily
 from limba.convert.families.family import Family
 from limba.convert.families.networks import Network
 from limba.convert.families.t5_family import TRANSFORMER

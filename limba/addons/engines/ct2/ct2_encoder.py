@@ -9,7 +9,7 @@ from typing import Any
 
 from limba.addons.engines.ct2 import ct2_library
 from limba.addons.engines.ct2.ct2_weights import Weights
-from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.families.encoders.encoder_family import EncoderFamily
 from limba.convert.model_files.model import EncoderModel
 
 FAMILIES = ("bert", "roberta", "xlm_roberta", "camembert", "distilbert")

@@ -8,7 +8,7 @@ from limba.addons.engines.ct2 import ct2_encoder, ct2_encoder_check, ct2_export,
 from limba.addons.engines.ct2.ct2_export import Ct2Export
 from limba.convert.compare.comparison import TEXT
 from limba.convert.compare.comparison_rows import Comparison
-from limba.convert.families.encoder_family import EncoderFamily
+from limba.convert.families.encoders.encoder_family import EncoderFamily
 from limba.convert.model_files import any_format
 from limba.convert.model_files.hf import tokenizer_folder
 from limba.convert.model_files.model import EncoderModel

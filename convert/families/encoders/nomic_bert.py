@@ -6,9 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.convert.families import bert, rotary_keys
 from limba.convert.families.config_keys import encoder_keys
-from limba.convert.families.encoder_family import HeadClass, activation, by_usual_keys, gated_limits, refuse_unless
+from limba.convert.families.encoders import bert, rotary_keys
+from limba.convert.families.encoders.encoder_family import (
+    HeadClass,
+    activation,
+    by_usual_keys,
+    gated_limits,
+    refuse_unless,
+)
 from limba.convert.tensors.table import Row, rows_of
 from limba.network.encoders.config import EncoderConfig
 

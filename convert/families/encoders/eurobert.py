@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from limba.convert.families import heads, rotary_keys
+from limba.convert.families import heads
 from limba.convert.families.config_keys import encoder_keys
-from limba.convert.families.encoder_family import (
+from limba.convert.families.encoders import rotary_keys
+from limba.convert.families.encoders.encoder_family import (
     EncoderFamily,
     HeadClass,
     activation,

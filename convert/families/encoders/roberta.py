@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from limba.convert.families import bert, roberta_prelayernorm
+from limba.convert.families.encoders import bert, roberta_prelayernorm
 
 FAMILY = dataclasses.replace(
     roberta_prelayernorm.FAMILY,

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from limba.convert.families import bert, roberta_prelayernorm
 from limba.convert.families.config_keys import encoder_keys
-from limba.convert.families.encoder_family import refuse_unless
+from limba.convert.families.encoders import bert, roberta_prelayernorm
+from limba.convert.families.encoders.encoder_family import refuse_unless
 from limba.convert.tensors.table import Row
 from limba.network.encoders.config import EncoderConfig
 

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from limba.convert.families import bert
 from limba.convert.families.config_keys import encoder_keys
-from limba.convert.families.encoder_family import HeadClass, by_usual_keys
+from limba.convert.families.encoders import bert
+from limba.convert.families.encoders.encoder_family import HeadClass, by_usual_keys
 from limba.convert.tensors.table import Row
 from limba.network.encoders.config import EncoderConfig
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from limba.convert.families.encoder_family import refuse_unless, value
+from limba.convert.families.encoders.encoder_family import refuse_unless, value
 
 
 def base(content: Mapping[str, Any], default: float) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 from limba.convert.families import heads
 from limba.convert.families.config_keys import encoder_keys
-from limba.convert.families.encoder_family import (
+from limba.convert.families.encoders.encoder_family import (
     EncoderFamily,
     HeadClass,
     activation,

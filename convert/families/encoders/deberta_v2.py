@@ -5,9 +5,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from limba.convert.families import bert
 from limba.convert.families.config_keys import encoder_keys
-from limba.convert.families.encoder_family import (
+from limba.convert.families.encoders import bert
+from limba.convert.families.encoders.encoder_family import (
     HeadClass,
     activation,
     activation_name,
