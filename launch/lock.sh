@@ -80,8 +80,8 @@ resolve "${LOCKS[2]}" --extra test "$@"
 resolve "${LOCKS[1]}" --extra seqio --constraints "${LOCKS[2]}"
 resolve "${LOCKS[0]}" --constraints "${LOCKS[2]}"
 
-# Transformers 5, and the trackers that need its huggingface_hub; what Limba's writers import, and no JAX.
-SECOND=(transformers sentencepiece protobuf safetensors trackio mlflow-skinny tensorstore "etils[epath]" gin-config)
+# Transformers 5, and the trackers and datatrove, which need its huggingface_hub; what Limba's writers import, and no JAX.
+SECOND=(transformers sentencepiece protobuf safetensors trackio mlflow-skinny tensorstore "etils[epath]" gin-config "datatrove[io,processing]" "spacy>=3.8" pyyaml)
 printf '%s\n' "${SECOND[@]}" | "$UV" pip compile --quiet --universal --python-version "${PYTHONS[0]}" --fork-strategy fewest \
   --no-annotate --custom-compile-command "bash launch/lock.sh" --output-file tests/requirements-hf5.lock "$@" -
 

@@ -39,6 +39,8 @@ _REASONS: dict[tuple[str, str], str] = {
     ("limba/closed_pipes.py", "os.dup2"): _END,
     ("limba/command_line.py", "os.dup2"): _END,
     ("limba/command_line.py", "sys.excepthook"): _START,
+    ("limba/addons/corpus/stage_runs.py", "os.dup2"): "in a command that starts no thread",
+    ("limba/addons/corpus/stage_runs.py", "signal.signal"): "in a process of its own, as it starts",
     ("limba/addons/run/command.py", "contextlib.redirect_stdout"): "of a dry run, which starts no thread",
     ("limba/addons/run/command.py", "os.environ"): _START,
     ("limba/addons/plan/command.py", "os.environ"): _START,
@@ -93,6 +95,7 @@ _REASONS: dict[tuple[str, str], str] = {
 }
 # Some do it more than once.
 _TWICE = {
+    ("limba/addons/corpus/stage_runs.py", "os.dup2"),
     ("limba/cli.py", "signal.signal"),
     ("limba/addons/plan/gpu_targets.py", "os.environ"),
     ("limba/addons/sweep/command.py", "signal.signal"),

@@ -43,6 +43,7 @@ ENVIRONMENTS = [
 HEAVY = {"tensorflow", "tensorflow-text", "tensorflow-datasets", "seqio", "torch", "transformers", "keras", "libtpu"}
 # Packages whose modules have another name than they.
 PACKAGE_OF = {
+    "fasttext": "fasttext-numpy2-wheel",
     "gin": "gin-config",
     "google": "protobuf",
     "mlflow": "mlflow-skinny",

@@ -49,6 +49,7 @@ ADDONS: Mapping[str, Addon] = {
         {"run": ("limba.addons.run.command", "train with the keys of a Hugging Face script, and export")},
         parts={"script_keys": "limba.addons.run.keys.script_keys"},
     ),
+    "corpus": Addon({"corpus": ("limba.addons.corpus.command", "from a crawl to a corpus, by datatrove's blocks")}),
     "sweep": Addon({"sweep": ("limba.addons.sweep.command", "try many values of gin bindings, and keep the best")}),
     "pairs": Addon(
         {

@@ -1,0 +1,182 @@
+"""`limba corpus`, in the environment that datatrove can be in: rules, counts, leaks, kills, and what is refused."""
+
+import io
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pyarrow
+import pytest
+
+from limba.addons.corpus import recipe_file
+from tests import house
+from tests.addons.corpus import small_crawl
+
+_RUN = "import sys; from limba.addons.corpus import command; sys.exit(command.main(sys.argv[1:]))"
+
+
+def _start(folder: Path, *words: str, program: str = _RUN) -> subprocess.Popen[str]:
+    python = os.environ.get("LIMBA_HF5_PYTHON") or str(house.ROOT / ".venv-hf5/bin/python")
+    if not Path(python).is_file():
+        pytest.fail(f"There is no {python}. tests/run.sh makes that environment; LIMBA_HF5_PYTHON may name another.")
+    return subprocess.Popen(
+        [python, "-c", program, *words, "--workers", "2"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(house.ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _run(folder: Path, *words: str) -> tuple[int, str]:
+    process = _start(folder, *words)
+    _, said = process.communicate()
+    return process.returncode, said
+
+
+def _rows(folder: Path) -> list[dict]:
+    found = []
+    for file in sorted(folder.glob("*.jsonl.zst")):
+        with pyarrow.CompressedInputStream(pyarrow.OSFile(str(file)), "zstd") as stream:
+            found += [json.loads(line) for line in io.TextIOWrapper(stream, encoding="utf-8")]
+    return found
+
+
+@pytest.fixture(scope="module")
+def crawl(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("crawl")
+    small_crawl.write(folder)
+    (folder / "budget.yaml").write_text((folder / "recipe.yaml").read_text() + "words: 600\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def corpus(crawl):
+    code, said = _run(crawl, "recipe.yaml", "corpus")
+    assert code == 0, said
+    return crawl / "corpus", said
+
+
+def test_each_rule_leaves_out_what_it_is_for(corpus):
+    folder, said = corpus
+    counts = json.loads((folder / "counts.json").read_text("utf-8"))
+    assert counts["read"]["crawl"]["documents"] == 32
+    assert counts["rules"] | {"near duplicate": 1, "line_punct_ratio": 1, "in an evaluation file": 2} == counts["rules"]
+    assert counts["kept"]["lines"] == {"documents": 6, "words": 432, "characters": 2486}
+    kept = {name: _rows(folder / name) for name in ("crawl", "lines")}
+    assert {name: len(rows) for name, rows in kept.items()} == {
+        "crawl": counts["kept"]["crawl"]["documents"],
+        "lines": 6,
+    }
+    assert counts["kept"]["crawl"]["documents"] + sum(counts["rules"].values()) == 32
+    removed = {path.name: [row["text"] for row in _rows(path)] for path in (folder / "removed").iterdir()}
+    assert [text.endswith(" More.") for text in removed["duplicates"]] == [True]
+    assert any(text.startswith("buy now") for text in removed["repetition"])
+    assert len(removed["evaluation_13_grams"]) == len(removed["evaluation_8_grams"]) == 1
+    texts = " ".join(row["text"] for row in kept["crawl"])
+    assert "example" in texts and "mail.org" not in texts and "8.8.8.8" not in texts, "personal data"
+    assert "It\u2019s the road" in texts, "characters"
+    assert "31 documents" in said and "1 rows or files could not be read" in said
+
+
+def test_columns_of_strangers_name_no_file(corpus):
+    folder, _ = corpus
+    assert not [*folder.parent.rglob("*stolen*"), *folder.parent.parent.glob("*stolen*")]
+    assert {"text", "id", "url"} == {*_rows(folder / "crawl")[0]}
+
+
+def test_the_card_has_licences_and_how_to_train(corpus):
+    folder, _ = corpus
+    card, page = ((folder / name).read_text("utf-8") for name in ("README.md", "report.html"))
+    assert "| crawl | a test | CC0-1.0 | 32 | 25 | 2,294 |" in card
+    assert 'register_pretraining_task("recipe_crawl", data_files={"train": "crawl/*.jsonl.zst"}' in card
+    assert "buy now cheap" in page and "<script" not in page
+
+
+def test_a_killed_run_goes_on_and_writes_the_same(corpus, crawl):
+    folder, _ = corpus
+    process = _start(crawl, "recipe.yaml", "killed")
+    while not [*(crawl / "killed").glob(".work/logs/2_signatures/completions/*")] and process.poll() is None:
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    assert not (crawl / "killed/counts.json").exists()
+    code, said = _run(crawl, "recipe.yaml", "killed")
+    assert code == 0, said
+    first, second = ({p.relative_to(x): p.read_bytes() for p in x.rglob("*.zst")} for x in (folder, crawl / "killed"))
+    assert first == second and len(first) > 4
+
+
+def test_a_budget_of_words_is_kept(crawl, corpus):
+    code, said = _run(crawl, "budget.yaml", "budget")
+    assert code == 0, said
+    counts = json.loads((crawl / "budget/counts.json").read_text("utf-8"))
+    words = sum(len(row["text"].split()) for name in counts["kept"] for row in _rows(crawl / "budget" / name))
+    assert 200 < words <= 600 and words == sum(x["words"] for x in counts["kept"].values())
+
+
+_REFUSED = {
+    "nothing": ("language: eng_Latn\n", "sources is missing"),
+    "language": (
+        "language: english\nsources: {a: {files: x}}\n",
+        "line 1: language is 'english'; it is a language and a",
+    ),
+    "key": ("language: eng_Latn\nsources: {a: {file: x}}\n", "line 2: there is no key 'file'; the nearest is 'files'"),
+    "name": ("language: eng_Latn\nsources: {../a: {files: x}}\n", "'../a' is no name of a source"),
+    "both": ("language: eng_Latn\nsources: {a: {files: x}}\nthresholds: a\ntrusted: b\n", "leave one of them out"),
+    "words": ("language: eng_Latn\nsources: {a: {files: x}}\nwords: 1.5\n", "words is 1.5; it is a whole number"),
+}
+
+
+@pytest.mark.parametrize("name", _REFUSED)
+def test_what_is_wrong_in_a_recipe_is_named_with_its_line(name, tmp_path):
+    text, message = _REFUSED[name]
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"recipe\.yaml") as error:
+        recipe_file.load(tmp_path / "recipe.yaml")
+    assert message in str(error.value)
+
+
+_UNREADABLE = {
+    "text_column": ("text_column: body", "text_column: none", "no document with text in a column 'none'"),
+    "evaluation_files": ("eval.csv", "bad.jsonl", "bad.jsonl cannot be read"),
+    "thresholds": ("trusted: good.jsonl", "thresholds: bad.yml", "line 2: dup_line_frac is 3; it is a number"),
+    "language": ("eng_Latn", "qqq_Latn", "no words of the language qqq_Latn"),
+    "model": ("trusted:", "identify: {model: eval.csv}\ntrusted:", "eval.csv is no model of fastText"),
+}
+
+
+@pytest.fixture(scope="module")
+def refused(crawl, corpus):
+    """What each recipe that is wrong says, from one process; and two for a folder that is complete."""
+    (crawl / "bad.jsonl").write_text('{"a": "one"}\n{"a": "half\n')
+    (crawl / "bad.yml").write_text("stopwords: [a]\ndup_line_frac: 3\n" + "".join(
+        f"{key}: {value}\n" for key, value in {
+            "top_n_grams": [[2, 0.1]], "dup_n_grams": [[5, 0.1]], "line_punct_thr": 0.1, "new_line_ratio": 0.3,
+            "min_avg_word_length": 1, "max_avg_word_length": 9, "max_non_alpha_words_ratio": 0.8,
+        }.items()
+    ))  # fmt: skip
+    for name, (old, new, _) in _UNREADABLE.items():
+        (crawl / f"{name}.yaml").write_text((crawl / "recipe.yaml").read_text().replace(old, new))
+    outs = {name: f"out_{name}" for name in _UNREADABLE} | {"recipe": "corpus", "budget": "corpus"}
+    each = f"for x, out in {outs}.items(): print(command.main([x + '.yaml', out]), file=sys.stderr)"
+    process = _start(crawl, program=f"import sys; from limba.addons.corpus import command\n{each}")
+    _, said = process.communicate()
+    lines = said.splitlines()
+    assert lines[1::2] == [*["1"] * len(_UNREADABLE), "0", "1"], said
+    return dict(zip(outs, lines[::2], strict=True))
+
+
+@pytest.mark.parametrize("name", _UNREADABLE)
+def test_what_cannot_be_read_ends_before_the_work(name, crawl, refused):
+    assert refused[name].startswith("error: ") and _UNREADABLE[name][2] in refused[name]
+    assert not [*(crawl / f"out_{name}").glob(".work/logs/*/completions/*")]
+
+
+def test_a_corpus_that_is_complete_is_left_as_it_is(corpus, refused):
+    assert refused["recipe"] == "corpus is complete."
+    assert "corpus is of another recipe or other files" in refused["budget"]
+    assert (corpus[0] / "counts.json").is_file() and not (corpus[0] / ".work").exists()
