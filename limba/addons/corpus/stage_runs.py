@@ -132,7 +132,8 @@ def check_slurm(options: Mapping[str, Any], where: str) -> None:
     """Raises ValueError where there is no SLURM, or an option that datatrove's executor does not have."""
     import inspect
 
-    known = [*inspect.signature(SlurmPipelineExecutor.__init__).parameters][4:]
+    ours = {"self", "pipeline", "tasks", "job_name", "logging_dir", "depends", "depends_job_id", "skip_completed"}
+    known = [name for name in inspect.signature(SlurmPipelineExecutor.__init__).parameters if name not in ours]
     if unknown := next((key for key in options if key not in known), None):
         raise ValueError(f"{where}: slurm has no option {unknown!r}; datatrove has {', '.join(known)}.")
     if missing := next((key for key in ("time", "partition") if key not in options), None):
