@@ -9,6 +9,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ import tensorstore as ts
 from limba.checkpoint_files import classic_format
 from limba.files import storage, untrusted_files, untrusted_json
 from limba.files.storage import AnyPath
-from limba.files.untrusted_files import cut
+from limba.files.untrusted_files import cut, shown_list
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,10 @@ _MOST_KEY_LENGTH = 1000
 # A part of a tensor's name is part of a folder's, too.
 _PART = re.compile(r"[^/\0]+")
 # They say where the tensors are, and are read before them.
-_SMALL = ("manifest.ocdbt", ".zarray", "zarr.json")
+_METADATA = {"zarr": ".zarray", "zarr3": "zarr.json"}
+_SMALL = ("manifest.ocdbt", *_METADATA.values())
+# Of a chunk that is larger than its tensor.
+_MOST_CHUNK_BYTES = 64 * 2**20
 _NO_TENSOR = ("None", "Dict", "List", "Tuple", "NamedTuple", "Custom")
 
 
@@ -83,14 +87,16 @@ def open_tensors(path: AnyPath) -> dict[str, SavedTensor]:
         _check_files(folder)
     leaves = classic_format.read_index(folder) if classic_format.is_classic(folder) else _orbax_specs(folder)
     context = ts.Context({"cache_pool": {"total_bytes_limit": 0}})
+    specs = {name: spec for name, spec in leaves.items() if isinstance(spec, dict)}
+    _check_metadata(specs, folder, context)
     # Without `fill_missing_data_reads`, TensorStore reads a missing chunk as zeros.
     opened = {
         name: ts.open({**spec, "fill_missing_data_reads": False}, open=True, read=True, context=context)
-        for name, spec in leaves.items()
-        if isinstance(spec, dict)
+        for name, spec in specs.items()
     }
     inline = {name: from_array(leaf) for name, leaf in leaves.items() if name not in opened}
-    return inline | {name: _from_tensorstore(future.result()) for name, future in opened.items()}
+    stores = {name: future.result() for name, future in opened.items()}
+    return inline | {name: _from_tensorstore(store, f"{folder}: {name}") for name, store in stores.items()}
 
 
 def _check_files(directory: AnyPath) -> None:
@@ -114,6 +120,28 @@ def _check_files(directory: AnyPath) -> None:
                     )
 
 
+def _check_metadata(specs: Mapping[str, dict[str, Any]], folder: AnyPath, context: ts.Context) -> None:
+    """Raises ValueError if no tensor is there, or one's metadata is no JSON or too deep: TensorStore's parser calls
+    itself for every bracket, and 100,000 of them end the process.
+
+    What is missing of one tensor TensorStore says.
+    """
+    base = storage.kvstore_spec(folder)
+    is_packed = any(spec["kvstore"]["driver"] == "ocdbt" for spec in specs.values())
+    store = ts.KvStore.open({"driver": "ocdbt", "base": base} if is_packed else base, context=context).result()
+    before = "" if is_packed else base["path"]
+    reads = {
+        name: store.read(spec["kvstore"]["path"].removeprefix(before) + _METADATA[spec["driver"]])
+        for name, spec in specs.items()
+    }
+    found = {name: read.result() for name, read in reads.items()}
+    if found and all(read.state == "missing" for read in found.values()):
+        raise ValueError(f"{folder} holds no tensors")
+    for name, read in found.items():
+        if read.state == "value":
+            untrusted_json.parse_object(read.value, f"{folder} is damaged: the metadata of {cut(name)}")
+
+
 def _orbax_specs(directory: AnyPath) -> dict[str, dict[str, Any]]:
     """TensorStore's specs of all tensors in Orbax's directory of a state."""
     file = f"{directory}/_METADATA"
@@ -131,8 +159,6 @@ def _orbax_specs(directory: AnyPath) -> dict[str, dict[str, Any]]:
     base = storage.kvstore_spec(directory)
     driver = "zarr3" if metadata.get("use_zarr3") else "zarr"
     packed = metadata.get("use_ocdbt", True)
-    if packed and not ts.KvStore.open({"driver": "ocdbt", "base": base}).result().list().result():
-        raise ValueError(f"{directory} holds no tensors")
     specs = {}
     for key, entry in metadata["tree_metadata"].items():
         described = entry.get("value_metadata") if isinstance(entry, dict) else None
@@ -161,7 +187,17 @@ def _key_parts(key: str) -> tuple[str, ...]:
     return parts if is_name else ()
 
 
-def _from_tensorstore(store: ts.TensorStore) -> SavedTensor:
+def _from_tensorstore(store: ts.TensorStore, where: str) -> SavedTensor:
+    """Raises ValueError for chunks that take far more memory than the tensor: each is made whole to read a part."""
+    chunk = [size or 1 for size in store.chunk_layout.read_chunk.shape or ()]
+    bytes_of_chunk, bytes_of_tensor = (
+        math.prod(shape) * store.dtype.numpy_dtype.itemsize for shape in (chunk, store.shape)
+    )
+    if bytes_of_chunk > max(bytes_of_tensor, _MOST_CHUNK_BYTES):
+        raise ValueError(
+            f"{where} is damaged: its shape is {shown_list(store.shape)}, and one chunk of it {shown_list(chunk)}. "
+            "Take another checkpoint, or a copy of this one."
+        )
     return SavedTensor(tuple(store.shape), store.dtype.numpy_dtype, lambda index: store[index].read().result())
 
 

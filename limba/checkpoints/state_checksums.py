@@ -16,9 +16,10 @@ from limba.checkpoint_files import assignment_maps, saved_average, small_files
 from limba.checkpoint_files.run_folder import FOLDER
 from limba.files import json_text, storage, untrusted_json
 from limba.files.storage import AnyPath
-from limba.files.untrusted_files import some
+from limba.files.untrusted_files import cut, some
 
 FILE_NAME = "state_checksums.json"
+_DTYPES = ("bool", "bfloat16", "float16", "float32", *(f"{kind}{n}" for kind in ("int", "uint") for n in (8, 16, 32)))
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 # Numbers that are added up at a time: some 200 MB.
 _AT_A_TIME = 1 << 24
@@ -55,6 +56,10 @@ class SavedChecksums:
             if content is None:
                 raise DamagedStateError(f"{path}/{FOLDER} is damaged: its list of files lacks {FILE_NAME}")
             self._saved = untrusted_json.parse_object(content, f"{path}/{FOLDER}/{FILE_NAME}")
+            if wrong := [name for name, entry in self._saved.items() if not _is_entry(entry)]:
+                raise DamagedStateError(
+                    f"{path}/{FOLDER}/{FILE_NAME} is damaged: it has no dtype, shape and checksum of {cut(wrong[0])}"
+                )
 
     def of_average(self) -> "SavedChecksums":
         """Those of a checkpoint whose average is read under the names of the parameters."""
@@ -88,6 +93,15 @@ class SavedChecksums:
 
     def _damaged(self, names: list[str]) -> DamagedStateError:
         return DamagedStateError(f"{self._path} is damaged: {some([*map(repr, names)], 3)} is not what was saved")
+
+
+def _is_entry(value: Any) -> bool:
+    """Whether a value of the file is one of `of_state`."""
+    if not isinstance(value, list) or len(value) != 3:
+        return False
+    dtype, shape, total = value
+    sizes = shape if isinstance(shape, list) else [None]
+    return dtype in _DTYPES and all(untrusted_json.COUNT[0](size) for size in sizes) and type(total) is int
 
 
 def checksum(array: Any) -> Any:

@@ -18,7 +18,8 @@ _WORDS = {
 }
 # TensorStore's word for what is wrong, and the rest of its message, without its settings.
 _TENSORSTORE = re.compile(
-    r"(NOT_FOUND|OUT_OF_RANGE|DATA_LOSS|FAILED_PRECONDITION|INVALID_ARGUMENT): (Error .*?)(?: \[\w+=.*)?", re.DOTALL
+    r"(NOT_FOUND|OUT_OF_RANGE|DATA_LOSS|FAILED_PRECONDITION|INVALID_ARGUMENT): ((?:Error|chunk) .*?)(?: \[\w+=.*)?",
+    re.DOTALL,
 )
 # Python's own words, as other messages quote them.
 _QUOTED = re.compile(r"\[Errno (\d+)\] [^:\[\]]+: '([^']+)'\.?")

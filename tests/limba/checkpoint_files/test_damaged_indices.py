@@ -6,6 +6,7 @@ import os
 import msgpack
 import numpy as np
 import pytest
+import tensorstore as ts
 from flax import serialization
 
 from limba.checkpoint_files import classic_format, run_folder, saved_tensors, small_files
@@ -98,6 +99,32 @@ def test_files_that_tensorstore_would_wait_for_or_hold_are_named(tmp_path, place
     if file.name != "0":  # Of a tensor's own file only what belongs to the tensor is read.
         with pytest.raises(ValueError, match=f"{place} is damaged: it has 2,000,000,000 bytes"):
             saved_tensors.open_tensors(tmp_path)
+
+
+def state(tmp_path, metadata):
+    """A checkpoint of one tensor, with another .zarray: its chunks are 12 numbers, packed by OCDBT."""
+    base = {"driver": "file", "path": f"{tmp_path}/state/"}
+    store = ts.KvStore.open({"driver": "ocdbt", "base": base}).result()
+    spec = {"driver": "zarr", "kvstore": {"driver": "ocdbt", "base": base, "path": "target.w/"}}
+    ts.open(spec, create=True, dtype=ts.float32, shape=[3, 4]).result().write(np.ones((3, 4), np.float32)).result()
+    changed = metadata(json.loads(store.read("target.w/.zarray").result().value))
+    store.write("target.w/.zarray", changed if isinstance(changed, bytes) else json.dumps(changed)).result()
+    (tmp_path / "state/_METADATA").write_text(json.dumps({"tree_metadata": {KEY: ENTRY}}))
+    return tmp_path
+
+
+def test_metadata_of_a_tensor_do_not_end_the_process(tmp_path):
+    """TensorStore's parser of JSON calls itself for each bracket: it was a segmentation fault."""
+    with pytest.raises(ValueError, match="metadata of target/w: line 1 has more than 200 brackets"):
+        saved_tensors.open_tensors(state(tmp_path, lambda _: b"[" * 100_000))
+
+
+def test_a_chunk_is_no_larger_than_its_tensor_or_64_mib(tmp_path):
+    (tensor,) = saved_tensors.open_tensors(state(tmp_path / "own", dict)).values()
+    np.testing.assert_array_equal(np.asarray(tensor), np.ones((3, 4)))
+    assert saved_tensors.open_tensors(state(tmp_path / "64", lambda found: found | {"chunks": [4096, 4096]}))
+    with pytest.raises(ValueError, match=r"target/w is damaged: .* \[3, 4\], and one chunk of it \[4096, 4097\]"):
+        saved_tensors.open_tensors(state(tmp_path / "65", lambda found: found | {"chunks": [4096, 4097]}))
 
 
 VOCABULARY = {"class": "X", "extra_ids": 0, "vocab_size": 9}

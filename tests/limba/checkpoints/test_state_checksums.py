@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from limba.checkpoint_files import small_files
 from limba.checkpoints import checkpointing, restore, state_checksums
 from limba.checkpoints.train_state import TrainState
 
@@ -109,3 +110,10 @@ def test_parameters_saved_in_bfloat16_are_compared_too(saved, tmp_path):
     np.testing.assert_array_equal(restored.params["w"], state.params["w"].astype(jnp.bfloat16).astype(jnp.float32))
     reset = restore.RestoreCheckpointConfig(reset=["step"])
     assert int(restore.load_state(tmp_path / "checkpoint_3", _shapes(state), reset).step) == 0
+
+
+@pytest.mark.parametrize("entry", [5, ["float32", 5, 3], [["O"], [2], 3], ["O", [2], 3], ["float32", [2], None]])
+def test_checksums_that_no_training_wrote_are_one_message(tmp_path, entry):
+    small_files.write_files(tmp_path / "run", state_checksums.to_file({"target/w": entry}))
+    with pytest.raises(state_checksums.DamagedStateError, match=r"checksums.json is damaged: .* checksum of target/w$"):
+        state_checksums.SavedChecksums(tmp_path)

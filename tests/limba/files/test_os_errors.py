@@ -28,6 +28,10 @@ SPEC = """ [tensorstore_spec='{"driver":"zarr"}'] [source locations='a.cc:1']"""
             ValueError(f'DATA_LOSS: Error decoding local file "/r/manifest.ocdbt": too short{SPEC}'),
             r'/r/manifest.ocdbt is damaged or not whole \(Error decoding local file "\S+": too short\)\. Take .*',
         ),
+        (
+            ValueError('NOT_FOUND: chunk {0} stored at "w/0" in OCDBT database at local file "/r/s/" is missing'),
+            r"/r/s/ is damaged or not whole \(chunk .* is missing\)\. Take .*",
+        ),
         (ValueError("The cache x: [Errno 21] Is a directory: '/r/x'"), r"The cache x: /r/x is a folder, and a file .*"),
         (ValueError("BATCH_SIZE is 7"), None),
         (OSError("the hub does not answer"), None),
