@@ -43,12 +43,12 @@ build_vocabulary "$vocabulary" --data_files "$corpus/train-*.jsonl" "$corpus/pla
   --character_coverage 1.0 --user_symbols Ă Â
 
 echo "== pre-training"
-limba train --gin_file=gin/recipes/diacritics_small_pretrain.gin --gin.VOCABULARY_FILE="'$vocabulary'" \
-  --gin.MODEL_DIR="'$pretrained'" --gin.TRAIN_STEPS="$PRETRAIN_STEPS"
+limba train --gin_file=gin/recipes/diacritics_small_pretrain.gin --gin.VOCABULARY_FILE="$(text_value "$vocabulary")" \
+  --gin.MODEL_DIR="$(text_value "$pretrained")" --gin.TRAIN_STEPS="$PRETRAIN_STEPS"
 
 echo "== fine-tuning"
-limba train --gin_file=gin/recipes/diacritics_small.gin --gin.VOCABULARY_FILE="'$vocabulary'" \
-  --gin.INITIAL_CHECKPOINT_PATH="'$pretrained'" --gin.MODEL_DIR="'$model'" \
+limba train --gin_file=gin/recipes/diacritics_small.gin --gin.VOCABULARY_FILE="$(text_value "$vocabulary")" \
+  --gin.INITIAL_CHECKPOINT_PATH="$(text_value "$pretrained")" --gin.MODEL_DIR="$(text_value "$model")" \
   --gin.TRAIN_STEPS_RELATIVE="$TRAIN_STEPS" "$@"
 
 echo "== what it reaches"

@@ -43,31 +43,36 @@ python -m limba.addons.examples.moods --out "$stories"
 build_vocabulary "$vocabulary" --kind wordpiece --data_files "$stories/corpus.jsonl" --vocab_size 384
 
 echo "== masked language modelling"
-limba train --gin_file=gin/recipes/encoder.gin --gin.VOCABULARY_FILE="'$vocabulary'" \
-  --gin.MODEL_DIR="'$model'" --gin.TRAIN_STEPS="$TRAIN_STEPS" "$@"
+limba train --gin_file=gin/recipes/encoder.gin --gin.VOCABULARY_FILE="$(text_value "$vocabulary")" \
+  --gin.MODEL_DIR="$(text_value "$model")" --gin.TRAIN_STEPS="$TRAIN_STEPS" "$@"
 
 echo "== export"
 limba convert to-hf "$model" "$export_dir"
 
 echo "== a classifier"
-limba train --gin_file=gin/recipes/encoder_moods.gin --gin.VOCABULARY_FILE="'$vocabulary'" \
-  --gin.MODEL_DIR="'$moods'" --gin.INITIAL_CHECKPOINT_PATH="'$model'" \
+limba train --gin_file=gin/recipes/encoder_moods.gin --gin.VOCABULARY_FILE="$(text_value "$vocabulary")" \
+  --gin.MODEL_DIR="$(text_value "$moods")" --gin.INITIAL_CHECKPOINT_PATH="$(text_value "$model")" \
   --gin.TRAIN_STEPS_RELATIVE=$((TRAIN_STEPS * 2 / 5 > 0 ? TRAIN_STEPS * 2 / 5 : 1)) \
   --gin.schedules.create_learning_rate_scheduler.warmup_steps=$((TRAIN_STEPS / 10 > 0 ? TRAIN_STEPS / 10 : 1)) # a quarter
 limba convert to-hf "$moods" "$classifier_export"
 
-# pipe TASK FOLDER TEXT prints a command that shows the model of a folder at work in transformers.
+# pipe TASK FOLDER TEXT prints a program that shows the model of a folder at work in transformers.
 pipe() {
-  printf '%q -c "from transformers import pipeline; print(pipeline(%s, %s)(%s)[0])"' \
-    "$VENV/bin/python" "'$1'" "'$2'" "'$3'"
+  printf 'from transformers import pipeline; print(pipeline(%s, %s)(%s)[0])' \
+    "$(text_value "$1")" "$(text_value "$2")" "$(text_value "$3")"
+}
+
+# as_command PROGRAM prints the command that runs it. In double quotes, because it has single ones.
+as_command() {
+  printf '%q -c "%s"' "$VENV/bin/python" "$(sed 's/[\\"$`]/\\&/g' <<<"$1")"
 }
 fill_mask=$(pipe fill-mask "$export_dir" "$story")
 tell_mood=$(pipe text-classification "$classifier_export" "${story/\[MASK\]/lost}")
 if python -c "import importlib.util as u, sys; sys.exit(not (u.find_spec('torch') and u.find_spec('transformers')))"; then
   echo "== in transformers"
   export USE_TF=0 # Version 4 fails where TensorFlow has brought Keras 3.
-  eval "$fill_mask"
-  eval "$tell_mood"
+  "$VENV/bin/python" -c "$fill_mask"
+  "$VENV/bin/python" -c "$tell_mood"
   where="In transformers, as above"
 else
   where="In transformers, after $(printf %q "$VENV/bin/pip") install transformers==4.57.6 torch"
@@ -84,8 +89,8 @@ Done. Where everything lies:
   for BertForSequenceClassification.from_pretrained        $classifier_export
 
 What to do next: docs/encoders.md, your own corpus. $where:
-  $fill_mask
-  $tell_mood
+  $(as_command "$fill_mask")
+  $(as_command "$tell_mood")
 Once in each shell, so that limba is a command:
   source $(printf %q "$VENV/bin/activate")
 DONE

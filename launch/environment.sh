@@ -141,6 +141,11 @@ environment_help() {
 HELP
 }
 
+# text_value TEXT: TEXT as a text of gin, which is one of Python.
+text_value() {
+  printf "'%s'" "$(awk '{ gsub(/[\\\047]/, "\\\\&"); printf "%s%s", (NR > 1 ? "\\n" : ""), $0 }' <<<"$1")"
+}
+
 # build_vocabulary FILE OPTIONS…: builds a vocabulary with the options of `limba vocab build`, unless FILE exists.
 build_vocabulary() {
   local file=$1

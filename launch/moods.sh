@@ -38,17 +38,17 @@ build_vocabulary "$vocabulary" --data_files "$stories/corpus.jsonl" --vocab_size
 
 echo "== pre-training"
 limba train --gin_file=gin/recipes/moods_pretrain.gin \
-  --gin.VOCABULARY_FILE="'$vocabulary'" --gin.MODEL_DIR="'$pretrained'"
+  --gin.VOCABULARY_FILE="$(text_value "$vocabulary")" --gin.MODEL_DIR="$(text_value "$pretrained")"
 
 echo "== fine-tuning"
-limba train --gin_file=gin/recipes/moods.gin --gin.VOCABULARY_FILE="'$vocabulary'" \
-  --gin.MODEL_DIR="'$model'" --gin.INITIAL_CHECKPOINT_PATH="'$pretrained'" "$@"
+limba train --gin_file=gin/recipes/moods.gin --gin.VOCABULARY_FILE="$(text_value "$vocabulary")" \
+  --gin.MODEL_DIR="$(text_value "$model")" --gin.INITIAL_CHECKPOINT_PATH="$(text_value "$pretrained")" "$@"
 
 # Fine-tuning measured predictions; this measures the likeliest label of each story.
 echo "== the likeliest mood"
 limba eval --gin_file="$model/config.gin" --gin_file=gin/runs/eval.gin \
-  --gin.MIXTURE_OR_TASK_NAME="'moods_rank'" --gin.CHECKPOINT_PATH="'$model'" \
-  --gin.EVAL_OUTPUT_DIR="'$model/rank'" --gin.evaluate.inference_evaluator_cls=@task_metrics.Evaluator
+  --gin.MIXTURE_OR_TASK_NAME="'moods_rank'" --gin.CHECKPOINT_PATH="$(text_value "$model")" \
+  --gin.EVAL_OUTPUT_DIR="$(text_value "$model/rank")" --gin.evaluate.inference_evaluator_cls=@task_metrics.Evaluator
 
 echo "== one story"
 limba infer "$model" --input "Although Ana missed the train, in the end Ana won a prize. mood: ___"

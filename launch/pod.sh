@@ -311,9 +311,12 @@ status() {
       echo "$i       ${line#process=}"
     else
       read -r _ commit process step age _ <<<"$line"
-      printf '%-7s %-19s %-22s %-13s %s\n' "$i" "${commit#*=}" "${process#*=}" "${step#*=}" "${age#*=} s ago"
+      age=${age#*=}
+      printf '%-7s %-19s %-22s %-13s %s\n' "$i" "${commit#*=}" "${process#*=}" "${step#*=}" "$age s ago"
       commits+=("${commit#*=}")
-      [[ $process != process=running* || ${age#*=} -lt 300 ]] || quiet+=("$i")
+      # Bash would run the commands in a text that it takes for a number, and the worker's answer is data.
+      is_number "$age" || age=300
+      [[ $process != process=running* ]] || ((age < 300)) || quiet+=("$i")
     fi
   done
   if [[ -z $plain ]]; then

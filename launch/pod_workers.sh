@@ -124,6 +124,7 @@ each() {
       "$1" "$i" "${@:2}"
     else
       ("$1" "$i" "${@:2}" 2>&1 </dev/null | while IFS= read -r line; do
+        line=${line//[[:cntrl:]]/?} # The terminal would obey them.
         echo "[$i] $line"
         [[ $line != error:* ]] || echo "${line#error: }" >>"$scratch/causes.$i"
       done) &

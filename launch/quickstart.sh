@@ -41,8 +41,8 @@ build_vocabulary "$vocabulary" --data_files "$corpus/train-*.jsonl" --vocab_size
 
 echo "== training"
 limba train --gin_file=gin/recipes/quickstart.gin \
-  --gin.VOCABULARY_FILE="'$vocabulary'" --gin.VOCAB_SIZE="$VOCAB_SIZE" \
-  --gin.MODEL_DIR="'$model'" --gin.TRAIN_STEPS="$TRAIN_STEPS" "$@"
+  --gin.VOCABULARY_FILE="$(text_value "$vocabulary")" --gin.VOCAB_SIZE="$VOCAB_SIZE" \
+  --gin.MODEL_DIR="$(text_value "$model")" --gin.TRAIN_STEPS="$TRAIN_STEPS" "$@"
 
 echo "== export"
 limba convert to-hf "$model" "$export_dir"

@@ -25,7 +25,7 @@ if (($#)); then
   extras=$(IFS=, && echo "$*")
   known=$(sed -nE '/^\[project.optional-dependencies\]/,/^\[project.scripts\]/s/^([a-z0-9]+) = \[.*/\1/p' "$REPOSITORY/pyproject.toml")
   for extra in "$@"; do
-    if ! grep -qx "$extra" <<<"$known"; then
+    if ! grep -Fqx -- "$extra" <<<"$known"; then
       echo "error: there is no extra $extra; there are $(tr '\n' ' ' <<<"$known")" >&2
       exit 2
     fi

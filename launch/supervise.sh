@@ -80,6 +80,7 @@ LONGEST_WAIT=$(whole_number LONGEST_WAIT "$LONGEST_WAIT")
 if [[ -n $detach ]]; then
   log=${LIMBA_LOGS:-$REPOSITORY/logs}/supervise.log
   mkdir -p "$(dirname "$log")"
+  [[ ! -L $log && (! -e $log || -f $log) ]] || fail "$log is a link or no file, and messages are added to it; remove it."
   again=()
   for argument in "${original[@]}"; do
     [[ $argument == --detach ]] || again+=("$argument")
@@ -90,6 +91,8 @@ if [[ -n $detach ]]; then
   exit 0
 fi
 
+# shellcheck source=launch/variables.sh
+source "$REPOSITORY/launch/variables.sh"
 # shellcheck source=launch/supervise_pod.sh
 source "$REPOSITORY/launch/supervise_pod.sh"
 # The errors of the last command.
@@ -109,7 +112,7 @@ take_status() { # LINE of worker.sh --status
   local at process
   at=${1##*step=}
   at=${at%%[/ ]*}
-  [[ ! $at =~ ^[0-9]+$ ]] || ((at <= step)) || step=$at
+  ! is_number "$at" || ((at <= step)) || step=$at
   process=${1##*process=}
   process=${process%% *}
   [[ $process != *:on-request ]] || asked=1

@@ -85,6 +85,7 @@ run_on_pod() {
         exit:*)
           process=${process#exit:}
           process=${process%%:*}
+          is_number "$process" || process=255 # No worker writes such a code.
           # A failure outranks a stop.
           ((process == 0 || (process == 75 && code))) || ((code != 75 && code > process)) || code=$process
           ;;

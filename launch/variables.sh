@@ -1,9 +1,14 @@
 # shellcheck shell=bash
-# Sourced by launch/pod.sh and launch/worker.sh: reads files of NAME=VALUE lines. Also runs in bash 3.2, which macOS has.
+# Sourced by launch/pod.sh, worker.sh and supervise.sh: reads numbers, and files of NAME=VALUE lines. Also runs in bash 3.2,
+# which macOS has.
 
 # The PATTERN of a file that may set anything: names of the environment, so none of the scripts' own in small letters.
 # shellcheck disable=SC2034 # The scripts that source this use it.
 ANY_NAME='[A-Z_][A-Z0-9_]*|https?_proxy|no_proxy|all_proxy'
+
+# Whether a text is a number in decimals, which Bash's arithmetic takes as one: 09 would be a wrong octal number, and of a
+# text such as i[$(command)] it would run the command.
+is_number() { [[ $1 =~ ^(0|[1-9][0-9]{0,17})$ ]]; }
 
 # read_variables FILE PATTERN KEEP: sets each NAME that matches PATTERN to its VALUE; with a KEEP that is not empty, only a NAME
 # that is not set. The file is data and no script: spaces, `$` and backslashes in a VALUE are literal, and a pair of quotes

@@ -106,6 +106,7 @@ find_place() {
   elif [[ $kind == tpu ]] && endpoints=$(tpu_attribute worker-network-endpoints); then
     endpoints=${endpoints//[^,]/}
     index=$(tpu_attribute agent-worker-number) count=$((${#endpoints} + 1))
+    is_number "$index" || fail "the machine's metadata give it the number '$index' among the workers; it is a whole number."
     index=$((index + count * $(tpu_slices MEGASCALE_SLICE_ID 0))) count=$((count * $(tpu_slices MEGASCALE_NUM_SLICES 1)))
   fi
   if ((count > 1)) && [[ -z $given ]]; then
@@ -330,6 +331,8 @@ fi
 command+=("--gin_file=$recipe" "$@")
 
 mkdir -p "$LIMBA_LOGS"
+[[ ! -L $worker.log && (! -e $worker.log || -f $worker.log) ]] ||
+  fail "$worker.log is a link or no file, and the output is added to it; remove it."
 rm -f "$worker.pid" "$worker.exit" "$worker.stopped"
 commit=$(git -C "$REPOSITORY" rev-parse --short=10 HEAD 2>/dev/null || echo "without git")
 echo "== worker $index of $count on $(hostname), commit $commit: ${command[*]}" |

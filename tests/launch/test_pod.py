@@ -223,6 +223,29 @@ def test_the_worker_s_shell_gets_text_and_runs_none_of_it(pod, place):
     assert not list(home.rglob("touched"))
 
 
+def test_what_a_worker_answers_is_no_command_here(pod, place, tmp_path):
+    """Bash's arithmetic runs the command in a text such as i[$(command)]."""
+    home = place[0] / "cloud/answers/limba/launch"
+    home.mkdir(parents=True)
+    touch = f"i[$(touch${{IFS}}{tmp_path}/touched)]"
+
+    def answer(process, age="1"):
+        line = f"index=0 commit=\\033[2Jc process={process} step=08/9 age={age}"
+        (home / "worker.sh").write_text(f"printf '%b\\n' '{line}'\n")
+
+    answer("running:1", touch)
+    shown = pod("status", "--hosts", "answers").stdout
+    assert shown.splitlines()[1:] == [
+        f"0       ?[2Jc               running:1              08/9          {touch} s ago",
+        "Quiet for more than five minutes: worker 0.",
+    ]
+    answer(f"exit:{touch}")
+    env = launching.environment(place[0], POD_HOSTS="answers", POD_POLL_SECONDS="0", LIMIT="0")
+    ended = launching.call("supervise.sh", "--pod", "quickstart", env=env, repository=place[1])
+    assert ended.returncode == 1 and "without a step beyond 0 (code 255)" in ended.stderr, ended.stderr
+    assert not (tmp_path / "touched").exists()
+
+
 @pytest.mark.parametrize("host", ["-oProxyCommand=touch touched", "alpha,-F/dev/null", "root@-oProxyCommand=x", "a,,b"])
 def test_a_host_is_no_option_of_ssh(pod, host):
     refused = pod("exec", "--hosts", host, "true")

@@ -1,8 +1,10 @@
 """Every script explains itself and stops at errors. (tests/run.sh runs shellcheck.)"""
 
+import ast
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -63,12 +65,15 @@ def called(tmp_path_factory):
         (venv / "bin" / program).chmod(0o755)
     for script, name in LINES.items():
         env = launching.environment(folder, VENV=str(venv), CALLS=str(folder / "calls"))
-        done = launching.call(script, env=env | {f"LIMBA_{name}_DIR": str(folder / "runs")})
+        done = launching.call(script, env=env | {f"LIMBA_{name}_DIR": str(folder / ODD)})
         assert done.returncode == 0, done.stderr
+        assert not (launching.ROOT / "touched").exists(), "no part of a folder's name is a command"
         outputs[script] = done.stdout
     return folder, outputs, [line.split("\0")[:-1] for line in (folder / "calls").read_text().splitlines()]
 
 
+# The name of a folder that would be words, commands and the end of a text, if a script let it.
+ODD = "runs' \"a\" $(touch touched) `touch touched` \\&"
 LINES = {"quickstart.sh": "QUICKSTART", "moods.sh": "MOODS", "encoder.sh": "ENCODER"}
 
 
@@ -78,7 +83,7 @@ def test_the_last_screen_names_what_works_in_a_new_shell(called, script):
     screen = outputs[script].partition("Done. Where everything lies:\n")[2]
     assert f"\n  source {folder}/my\\ venv/bin/activate" in screen
     rows = screen.partition("\n\n")[0].splitlines()
-    assert len(rows) >= 3 and len({row.index(f" {folder}/runs") for row in rows}) == 1, "the paths are a column"
+    assert len(rows) >= 3 and len({row.index(f" {folder}/{ODD}") for row in rows}) == 1, "the paths are a column"
 
 
 def test_what_they_call_are_commands_with_their_words(called):
@@ -92,4 +97,6 @@ def test_what_they_call_are_commands_with_their_words(called):
         check=True,
     )
     assert [problem for problem in json.loads(done.stdout) if problem] == []
+    folders = [ast.literal_eval(word.partition("=")[2]) for words in calls for word in words if "MODEL_DIR=" in word]
+    assert len(folders) == 5 and {str(Path(x).parent) for x in folders} == {str(called[0] / ODD)}
     assert {"limba train", "limba convert", "limba vocab", "python -m"} <= {" ".join(words[:2]) for words in calls}

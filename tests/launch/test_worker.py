@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import os
 import re
 import shutil
 import signal
@@ -184,6 +185,16 @@ def test_variables_for_the_worker_come_from_a_file(env, repository, tmp_path):
     file.unlink()
     assert refused.returncode == 2 and ".limba-env, line 2: the value of HF_TOKEN has" in refused.stderr
     assert "planted" not in refused.stderr + refused.stdout and not (repository / "planted").exists()
+
+
+@pytest.mark.parametrize("make", [lambda log: log.symlink_to("../mine"), os.mkfifo])
+def test_a_log_that_leads_elsewhere_is_refused(env, tmp_path, make):
+    (tmp_path / "mine").write_text("my own\n")
+    (tmp_path / "logs").mkdir()
+    make(tmp_path / "logs/worker-0.log")
+    refused = launching.call("worker.sh", "quickstart", env=env)
+    assert refused.returncode == 2 and "worker-0.log is a link or no file" in refused.stderr
+    assert (tmp_path / "mine").read_text() == "my own\n"
 
 
 def test_the_log_shows_no_credentials(env, tmp_path):
