@@ -26,19 +26,45 @@ BYTES, SENTENCEPIECE = "ByteVocabulary", "SentencePieceVocabulary"
 TOKENIZERS, T5_TOKENIZERS = "TokenizerVocabulary", "T5TokenizerVocabulary"
 
 
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _has_lengths(value: object) -> bool:
+    return isinstance(value, dict) and all(x is None or untrusted_json.COUNT[0](x) for x in value.values())
+
+
 def _is_file(value: object) -> bool:
-    return value is None or isinstance(value, str)
+    return value is None or _is_text(value)
 
 
 # Sentinels become pieces one by one.
 _MOST_EXTRA_IDS = 100_000
 _EXTRA_IDS = AT_LEAST_0._replace(below=_MOST_EXTRA_IDS + 1)
 _OF_VOCABULARY: untrusted_json.Values = {
-    "class": (lambda value: isinstance(value, str), "a text"),
+    "class": (_is_text, "a text"),
     "extra_ids": (_EXTRA_IDS.has, f"a number up to {_MOST_EXTRA_IDS:,}"),
     "vocab_size": untrusted_json.COUNT,
     "sentencepiece_model_file": (_is_file, "the name of a file, or null"),
     "tokenizer_file": (_is_file, "the name of a file, or null"),
+}
+
+
+# Of what is not null in a record, whose other keys nothing reads without a further look.
+_OF_RECORD: untrusted_json.Values = {
+    **dict.fromkeys(("limba_version", "network_class", "task"), (_is_text, "a text")),
+    **dict.fromkeys(
+        ("network", "head", "generator", "lora", "seeds", "commits", "environment"), (_is_table, "a table")
+    ),
+    **dict.fromkeys(("batch_size", "initial_step", "total_steps"), untrusted_json.COUNT),
+    **dict.fromkeys(("has_blanks", "position_saved"), (lambda value: isinstance(value, bool), "true or false")),
+    "rows_per_epoch": (AT_LEAST_0.has, str(AT_LEAST_0)),
+    "feature_lengths": (_has_lengths, "a table of whole numbers below 2**31"),
+    "labels": (lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of texts"),
 }
 
 
@@ -108,11 +134,12 @@ def load_run_info(path: str | AnyPath) -> dict[str, Any]:
     info = untrusted_json.parse_object(record, where)
     if not isinstance(network := info.get("network", {}), dict):
         raise ValueError(f"{where} is damaged: network is {shown(network)}; it is a table.")
+    if wrong := untrusted_json.wrong_value({key: x for key, x in info.items() if x is not None}, _OF_RECORD):
+        raise ValueError(f"{where} is damaged: {wrong}.")
     if info.get("vocabulary") not in (None, {}):  # It has none.
         check_vocabulary(info["vocabulary"], where)
     if (lora := info.get("lora")) is not None:
-        alpha = lora.get("alpha") if isinstance(lora, dict) else None
-        number_ranges.check(f"{where} is damaged: alpha of its lora", alpha, ABOVE_0._replace(below=2**31))
+        number_ranges.check(f"{where} is damaged: alpha of its lora", lora.get("alpha"), ABOVE_0._replace(below=2**31))
     return info
 
 

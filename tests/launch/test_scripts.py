@@ -73,7 +73,7 @@ def called(tmp_path_factory):
 
 
 # The name of a folder that would be words, commands and the end of a text, if a script let it.
-ODD = "runs' \"a\" $(touch touched) `touch touched` \\&"
+ODD = 'runs\' "a" $(touch touched) `touch touched` \\&'
 LINES = {"quickstart.sh": "QUICKSTART", "moods.sh": "MOODS", "encoder.sh": "ENCODER"}
 
 

@@ -19,6 +19,8 @@ from limba.convert.families.t5_family import T5Family
 from limba.convert.model_files import any_format
 from limba.convert.model_files.hf import hf_tokenizer
 from limba.convert.model_files.model import Model, T5Model
+from limba.files import number_ranges
+from limba.files.number_ranges import AT_LEAST_1
 from limba.network.t5 import T5Config
 
 QUANTIZATIONS = tuple(t5_file.QUANTIZATIONS)
@@ -51,7 +53,7 @@ class GgufExport(EngineExport[T5Family, T5Config]):
         self._pieces = t5_file.pieces_of(tokenizer, model.config.vocab_size)
         self.vocabulary_file = tokenizer.model_file
         self.warnings = (*model.warnings, *tokenizer.warnings)
-        self._length = model.info.get("feature_lengths", {}).get("inputs") or _USUAL_LENGTH
+        self._length = _context_length(model)
 
     @property
     def num_bytes(self) -> int:
@@ -72,6 +74,15 @@ class GgufExport(EngineExport[T5Family, T5Config]):
             f'    llama-completion -m {t5_file.NAME} -no-cnv --temp 0 -n 64 -p "The <extra_id_0> of the house."',
             "`llama-completion` is a program of llama.cpp; its server and its Python packages do not run T5s.",
         )
+
+
+def _context_length(model: T5Model) -> int:
+    """The tokens of a run's inputs, which config.json of its folder has as `n_positions`; 512 where nothing says it."""
+    if model.folder is None:
+        return model.info.get("feature_lengths", {}).get("inputs") or _USUAL_LENGTH
+    length = model.folder.content.get("n_positions") or _USUAL_LENGTH
+    number_ranges.check(f"{model.path}: n_positions of config.json", length, AT_LEAST_1._replace(below=2**31))
+    return length
 
 
 def _export(model: Model, quantization: str) -> AnyExport:

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from convert.__main__ import main
+from convert.to_hf import to_hf
 from limba.addons.engines.llama_cpp import library, t5_file, t5_reader
 from limba.addons.engines.to_gguf import to_gguf
 from limba.files import disk
-from tests.convert.conftest import FAMILIES
+from tests.convert.conftest import FAMILIES, INPUTS_LENGTH
 
 gguf = pytest.importorskip("gguf", reason="pip install 'limba[gguf]'")
 
@@ -55,6 +56,15 @@ def test_the_file_is_the_model(family, runs, tmp_path):
         ("enc.blk.1.attn_rel_b.weight" in file.tensors) == (family == "umt5")
     )
     assert file.fields["tokenizer.ggml.add_eos_token"] is True and file.fields["t5.context_length"] > 0
+
+
+def test_a_folder_has_the_context_of_its_run(runs, tmp_path):
+    to_hf(runs("t5_1_1"), tmp_path / "folder", verify=False)
+    contexts = []
+    for source in (runs("t5_1_1"), tmp_path / "folder"):
+        to_gguf(source, tmp_path / "out", verify=False, overwrite=True)
+        contexts.append(t5_reader.File(tmp_path / "out/model.gguf").fields["t5.context_length"])
+    assert contexts == [INPUTS_LENGTH, INPUTS_LENGTH]
 
 
 def test_q8_0_is_a_quarter(runs, tmp_path):

@@ -133,6 +133,12 @@ RECORDS = [
     {"vocabulary": 3},
     *({"vocabulary": VOCABULARY | {"extra_ids": value}} for value in (None, "1", True, -1, 10**9)),
     *({"vocabulary": VOCABULARY | {key: [1]}} for key in ("class", "vocab_size", "tokenizer_file")),
+    *({"feature_lengths": value} for value in (3, {"inputs": "x"}, {"inputs": -1}, {"inputs": 10**12})),
+    {"task": ["t"]},
+    {"head": "x"},
+    {"labels": "ab"},
+    {"batch_size": 1.5},
+    {"has_blanks": 0},
     *({"lora": value} for value in (3, {}, {"alpha": "1"}, {"alpha": 10**400})),
 ]
 
