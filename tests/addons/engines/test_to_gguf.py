@@ -65,6 +65,10 @@ def test_a_folder_has_the_context_of_its_run(runs, tmp_path):
         to_gguf(source, tmp_path / "out", verify=False, overwrite=True)
         contexts.append(t5_reader.File(tmp_path / "out/model.gguf").fields["t5.context_length"])
     assert contexts == [INPUTS_LENGTH, INPUTS_LENGTH]
+    config = tmp_path / "folder/config.json"
+    config.write_text(config.read_text().replace(f'"n_positions": {INPUTS_LENGTH}', '"n_positions": -1'))
+    with pytest.raises(ValueError, match=r"n_positions of config.json is -1; it is a whole number of at least 1 and"):
+        to_gguf(tmp_path / "folder", tmp_path / "other", verify=False)
 
 
 def test_q8_0_is_a_quarter(runs, tmp_path):
