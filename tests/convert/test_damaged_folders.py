@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import shutil
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -348,6 +349,17 @@ def _other_flag(folder: Path) -> None:
     reader.data.flush()
 
 
+def _lists_in_lists(folder: Path) -> None:
+    """The package gguf calls itself for each."""
+    head = struct.pack("<4sIQQQ3sI", b"GGUF", 3, 0, 1, 3, b"x.y", 9)
+    (folder / "model.gguf").write_bytes(head + struct.pack("<IQ", 9, 1) * 2000 + struct.pack("<IQ", 4, 0) + bytes(64))
+
+
+def _more_tensors(folder: Path) -> None:
+    with (folder / "model.gguf").open("ab") as file:
+        file.write(bytes(32))
+
+
 def _other_position(folder: Path) -> None:
     """The last one, which no row of the check has."""
     import onnx
@@ -373,7 +385,7 @@ FORGED: dict[str, dict[str, Damage]] = {
         "fewer tokens": lambda folder: _change_json(folder / "shared_vocabulary.json", lambda tokens: tokens.pop()),
         "a map": lambda folder: _add(folder / "vmap.txt"),
     },
-    "gguf": {"no end": _other_flag},
+    "gguf": {"no end": _other_flag, "lists in lists": _lists_in_lists, "more": _more_tensors},
     "onnx": {"a position": _other_position},
     "sentence-transformers": {
         "side": _set("tokenizer_config.json", truncation_side="left"),

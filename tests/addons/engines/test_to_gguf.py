@@ -65,6 +65,7 @@ def test_a_folder_has_the_context_of_its_run(runs, tmp_path):
         to_gguf(source, tmp_path / "out", verify=False, overwrite=True)
         contexts.append(t5_reader.File(tmp_path / "out/model.gguf").fields["t5.context_length"])
     assert contexts == [INPUTS_LENGTH, INPUTS_LENGTH]
+    assert main(["check", str(runs("t5_1_1")), str(tmp_path / "out")]) == 0  # Another name, and the same model.
     config = tmp_path / "folder/config.json"
     config.write_text(config.read_text().replace(f'"n_positions": {INPUTS_LENGTH}', '"n_positions": -1'))
     with pytest.raises(ValueError, match=r"n_positions of config.json is -1; it is a whole number of at least 1 and"):
