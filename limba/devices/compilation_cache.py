@@ -55,7 +55,6 @@ def use(jax: types.ModuleType) -> None:
         return
     folder = _folder(named, os.environ)
     if folder is None:
-        logger.warning("Compiled programs are not kept: this user has no home. %s can name a folder.", VARIABLE)
         return
     jax.config.update("jax_compilation_cache_dir", folder)
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
@@ -67,7 +66,7 @@ def use(jax: types.ModuleType) -> None:
 
 
 def _folder(named: str | None, environ: Mapping[str, str]) -> str | None:
-    """The folder for programs of this machine, not made yet; None if there is no home for it."""
+    """The folder for programs of this machine, not made yet; None if there is none to trust."""
     if not named:
         usual = local_paths.cache_folder("compiled", environ)
         if usual is None:

@@ -1,10 +1,18 @@
 """Paths of this machine as they are kept, compared and handed to libraries."""
 
+import contextlib
+import functools
+import logging
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 from limba.files.untrusted_files import shown
+
+logger = logging.getLogger(__name__)
+
+_ROOT = 0
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
@@ -23,8 +31,39 @@ def local_path(path: str | os.PathLike[str]) -> Path:
 
 
 def cache_folder(name: str, environ: Mapping[str, str]) -> Path | None:
-    """`$XDG_CACHE_HOME/limba/NAME`, by default `~/.cache/limba/NAME`; None for a user without a home."""
+    """`$XDG_CACHE_HOME/limba/NAME`, by default `~/.cache/limba/NAME`; None if there is none to trust.
+
+    What is kept there is believed, and programs of it run: so `limba` is made for this user alone, and a folder that
+    others own or may write is not used; a warning says so, as of a user without a home.
+    """
     try:
-        return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "limba" / name
+        ours = Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "limba"
     except RuntimeError:
+        logger.warning("Nothing is kept in a cache: this user has no home. XDG_CACHE_HOME can name a folder.")
         return None
+    with contextlib.suppress(OSError):  # It is there; or whoever writes into it says why not.
+        ours.parent.mkdir(parents=True, exist_ok=True)
+        ours.mkdir(mode=0o700)
+    for folder in (ours, ours / name):
+        if why := _why_not_private(folder):
+            _warn_once(folder, why)
+            return None
+    return ours / name
+
+
+def _why_not_private(folder: Path) -> str:
+    """Why others may have written what is in a folder; "" if only this user and root may, or it is not there."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return ""
+    if found.st_uid not in (_ROOT, os.geteuid()):
+        return "it belongs to another user: remove it, or let XDG_CACHE_HOME name another folder"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others may write into it (its mode is {stat.S_IMODE(found.st_mode):o}): remove it, or chmod -R go-w it"
+    return ""
+
+
+@functools.cache
+def _warn_once(folder: Path, why: str) -> None:
+    logger.warning("%s is not used, because %s.", folder, why)
