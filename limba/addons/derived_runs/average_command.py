@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from limba import command_line
 from limba.addons.derived_runs import mean_checkpoint
-from limba.files import json_text, named_flags, storage, untrusted_json
+from limba.files import disk, json_text, named_flags, storage, untrusted_json
 from limba.files.output_folder import choose_out, complete_or_absent, fingerprint
 from limba.files.version import VERSION
 
@@ -31,7 +31,7 @@ def average(run: str, last: int, out: str | None = None) -> Path:
 
     Raises:
       FileNotFoundError: if there is no run.
-      ValueError: if it has fewer checkpoints or they do not fit, or `out` is in use.
+      ValueError: if it has fewer checkpoints or they do not fit, or `out` is in use or its disk full.
     """
     paths = mean_checkpoint.last_checkpoints(run, last)
     home = paths[-1].parent
@@ -48,6 +48,7 @@ def average(run: str, last: int, out: str | None = None) -> Path:
         return written
     means = mean_checkpoint.open_means(paths)
     size = sum(mean.num_bytes for mean in means.values())
+    disk.require(folder, size, "choose another --out")
     with complete_or_absent(folder, record) as unfinished:
         with tqdm(total=size, desc="averaging", unit="B", unit_scale=True, disable=None) as bar:
             mean_checkpoint.write(unfinished, paths, means, bar.update)

@@ -1,6 +1,7 @@
 """The mean of several checkpoints' parameters, as a checkpoint: read and written one tensor at a time."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ class Mean:
 
     @property
     def num_bytes(self) -> int:
-        return 4 * int(np.prod(self.shape, dtype=np.int64))
+        return 4 * math.prod(self.shape)
 
     def read(self) -> np.ndarray:
         """Sums up in float32, in the order of the checkpoints, and divides once.

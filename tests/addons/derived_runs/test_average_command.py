@@ -157,6 +157,17 @@ def test_a_damaged_tensor_is_named_and_nothing_is_left(run):
     assert [path.name for path in run.parent.iterdir()] == ["run"]
 
 
+def test_a_mean_that_has_no_room_is_refused_before_a_tensor_is_read(run, monkeypatch):
+    """A forged index may say any shape."""
+    forged = {"target/w": saved_tensors.SavedTensor((2**40, 2**20), np.dtype("float32"), lambda _: 1 / 0)}
+    monkeypatch.setattr(mean_checkpoint.saved_tensors, "open_tensors", lambda _: forged)
+    monkeypatch.setattr(mean_checkpoint.state_checksums.SavedChecksums, "compare_shapes", lambda *_: None)
+    with pytest.raises(
+        ValueError, match=r"run_mean_of_2 needs 4611686018.44 GB, .* make room, or choose another --out"
+    ):
+        average(str(run), 2)
+
+
 def test_a_training_starts_from_a_mean(run):
     """`INITIAL_CHECKPOINT_PATH`: its parameters and step, and a new optimizer state."""
     path = average(str(run), 3)
