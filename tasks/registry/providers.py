@@ -6,6 +6,7 @@ from typing import Any
 from limba.files import repository
 from limba.gin_config import closed_list, import_errors, importing
 from limba.tasks.registry import tasks
+from limba.tasks.sources import tfds_files
 
 # Names in a message, where none is near.
 _MOST_NAMED = 5
@@ -17,8 +18,16 @@ def find_provider(name: Any, module: str | None = None) -> Any:
     One that was registered with SeqIO, of parts of ours only, is given as ours (`tasks.as_ours`).
 
     Raises:
-      ValueError: if the module cannot be imported, or the name does not exist; the message has the nearest names.
+      ValueError: if the module cannot be imported, or the name does not exist, where the message has the nearest
+        names; or as `tfds_files.check`.
     """
+    provider = _find(name, module)
+    for task in tasks.get_subtasks(provider):
+        tfds_files.check(getattr(task, "source", None))
+    return provider
+
+
+def _find(name: Any, module: str | None) -> Any:
     if not isinstance(name, str):
         return tasks.as_ours(name)
     if module:

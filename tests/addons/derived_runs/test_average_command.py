@@ -162,9 +162,7 @@ def test_a_mean_that_has_no_room_is_refused_before_a_tensor_is_read(run, monkeyp
     forged = {"target/w": saved_tensors.SavedTensor((2**40, 2**20), np.dtype("float32"), lambda _: 1 / 0)}
     monkeypatch.setattr(mean_checkpoint.saved_tensors, "open_tensors", lambda _: forged)
     monkeypatch.setattr(mean_checkpoint.state_checksums.SavedChecksums, "compare_shapes", lambda *_: None)
-    with pytest.raises(
-        ValueError, match=r"run_mean_of_2 needs 4611686018.44 GB, .* make room, or choose another --out"
-    ):
+    with pytest.raises(ValueError, match=r"run_mean_of_2 needs 4611686018.44 GB, .* choose another --out"):
         average(str(run), 2)
 
 
