@@ -8,6 +8,9 @@ from limba.models import (
     EncoderOnlyModel,
 )
 
+# Attention over as many takes four gigabytes for each head of each row.
+_MOST_TOKENS = 2**15
+
 
 def form_of(model: BaseTransformerModel) -> str:
     """What a kind of model reads of a text: the name of a class of `limba.addons.pairs.pair_formats`.
@@ -36,6 +39,6 @@ def form_of(model: BaseTransformerModel) -> str:
     )
 
 
-def longest_row(model: BaseTransformerModel) -> int | None:
-    """The tokens that the network has positions for; None is no limit."""
-    return getattr(getattr(model.module, "config", None), "longest_row", None)
+def longest_row(model: BaseTransformerModel) -> int:
+    """The tokens that the network has positions for; of one without a limit, as a T5, those that are scored."""
+    return getattr(getattr(model.module, "config", None), "longest_row", None) or _MOST_TOKENS

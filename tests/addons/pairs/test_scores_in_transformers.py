@@ -107,6 +107,11 @@ def test_a_t5(t5, tmp_path):
     assert found.score == pytest.approx(rest[0], abs=1e-4)
     with pytest.raises(ValueError, match="Take --score whole"):
         scorer.score(texts, "pieces")
+    # Its positions are relative: it took minutes and gigabytes, and then there was no memory.
+    with pytest.raises(
+        ValueError, match=r"text 1 has [\d,]+ tokens, and the model reads at most 32,768: texts are not cut"
+    ):
+        scorer.score(["bona", "bona " * 40_000])
 
 
 @pytest.mark.parametrize("variant", ["bert"])
