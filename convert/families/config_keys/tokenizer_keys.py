@@ -101,6 +101,7 @@ ENCODER = table(
         "tokenizer.json has it",
         *("trim_offsets", "do_basic_tokenize", "never_split", "wordpieces_prefix"),
         *("add_bos_token", "add_eos_token", "legacy", "model_specific_special_tokens", "unk_id"),
+        *("split_by_punct", "vocab_type"),
     ),
 )
 

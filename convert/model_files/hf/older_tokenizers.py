@@ -3,18 +3,21 @@
 vocab.txt                   BERT's WordPiece, a token a line
 vocab.json, merges.txt      byte-level BPE, as RoBERTa has it
 sentencepiece.bpe.model     SentencePiece's unigrams, as XLM-R has them, or CamemBERT
+spm.model                   SentencePiece's unigrams with DeBERTa-v3's special tokens
 """
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from limba.convert.model_files.hf import tokenizer_folder
 from limba.files import json_text, untrusted_files, untrusted_json
 from limba.files.untrusted_files import shown
 
 WORDPIECE, BYTES, UNIGRAMS = ("vocab.txt",), ("vocab.json", "merges.txt"), ("sentencepiece.bpe.model",)
-FILES = (WORDPIECE, BYTES, UNIGRAMS)
+OF_DEBERTA = ("spm.model",)
+FILES = (WORDPIECE, BYTES, UNIGRAMS, OF_DEBERTA)
 _OF_BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
 _OF_ROBERTA = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
 # The tokens before the pieces of SentencePiece, with their scores, and how many of its own pieces these take the place
@@ -29,7 +32,8 @@ _FIRST: Mapping[str, tuple[list[tuple[str, float]], int]] = {
 # Classes of transformers that make of these files what is made here.
 _BERTS = ("Bert", "DistilBert", "Electra", "MPNet", "RoFormer", "PreTrained")
 _BYTES_OR_UNIGRAMS = ("Roberta", "GPT2", "XLMRoberta", "Camembert", "PreTrained")
-_UNIGRAM, _CONTROL, _USER_DEFINED = 1, 3, 4  # of SentencePiece's TrainerSpec and of its pieces
+_DEBERTAS = ("DebertaV2", "PreTrained")
+_UNIGRAM, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # of SentencePiece's TrainerSpec and of its pieces
 
 
 def has_files(folder: Path) -> bool:
@@ -78,6 +82,9 @@ def content(folder: Path) -> bytes:
 
     config = beside_tokenizer.settings(folder)
     is_wordpiece = (folder / WORDPIECE[0]).is_file()
+    if not any(all((folder / name).is_file() for name in names) for names in (WORDPIECE, BYTES, UNIGRAMS)):
+        _check_class(folder, _DEBERTAS)
+        return _of_deberta(folder, config).encode()
     _check_class(folder, _BERTS if is_wordpiece else _BYTES_OR_UNIGRAMS)
     is_mpnet = is_wordpiece and beside_tokenizer.class_of(folder).lower().startswith("mpnet")
     usual = _OF_ROBERTA | {"unk": "[UNK]"} if is_mpnet else _OF_BERT if is_wordpiece else _OF_ROBERTA
@@ -148,22 +155,12 @@ def _bytes(folder: Path, config: dict, named: dict[str, str]) -> str:
 
 def _unigrams(folder: Path, named: dict[str, str]) -> str:
     """As transformers' XLMRobertaConverter and CamembertConverter."""
-    from google.protobuf.message import DecodeError
-    from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     from limba.tasks.vocabularies import beside_tokenizer
 
     file = folder / UNIGRAMS[0]
-    try:
-        proto = sentencepiece_pb2.ModelProto.FromString(untrusted_files.read_bytes(file))
-    except DecodeError as error:
-        raise ValueError(f"{file} is damaged: it is no model of SentencePiece. Download it again.") from error
-    if proto.trainer_spec.model_type != _UNIGRAM:
-        raise ValueError(
-            f"{file} is no unigram model of SentencePiece, as XLM-R and CamemBERT have. Save the tokenizer with "
-            "transformers, AutoTokenizer.from_pretrained(IN).save_pretrained(OUT): then there is a tokenizer.json."
-        )
+    proto = _model_of_unigrams(file, "XLM-R and CamemBERT")
     kinds = beside_tokenizer.class_of(folder), str(beside_tokenizer.read(folder / "config.json").get("model_type"))
     is_camembert = any(kind.lower().startswith("camembert") for kind in kinds)
     first, num_replaced = _FIRST["camembert" if is_camembert else "xlm-roberta"]
@@ -176,10 +173,64 @@ def _unigrams(folder: Path, named: dict[str, str]) -> str:
     tokenizer.normalizer = normalizers.Sequence([*([normalizers.Precompiled(charsmap)] if charsmap else []), *steps])
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()  # add_prefix_space has no effect on these classes
     tokenizer.decoder = decoders.Metaspace()
-    own = [(piece.piece, piece.type == _CONTROL) for piece in proto.pieces if piece.type in (_CONTROL, _USER_DEFINED)]
-    tokenizer.add_tokens([AddedToken(token, normalized=False, special=special) for token, special in own])
+    tokenizer.add_tokens(_own_tokens(proto))
     tokenizer.add_special_tokens([AddedToken(x, lstrip=role == "mask", special=True) for role, x in named.items()])
     return tokenizer_folder.framed(tokenizer, named, 2, 0)
+
+
+def _of_deberta(folder: Path, config: dict) -> str:
+    """As transformers' DebertaV2Converter: pieces have SentencePiece's ids, and [MASK] the next one if it is none."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    from limba.tasks.vocabularies import beside_tokenizer
+
+    file = folder / OF_DEBERTA[0]
+    proto = _model_of_unigrams(file, "DeBERTa-v3")
+    ids = {piece.piece: id_ for id_, piece in enumerate(proto.pieces)}
+    named = {role: beside_tokenizer.name(config.get(f"{role}_token", token)) for role, token in _OF_BERT.items()}
+    _check(file, ids, {role: token for role, token in named.items() if role != "mask"})
+    unk_id = next((id_ for id_, piece in enumerate(proto.pieces) if piece.type == _UNKNOWN), None)
+    tokenizer = Tokenizer(models.Unigram([(piece.piece, piece.score) for piece in proto.pieces], unk_id=unk_id))
+    charsmap = proto.normalizer_spec.precompiled_charsmap
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            *([normalizers.Lowercase()] if config.get("do_lower_case") else []),
+            normalizers.Strip(),
+            *([normalizers.Precompiled(charsmap)] if charsmap else []),
+            normalizers.Replace(Regex(" {2,}"), " "),
+        ]
+    )
+    punctuation = [pre_tokenizers.Punctuation("isolated")] if config.get("split_by_punct") else []
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*punctuation, pre_tokenizers.Metaspace()])
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_tokens(_own_tokens(proto))
+    tokenizer.add_special_tokens([AddedToken(x, normalized=role == "unk", special=True) for role, x in named.items()])
+    return tokenizer_folder.framed(tokenizer, named, 1, 1)
+
+
+def _model_of_unigrams(file: Path, whose: str) -> Any:
+    """A file of SentencePiece. Raises ValueError if it is damaged, or has no unigrams."""
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
+
+    try:
+        proto = sentencepiece_pb2.ModelProto.FromString(untrusted_files.read_bytes(file))
+    except DecodeError as error:
+        raise ValueError(f"{file} is damaged: it is no model of SentencePiece. Download it again.") from error
+    if proto.trainer_spec.model_type != _UNIGRAM:
+        raise ValueError(
+            f"{file} is no unigram model of SentencePiece, as {whose} have. Save the tokenizer with transformers, "
+            "AutoTokenizer.from_pretrained(IN).save_pretrained(OUT): then there is a tokenizer.json."
+        )
+    return proto
+
+
+def _own_tokens(proto: Any) -> list[Any]:
+    """The pieces of a model that texts are split by: its control tokens, which are special, and the user's."""
+    from tokenizers import AddedToken
+
+    own = [piece for piece in proto.pieces if piece.type in (_CONTROL, _USER_DEFINED)]
+    return [AddedToken(piece.piece, normalized=False, special=piece.type == _CONTROL) for piece in own]
 
 
 def _check(file: Path, ids: dict[str, int], named: dict[str, str]) -> None:

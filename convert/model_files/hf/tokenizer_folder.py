@@ -18,6 +18,9 @@ from limba.files.untrusted_files import shown
 
 FILE = run_folder.TOKENIZER
 ROLES = ("pad", "unk", "cls", "sep", "mask")
+# Version 5's class of this name has a normalizer of its own, whatever tokenizer.json says: it would split texts
+# otherwise than training and version 4 do.
+_OF_OTHER_TEXTS = ("DebertaV2Tokenizer",)
 # Classes of transformers that write these keys of tokenizer_config.json into the normalizer.
 _OF_BERT = ("BertTokenizer", "MPNetTokenizer", "RoFormerTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
 _NORMALIZER = {
@@ -246,13 +249,16 @@ def write(
     content = with_exchanged_ids(content, ids["pad"], pad_id, str(file))
     # tokenizer_config.json has the side and the length.
     content["truncation"] = None
+    kind = settings.tokenizer_class
+    if kind is None or kind.removesuffix("Fast") in _OF_OTHER_TEXTS:
+        kind = "PreTrainedTokenizerFast"
     named = {f"{role}_token": token for role, token in tokens.items()}
     named = {key: x for key, x in settings.others.items() if key.endswith("_token") and x} | named
     special = {**named, **({"additional_special_tokens": settings.special_tokens} if settings.special_tokens else {})}
     config = {
         # The classes of the families have normalizers of their own, which agree where the folder names one
         # (`check_settings`); the general class takes all from tokenizer.json.
-        "tokenizer_class": settings.tokenizer_class or "PreTrainedTokenizerFast",
+        "tokenizer_class": kind,
         "model_input_names": settings.config.get("model_input_names")
         or ["input_ids", *(["token_type_ids"] if has_pairs else []), "attention_mask"],
         "model_max_length": most_tokens,

@@ -9,10 +9,12 @@ import transformers
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
 
 from convert.model_files import encoder_vocabularies
-from convert.model_files.hf import older_tokenizers, tokenizer_folder
+from convert.model_files.hf import older_tokenizers, tokenizer_folder, tokenizer_settings
 from convert.model_files.model import ModelHints
 from limba.addons.surgery import check as check_vocabulary
+from tests.convert import vocabularies
 
+DEBERTA, GENERAL = ("[PAD]", "[CLS]", "[SEP]", "[UNK]"), "PreTrainedTokenizerFast"
 TEXTS = [
     "Élan vital, THE end.",
     "狐は犬を跳び越える ß",
@@ -74,6 +76,38 @@ def test_tokens_of_unigrams_are_those_of_transformers(kind, settings, rule, tmp_
         assert [other.get(i, i) for i in ours.encode(text).ids] == theirs(text)["input_ids"], text
     pair = ours.encode("a b", "c")
     assert [other.get(i, i) for i in pair.ids] == theirs("a b", "c")["input_ids"]
+
+
+@pytest.mark.parametrize("settings", [{"vocab_type": "spm"}, {"do_lower_case": True, "split_by_punct": True}])
+def test_tokens_of_deberta_are_those_of_transformers(settings, tmp_path):
+    """In a few hundred texts; and an export keeps them in version 5, whose own class normalizes otherwise."""
+    special = {f"{role}_piece": piece for role, piece in zip(("pad", "bos", "eos", "unk"), DEBERTA, strict=True)}
+    sentences = vocabularies.sentences(400)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*sentences, *TEXTS * 9]),
+        model_prefix=str(tmp_path / "spm"),
+        vocab_size=400,
+        **dict(zip(("pad_id", "bos_id", "eos_id", "unk_id"), range(4), strict=True)),
+        **special,
+        minloglevel=2,
+    )
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "deberta-v2"}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+    assert type(theirs).__name__ == "DebertaV2TokenizerFast"
+    file, pad = encoder_vocabularies.of_new_network(tmp_path / "config.json", ModelHints())
+    ours = Tokenizer.from_file(str(file))
+    assert pad == 0 and ours.get_vocab_size() == len(theirs) == 401 and theirs.mask_token_id == 400
+    odd = ["[MASK]", " [MASK] ", "  ", "\n", "[SEP]", "[UNK]", "（", "ﬁ", "Ⅷ.", "e\u0301", "\u00a0", "’t-"]
+    texts = [*TEXTS, "", *(text.replace(" ", odd[i % len(odd)], 1) for i, text in enumerate(sentences[:300]))]
+    assert [ours.encode(text).ids for text in texts] == theirs(texts)["input_ids"]
+    pair = ours.encode("a b", "c")
+    assert (pair.ids, pair.type_ids) == tuple(theirs("a b", "c")[key] for key in ("input_ids", "token_type_ids"))
+
+    (tmp_path / "out").mkdir()
+    named = tokenizer_settings.Settings({"tokenizer_class": "DebertaV2TokenizerFast"})
+    tokenizer_folder.write(file, tmp_path / "out", 0, 40, False, named)
+    assert json.loads((tmp_path / "out/tokenizer_config.json").read_text())["tokenizer_class"] == GENERAL
 
 
 def test_a_model_of_sentencepiece_that_is_none_is_named(tmp_path):
