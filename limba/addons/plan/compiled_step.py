@@ -106,13 +106,13 @@ class Training:
         count = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
         inputs, targets = lengths.get("inputs", 0), lengths.get("targets", 0)
         sizes = dataclasses.asdict(self.config) if self.config is not None else None
-        if sizes is not None and isinstance(self.config, EncoderConfig):  # The targets have logits and no layers.
-            sizes |= {"num_encoder_layers": sizes["num_layers"], "num_decoder_layers": 0}
-            if (blocks := self.config.block_layout) is not None:
-                sizes["seen_keys"] = float(blocks.present(blocks.num_blocks(inputs)).mean()) * inputs
+        generator = getattr(self.model, "generator_config", None)
+        if isinstance(self.config, EncoderConfig):
+            sizes = _encoder_sizes(self.config, inputs)
         elif sizes is not None and sizes["num_encoder_layers"] == 0:  # One stack sees both.
             inputs, targets = 0, inputs + targets
-        return Work(sizes, self.dataset.batch_size, inputs, targets, count)
+        of_generator = None if generator is None else _encoder_sizes(generator, inputs)
+        return Work(sizes, self.dataset.batch_size, inputs, targets, count, of_generator)
 
     def with_layers(self, remat: str, *, scanned: bool = True) -> "Training":
         """The same training with a policy of recomputation; layers that are scanned compile as one."""
@@ -122,6 +122,17 @@ class Training:
         config = dataclasses.replace(self.config, scan_layers=scanned, remat_policy=remat)
         model.module = self.model.module.clone(config=config)
         return dataclasses.replace(self, model=model)
+
+
+def _encoder_sizes(config: EncoderConfig, length: int) -> dict[str, Any]:
+    """An encoder's fields as `flops.forward_flops` takes them: the targets have logits and no layers."""
+    sizes = dataclasses.asdict(config) | {"num_encoder_layers": config.num_layers, "num_decoder_layers": 0}
+    if (blocks := config.block_layout) is not None:
+        sizes["seen_keys"] = float(blocks.present(blocks.num_blocks(length)).mean()) * length
+    if config.has_disentangled_attention:
+        # Queries are multiplied by the keys of all distances, too, and keys by their queries.
+        sizes["seen_keys"] = length + 2 * length - 1
+    return sizes
 
 
 class StateSizes:

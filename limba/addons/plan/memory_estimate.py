@@ -5,6 +5,8 @@ docs/plan.md has its errors.
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from limba.addons.plan.mesh_layouts import MeshLayout, Work
 from limba.addons.plan.topologies import Topology
@@ -15,11 +17,15 @@ from limba.network.kernels import attention, linear_cross_entropy
 # embedding's, that the backward pass of a layer keeps beside its products.
 _PROBABILITIES, _WIDE, _NARROW = 8.0, 4.0, 4.0
 _AT_ONCE = 0.6
+# Positions of encoders whose attention no fused kernel computes.
+_WITHOUT_KERNELS = ("relative_key", "relative_key_query", "disentangled")
 
 
 def has_fused_kernels(work: Work, topology: Topology) -> bool:
     """Whether attention and the loss keep neither queries x keys nor tokens x words there."""
     sizes = work.sizes or {}
+    if sizes.get("position_embedding_type") in _WITHOUT_KERNELS:
+        return False
     with target.tracing_for_platform(topology.chip.platform):
         return attention.is_fused(sizes.get("kernels", "auto"), sizes.get("head_dim", 64))
 
@@ -37,17 +43,31 @@ def temporary_bytes(work: Work, layout: MeshLayout, parameter_bytes: float, *, f
     """
     sizes = work.sizes
     assert sizes is not None
+    parts = [_activations(work, layout, *network, fused=fused) for network in work.networks]
+    kept, now = sum(part[0] for part in parts), max(part[1] for part in parts)
+    gradients = parameter_bytes * (2 if layout.microbatches > 1 else 1)
+    emb, kv = sizes["emb_dim"], sizes["num_heads"] / layout.model * sizes["head_dim"]
+    mlp = (len(sizes["mlp_activations"]) + 1) * emb * sizes["mlp_dim"] / layout.model
+    vocab = sizes["vocab_size"] / layout.model
+    gathered = 4 * (6 * emb * kv + mlp) + 4 * vocab * emb if layout.fsdp else 0.0
+    return gradients + kept + now + gathered
+
+
+def _activations(
+    work: Work, layout: MeshLayout, sizes: Mapping[str, Any], input_length: int, target_length: int, *, fused: bool
+) -> tuple[float, float]:
+    """Bytes of a network's activations: those that all layers keep, and what is there for a moment beside them."""
     emb, vocab = sizes["emb_dim"], sizes["vocab_size"] / layout.model
     heads = sizes["num_heads"] / layout.model
     kv = heads * sizes["head_dim"]
     mlp, branches = sizes["mlp_dim"] / layout.model, len(sizes["mlp_activations"])
     rows = work.batch_size / (layout.data * layout.slices * layout.microbatches)
-    inputs, targets = rows * work.inputs, rows * work.targets
+    inputs, targets = rows * input_length, rows * target_length
     # bf16: two bytes for each number.
     encoder_input, decoder_input = 2 * inputs * emb, 2 * targets * emb
     encoder_products = 2 * inputs * (3 * kv + emb + branches * mlp)
     decoder_products = 2 * targets * (4 * kv + 2 * emb + branches * mlp) + 2 * inputs * 2 * kv
-    squares = (work.inputs**2, work.targets * (work.targets + work.inputs))
+    squares = (input_length * sizes.get("seen_keys", input_length), target_length * (target_length + input_length))
     probabilities = 0.0 if fused else _PROBABILITIES * rows * heads
     encoder_rest = probabilities * squares[0] + 2 * inputs * (_WIDE * mlp + _NARROW * emb)
     decoder_rest = probabilities * squares[1] + 2 * targets * (_WIDE * mlp + 1.5 * _NARROW * emb)
@@ -62,6 +82,4 @@ def temporary_bytes(work: Work, layout: MeshLayout, parameter_bytes: float, *, f
     if sizes["num_decoder_layers"]:
         now = max(now, decoder_products + _AT_ONCE * decoder_rest)
     logits = min(4 * targets * vocab, linear_cross_entropy.CHUNK_BYTES / 2 if fused else math.inf)
-    gradients = parameter_bytes * (2 if layout.microbatches > 1 else 1)
-    gathered = 4 * (6 * emb * kv + (branches + 1) * emb * mlp) + 4 * vocab * emb if layout.fsdp else 0.0
-    return gradients + kept + max(now, 2 * logits) + gathered
+    return kept, max(now, 2 * logits)

@@ -61,6 +61,7 @@ class Work:
       batch_size: rows.
       inputs, targets: tokens of a row.
       num_parameters: of the network.
+      generator: fields of a second network, which has the logits of the targets; the first has none then (ELECTRA).
     """
 
     sizes: Mapping[str, Any] | None
@@ -68,6 +69,16 @@ class Work:
     inputs: int
     targets: int
     num_parameters: int
+    generator: Mapping[str, Any] | None = None
+
+    @property
+    def networks(self) -> list[tuple[Mapping[str, Any], int, int]]:
+        """Sizes, and the tokens of inputs and targets, of each network of a step."""
+        if self.sizes is None:
+            return []
+        if self.generator is None:
+            return [(self.sizes, self.inputs, self.targets)]
+        return [(self.generator, self.inputs, self.targets), (self.sizes, self.inputs, 0)]
 
     @property
     def model_flops(self) -> float:
@@ -78,13 +89,13 @@ class Work:
         if self.sizes is None:
             tokens = max(self.inputs, self.targets) if not self.inputs else (self.inputs + self.targets) / 2
             return 3 * 2.0 * self.num_parameters * tokens * self.batch_size
-        return 3 * self.batch_size * forward_flops(self.sizes, self.inputs, self.targets)
+        return 3 * self.batch_size * sum(forward_flops(*network) for network in self.networks)
 
     def hardware_flops(self, remat: str) -> float:
         """FLOPs of a step, recomputation for the backward pass included."""
         if self.sizes is None:
             return self.model_flops
-        return self.model_flops + self.batch_size * recomputed_flops(self.sizes, self.inputs, self.targets, remat)
+        return self.model_flops + self.batch_size * sum(recomputed_flops(*network, remat) for network in self.networks)
 
 
 def candidates(work: Work, topology: Topology, remat_policies: Sequence[str] = REMAT_POLICIES) -> Iterator[MeshLayout]:
@@ -95,7 +106,8 @@ def candidates(work: Work, topology: Topology, remat_policies: Sequence[str] = R
     devices = topology.num_devices // topology.num_slices
     sizes = work.sizes or {}
     for model in (1, 2, 4, 8):
-        shared = [sizes.get(name, model) for name in ("num_heads", "mlp_dim", "vocab_size")]
+        both = (sizes, work.generator or {})
+        shared = [each.get(name, model) for each in both for name in ("num_heads", "mlp_dim", "vocab_size")]
         if devices % model or model > topology.devices_of_a_box or any(size % model for size in shared):
             continue
         data = devices // model

@@ -29,7 +29,7 @@ from limba.addons.plan.topologies import GIB
 from limba.data import contract
 from limba.gin_config import gin_names
 from limba.network import flops
-from limba.network.encoders import block_layout, encoder
+from limba.network.encoders import block_layout, encoder, token_detector
 from limba.optimizers import definitions, schedules
 from limba.training import trainer
 from tests.limba import small
@@ -99,6 +99,31 @@ def test_encoders_are_planned_as_encoders():
     choice = planner.choose(V4_8, compiled=False)
     assert choice is not None and choice.memory.temporary > 0
     assert gin_names.gin_name(type(training.config)) == "encoder.EncoderConfig"
+
+
+def test_a_generator_and_products_of_distances_count():
+    """ELECTRA's pre-training of a DeBERTa-v3: two networks, and attention to distances, which no kernel computes."""
+    sizes = {"vocab_size": 256, "emb_dim": 128, "num_heads": 4, "head_dim": 32, "mlp_dim": 256, "num_layers": 2}
+    fields = {"position_embedding_type": "disentangled", "num_buckets": 8, "max_distance": 96}
+    module = token_detector.ReplacedTokenDetector(encoder.EncoderConfig(**sizes, **fields, dropout_rate=0.0))
+    model = models.ElectraModel(module, small.FixedVocabulary(), definitions.adamw(), generator_width=0.5)
+    work = compiled_step.Training(
+        model, contract.DatasetConfig("nobody", {"inputs": 96, "targets": 32}, "train", 8), small.make_trainer
+    ).work
+    names = ("encoder_input_tokens", "decoder_target_tokens", "decoder_loss_weights", "masked_lm_positions")
+    batch = {name: jax.ShapeDtypeStruct((8, 96 if "enc" in name else 32), jnp.int32) for name in names}
+    made = small.make_trainer(model)
+    counted = made.train_step.lower(made.train_state, batch).cost_analysis()["flops"]
+    # XLA also counts the heads' products and elementwise work.
+    assert counted == pytest.approx(work.model_flops, rel=0.2) and counted > work.model_flops
+    layout = MeshLayout(1, 1, False, "none", 1)
+    alone = dataclasses.replace(work, generator=None)
+    assert memory_estimate.temporary_bytes(work, layout, 0.0) > 1.3 * memory_estimate.temporary_bytes(
+        alone, layout, 0.0
+    )
+    assert not memory_estimate.has_fused_kernels(work, V4_8)
+    # The generator has two heads.
+    assert {layout.model for layout in mesh_layouts.candidates(work, V4_8)} == {1, 2}
 
 
 def test_sparse_attention_counts_the_blocks_that_are_there():
