@@ -57,8 +57,9 @@ def register_supervised_task(
 
     With other vocabularies, where the labels are known, there are two tasks more. `<name>_rank`, without a training
     split, scores each label's text under the model and takes the likeliest. `<name>_label` has the inputs of `<name>`
-    and labels, or STS-B's numbers, as targets, for a classifier or regressor on T5's encoder. Nothing is read;
-    registering a name again with the same arguments is harmless.
+    and labels, or STS-B's numbers, as targets, for a classifier or regressor on T5's encoder. Formats whose answers are
+    no texts (`row_formats.Number`, `several_answers`) have one task, of that kind. Nothing is read; registering a name
+    again with the same arguments is harmless.
 
     Args:
       name: the task's name; without a data set that of an entry of `supervised_datasets.DATASETS`, such as "glue_mrpc".
@@ -81,8 +82,7 @@ def register_supervised_task(
         form = of_encoder(name, form, is_known)
         features = {**features, "targets": _label_feature(form), **of_token_types()}
     elif isinstance(form, _OF_ENCODERS):
-        what = "several labels" if isinstance(form, MultiLabel) else "numbers"
-        raise ValueError(f"Task {name!r} has {what}, which are for encoders: give a tokenizer.json as vocabulary.")
+        features = {**features, "targets": _label_feature(form)}
     add = functools.partial(TaskRegistry.add, shuffle_buffer_size=shuffle_buffer_size)
     source = _source(name, dataset, data_files)
 
@@ -97,7 +97,7 @@ def register_supervised_task(
         )
 
     task = add_task(name, form, features)
-    if isinstance(opened, TokenizerVocabulary):
+    if isinstance(opened, TokenizerVocabulary) or isinstance(form, _OF_ENCODERS):
         return task
     if (of_label := _with_label(form)) is not None:
         add_task(f"{name}_label", of_label, {"inputs": feature, "targets": _label_feature(of_label)})

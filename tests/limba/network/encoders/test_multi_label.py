@@ -167,10 +167,6 @@ def test_a_task_has_a_target_for_each_label(task, vocabulary):
     for example in predictions.examples(task, config):
         text = example["inputs_pretokenized"].decode()
         assert [word in text for word in _WORDS[:3]] == [x == 2 for x in example["targets"]]
-    with pytest.raises(ValueError, match="several labels, which are for encoders: give a tok"):
-        supervised.register_supervised_task(
-            "other", supervised.SupervisedDataset(MultiLabel("{text}", _LABELS)), vocabulary="x.model", data_files={}
-        )
 
 
 @pytest.mark.slow

@@ -107,8 +107,11 @@ def test_stsb_is_a_task_of_numbers(vocabulary):
         TaskRegistry.remove("glue_stsb")
     number = supervised.SupervisedDataset(row_formats.Number("{a} [SEP] {b}", "c"))
     assert number.metrics == [text_metrics.pearson_corrcoef, text_metrics.spearman_corrcoef]
-    with pytest.raises(ValueError, match="numbers, which are for encoders: give a tok"):
-        supervised.register_supervised_task("numbers", number, vocabulary=ByteVocabulary(), data_files={"train": "x"})
+    of_t5 = supervised.register_supervised_task(
+        "numbers", number, vocabulary=ByteVocabulary(), data_files={"train": "x.csv"}
+    )
+    assert of_t5.output_features["targets"].vocabulary == NumberVocabulary()
+    TaskRegistry.remove("numbers")
 
 
 @pytest.fixture

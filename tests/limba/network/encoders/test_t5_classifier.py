@@ -7,14 +7,17 @@ import jax
 import numpy as np
 import pytest
 
+from limba import models
 from limba.data.contract import DatasetConfig
 from limba.network import t5
 from limba.network.encoders import classifier
 from tasks import supervised
 from tasks.metrics import text_metrics
-from tasks.pipeline import predictions
+from tasks.pipeline import converters, predictions
 from tasks.registry import TaskRegistry, task_vocabularies
-from tasks.vocabularies import ByteVocabulary, LabelVocabulary, NumberVocabulary
+from tasks.supervised import several_answers
+from tasks.vocabularies import ByteVocabulary, LabelVocabulary, MultiLabelVocabulary, NumberVocabulary
+from tests.limba import small
 
 LABELS = ("no", "yes")
 VOCABULARY = ByteVocabulary(0)
@@ -125,3 +128,37 @@ def test_similarities_have_numbers_as_targets():
     finally:
         TaskRegistry.remove("glue_stsb")
         TaskRegistry.remove("glue_stsb_label")
+
+
+def test_several_labels_of_a_row_are_learned_on_the_encoder_of_a_t5(tmp_path):
+    """The task has one target for each label, and the loss is PyTorch's of the mean hidden state."""
+    import torch
+
+    (tmp_path / "rows.csv").write_text("text,cats,dogs\nab,1,0\nb,1,1\nabc,0,0\n")
+    form = several_answers.MultiLabel("animals: {text}", ["cats", "dogs"])
+    task = supervised.register_supervised_task(
+        "test_t5_animals",
+        supervised.SupervisedDataset(form),
+        data_files={"train": str(tmp_path / "rows.csv")},
+        vocabulary=VOCABULARY,
+    )
+    assert "test_t5_animals_label" not in TaskRegistry.names()
+    try:
+        rows = [*predictions.examples(task, DatasetConfig(task.name, {"inputs": 16, "targets": 2}, "train", 1))]
+    finally:
+        TaskRegistry.remove(task.name)
+    targets = np.stack([row["targets"] for row in rows])
+    assert sorted(targets.tolist()) == [[1, 1], [2, 1], [2, 2]]
+    inputs = np.stack([np.pad(row["inputs"], (0, 16 - len(row["inputs"]))) for row in rows])
+    assert (inputs == VOCABULARY.eos_id).sum() == 3
+    labels = MultiLabelVocabulary(["cats", "dogs"])
+    factor = "NUM_REAL_TARGET_TOKENS"
+    model = models.EncoderMultiLabelClassifier(
+        _classifier(_config(), labels.labels), VOCABULARY, labels, None, loss_normalizing_factor=factor
+    )
+    params = small.random_params(model)
+    batch = converters.CONVERTERS[model.FEATURE_CONVERTER_CLS]({"inputs": inputs, "targets": targets}, False)
+    loss, _ = small.loss(model, params, batch)
+    logits = np.asarray(model.module.apply({"params": params}, inputs, enable_dropout=False))[:, 0]
+    expected = torch.nn.BCEWithLogitsLoss()(torch.tensor(logits), torch.tensor(targets - 1.0, dtype=torch.float32))
+    np.testing.assert_allclose(loss, float(expected), rtol=1e-5)
