@@ -2,8 +2,7 @@
 
 python run_in_transformers.py REQUEST.json, with `version` and perhaps
   `folders`: of exports, to run on `tokens.npz` beside them and in a pipeline, and to save again as `<folder>_again`;
-  `new`: [class, settings, folder] of models to make of random numbers,
-  `trained`: of these folders, to train on `batches.npz` in them with AdamW at `rate`, into `losses.npy`.
+  `new`: [class, settings, folder] of models to make of random numbers.
 """
 
 import json
@@ -33,8 +32,6 @@ def main(request_file: str) -> None:
         _run(Path(folder), request["version"])
     for class_name, settings, folder in request.get("new", ()):
         _save_new(class_name, settings, folder)
-    for folder in request.get("trained", ()):
-        _train(Path(folder), request["rate"])
 
 
 def _run(folder: Path, version: str) -> None:
@@ -63,26 +60,6 @@ def _run(folder: Path, version: str) -> None:
     found["lost"] = [name for name in loading["missing_keys"] if "embed_positions" not in name]
     found["extra"] = sorted(loading["unexpected_keys"])
     np.savez(folder / f"in_{version}.npz", logits=logits, found=json.dumps(found), **of_pairs)
-
-
-def _train(folder: Path, rate: float) -> None:
-    """Without dropout, which draws other numbers in each library."""
-    import torch
-    import transformers
-
-    torch.set_num_threads(1)  # Steps of so small a model are faster in one.
-    model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
-    optimizer = torch.optim.AdamW(model.parameters(), rate, weight_decay=0.01)
-    with np.load(folder / "batches.npz") as content:
-        steps = {key: torch.tensor(content[key]).long() for key in ("input_ids", "attention_mask", "labels")}
-    losses = []
-    for number in range(len(steps["labels"])):
-        optimizer.zero_grad()
-        loss = model(**{key: x[number] for key, x in steps.items()}).loss
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    np.save(folder / "losses.npy", losses)
 
 
 def _save_new(class_name: str, settings: dict, folder: str) -> None:

@@ -175,18 +175,6 @@ DEBERTA_V2 = HuggingFaceClass(
     ),
 )
 
-ELECTRA_DETECTOR = HuggingFaceClass(
-    "ElectraForPreTraining",
-    {"type_vocab_size": 2, "max_position_embeddings": 48, "embedding_size": 16},
-    {"num_token_types": 2, "embedding_size": 16, "max_positions": 48},
-    (
-        *_of_bert("electra"),
-        Row("encoder/position_embedder", "electra.embeddings.position_embeddings"),
-        Row("rtd_head/dense", "discriminator_predictions.dense"),
-        Row("rtd_head/logits", "discriminator_predictions.dense_prediction"),
-    ),
-)
-
 
 def modernbert(biases: bool) -> HuggingFaceClass:
     """With all the biases that its configuration can have, or with those that its checkpoints have."""
