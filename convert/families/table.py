@@ -111,6 +111,8 @@ def find_encoder(config: EncoderConfig, head: Head = heads.OF_MASKED_LM) -> Enco
       ValueError: if none does, with what would have to be another for the nearest one.
     """
     families = encoder_families()
+    if head.kind == heads.DETECTOR:  # Other families have no class of that name.
+        families = {name: family for name, family in families.items() if heads.DETECTOR in family.heads}
     problems = {name: family.problems(config, head) for name, family in families.items()}
 
     def distance(name: str) -> tuple[bool, int, bool]:
@@ -128,13 +130,13 @@ def find_encoder(config: EncoderConfig, head: Head = heads.OF_MASKED_LM) -> Enco
     )
 
 
-def no_class(network: T5Config | EncoderConfig) -> str:
-    """Why no class of Hugging Face holds a network; "" if one does."""
+def no_class(network: T5Config | EncoderConfig, head: Head = heads.OF_MASKED_LM) -> str:
+    """Why no class of Hugging Face holds a network, of an encoder with its head; "" if one does."""
     if isinstance(network, T5Config):
         own = own_layers.of(network)
         return f"No class of Hugging Face holds this T5: it has {', '.join(own)}." if own else ""
     try:
-        find_encoder(network)
+        find_encoder(network, head)
     except ValueError as error:
         return str(error)
     return ""

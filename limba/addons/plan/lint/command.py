@@ -33,6 +33,7 @@ from limba.data.lint_findings import Finding, refused
 from limba.devices import native_logs
 from limba.files import storage, untrusted_files
 from limba.gin_config import gin_files
+from limba.models import ElectraModel
 from limba.network.flops import forward_flops
 from limba.network.t5 import T5Config
 from limba.partitioning.meshes import PjitPartitioner
@@ -110,7 +111,7 @@ def lint(arguments: Mapping[str, Any], model_axis: int, num_devices: int | None)
         if not unusable and isinstance(config, T5Config) and not (restore and restore.path):
             largest = max(v.vocab_size for v in (model.input_vocabulary, model.output_vocabulary))
             yield from lint_training.check_unused_rows(config, largest)
-        yield from lint_training.check_class(config)
+        yield from lint_training.check_class(config, isinstance(model, ElectraModel))
         # On one device: what does not divide by the mesh is a finding, and shapes are the same.
         alone = PjitPartitioner(num_partitions=1, devices=jax.devices()[:1])
         try:

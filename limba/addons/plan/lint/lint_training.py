@@ -271,17 +271,22 @@ def check_unused_rows(config: Any, vocab_size: int) -> Iterator[Finding]:
     )
 
 
-def check_class(config: Any) -> Iterator[Finding]:
-    """Whether a class of Hugging Face holds the network, so that what is trained can be converted."""
-    from limba.convert.families import table
+def check_class(config: Any, detects: bool = False) -> Iterator[Finding]:
+    """Whether a class of Hugging Face holds the network, so that what is trained can be converted.
 
-    if isinstance(config, T5Config | EncoderConfig) and (reason := table.no_class(config)):
+    `detects` is for an encoder that detects replaced tokens; other heads are not looked at.
+    """
+    from limba.convert.families import heads, table
+
+    head = heads.OF_DETECTOR if detects else heads.OF_MASKED_LM
+    if isinstance(config, T5Config | EncoderConfig) and (reason := table.no_class(config, head)):
+        begun = ", or if a classifier that begins with it is exported" if detects and not table.no_class(config) else ""
         yield Finding(
             "no_class",
             "warning",
             reason,
             "`limba convert` writes it for no other library: not for transformers, CTranslate2, ONNX or llama.cpp",
-            "Nothing, if it stays in Limba. Otherwise change these fields of its configuration before the training.",
+            f"Nothing, if it stays in Limba{begun}. Else change these fields of its configuration before the training.",
         )
 
 

@@ -346,3 +346,11 @@ def test_a_network_that_no_class_holds_is_said_before_it_is_trained():
     (finding,) = lint_training.check_class(narrow)
     assert (finding.name, finding.severity) == ("no_class", "warning")
     assert "num_heads * head_dim is 128, and must be emb_dim, 64" in finding.what
+    # A masked language model that transformers has, and no class there detects replaced tokens with it.
+    sizes = {"vocab_size": 128, "emb_dim": 64, "num_heads": 4, "head_dim": 16}
+    deberta = encoder.EncoderConfig(**sizes, position_embedding_type="disentangled")
+    assert not list(lint_training.check_class(deberta))
+    assert not list(lint_training.check_class(encoder.EncoderConfig(**sizes), detects=True))
+    (finding,) = lint_training.check_class(deberta, detects=True)
+    assert "For the nearest, ElectraForPreTraining, " in finding.what and "'disentangled'" in finding.what
+    assert "if a classifier that begins with it is exported" in finding.remedy
