@@ -76,6 +76,10 @@ class GgufExport(EngineExport[T5Family, T5Config]):
         )
 
 
+# Families whose masked language models are of a class that llama.cpp's convert_hf_to_gguf.py names.
+_OF_THEIR_CONVERTER = ("bert", "distilbert", "modernbert")
+
+
 def _context_length(model: T5Model) -> int:
     """The tokens of a run's inputs, which config.json of its folder has as `n_positions`; 512 where nothing says it."""
     if model.folder is None:
@@ -87,10 +91,10 @@ def _context_length(model: T5Model) -> int:
 
 def _export(model: Model, quantization: str) -> AnyExport:
     if not model.family.has_decoder:
-        raise ValueError(
-            f"{model.path} is {model.family.title}: only T5s become GGUF files here. `limba convert to-hf` writes a "
-            "folder from which llama.cpp's own converter makes one of a BERT."
-        )
+        remedy = "`limba convert to-hf` exports it."
+        if model.family.name in _OF_THEIR_CONVERTER:
+            remedy = "llama.cpp's own converter knows the class of the folder that `limba convert to-hf` writes."
+        raise ValueError(f"{model.path} is {model.family.title}: only T5s become GGUF files here. {remedy}")
     export: Any = GgufExport(model, quantization)
     return export
 

@@ -28,7 +28,7 @@ def check(model: EncoderModel) -> None:
             f"{model.path} is a classifier, and CTranslate2 has no heads for labels; `limba convert to-hf` exports it."
         )
     if family.name not in FAMILIES:
-        raise ValueError(f"{model.path} is a {family.title}; of encoders CTranslate2 has {', '.join(FAMILIES)}.")
+        raise ValueError(f"{model.path} is {family.title}; of encoders CTranslate2 has {', '.join(FAMILIES)}.")
     if config.position_embedding_type != "absolute":
         raise ValueError(
             f"{model.path}: position_embedding_type is {config.position_embedding_type!r}, and CTranslate2's BERT has "
