@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from convert.tensors import safetensors_files, weight_files
 from limba.checkpoint_files.saved_tensors import from_array
+from tests.convert import hub_t5s
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 
 _SIZES = {"d_model": 16, "d_kv": 4, "d_ff": 24, "num_heads": 3, "num_layers": 2, "num_decoder_layers": 2}
@@ -86,7 +87,9 @@ def write(kind: str, folder: Path, spiece_model: Path) -> Path:
     """A folder of a kind, a key of `KINDS`."""
     import transformers
 
-    class_name, fields, options, tokenizer = KINDS[kind]
+    if kind in _OF_THE_HUB:
+        return hub_t5s.write(_OF_THE_HUB[kind], folder)
+    class_name, fields, options, tokenizer = _MADE[kind]
     model_class = getattr(transformers, class_name)
     model = model_class(model_class.config_class(**fields))
     if kind.endswith("in bfloat16"):
@@ -96,8 +99,10 @@ def write(kind: str, folder: Path, spiece_model: Path) -> Path:
     return folder
 
 
+# With the hub's config.json and kinds of tokenizers.
+_OF_THE_HUB = {"codet5+": "codet5p", "prott5 in .bin": "prott5", "prostt5": "prostt5", "aya in .bin": "aya"}
 # The class, its configuration, how it is saved, and its tokenizer.
-KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any], Callable[[Path, Path], None]]] = {
+_MADE: dict[str, tuple[str, dict[str, Any], dict[str, Any], Callable[[Path, Path], None]]] = {
     "t5": ("T5ForConditionalGeneration", _T5, {}, _t5_tokenizer),
     "t5 in .bin": ("T5ForConditionalGeneration", _T5, {"safe_serialization": False}, _t5_tokenizer),
     "t5 1.1": ("T5ForConditionalGeneration", _T5 | _GATED, {}, _t5_tokenizer),
@@ -144,6 +149,9 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any], Callable[[Path, Path
         lambda folder, _: _words(folder, _OF_ROBERTA, _ROLES, 48),
     ),
 }
+
+
+KINDS = (*_MADE, *_OF_THE_HUB)
 
 
 # ------------------------------------------------------ changes ------------------------------------------------------
