@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from tests import killing
+from tests import compilation, killing
 
 ROOT = Path(__file__).parent.parent
 # Imported once. What these do not import, a fork imports itself.
@@ -90,6 +90,7 @@ class Server:
         self._path = folder / "forked"
         self._log = (folder / "forked.log").open("wb")
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         command = [*before, sys.executable, "-m", "tests.forked", str(self._path), *warm]
         self._process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log
@@ -137,6 +138,7 @@ def serve(path: str, *warm: str) -> None:
     """Forks for each request, and tells how the forks ended; until its input ends. It has one thread."""
     for name in (*_WARM, *warm):
         importlib.import_module(name)
+    compilation.share_contexts()
     gc.freeze()  # Forks share its memory as long as they do not search it for garbage.
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(f"{path}.new")

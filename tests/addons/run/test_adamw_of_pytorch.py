@@ -70,7 +70,7 @@ def _losses_of_pytorch(here, decays_all):
     return [*losses, model(**batch, labels=labels).loss.item()]
 
 
-def test_each_step_has_the_loss_of_pytorch(here, monkeypatch):
+def test_each_step_has_the_loss_of_pytorch(here, monkeypatch, one_device):
     """Where the norms do not decay, as with transformers' Trainer."""
     monkeypatch.chdir(here)
     gin.clear_config()

@@ -200,7 +200,7 @@ def test_a_dry_run_accepts_what_the_run_accepts(here, capsys, caplog, monkeypatc
 
 
 @pytest.mark.slow
-def test_it_trains_saves_evaluates_and_exports(here, monkeypatch):
+def test_it_trains_saves_evaluates_and_exports(here, monkeypatch, one_device):
     out = here / "out"
     _run(here / "run.json", "--hub_token", "hf_secret")
     steps = json.loads((out / "all_results.json").read_text())["step"]

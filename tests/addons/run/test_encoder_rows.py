@@ -92,7 +92,7 @@ def _results(out):
 
 
 @pytest.mark.slow
-def test_a_classifier_is_trained_evaluated_and_asked_again(here, capsys):
+def test_a_classifier_is_trained_evaluated_and_asked_again(here, capsys, one_device):
     out = here / "classes"
     files = _files(here, "classes", "csv")
     _run(here, output_dir=out, **files, **TRAINING)

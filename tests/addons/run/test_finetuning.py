@@ -118,7 +118,7 @@ def test_a_dry_run_without_a_key_of_wandb_is_refused(here, tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-def test_it_learns_evaluates_and_answers(here, capsys):
+def test_it_learns_evaluates_and_answers(here, capsys, one_device):
     out = here / "out"
     _run(here / "run.json")
     results = json.loads((out / "all_results.json").read_text())
