@@ -171,18 +171,26 @@ def no_handler_of_a_command():
         logging.root.removeHandler(handler)
 
 
+def _session_folder(request, tmp_path_factory, name: str) -> pathlib.Path:
+    """A folder that pytest-xdist's workers share."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if hasattr(request.config, "workerinput") else own) / name
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 @pytest.fixture(scope="session")
-def forks(tmp_path_factory):
+def forks(request, tmp_path_factory):
     """Runs commands in forks of one process: `tests/forked.py`."""
     from tests import forked
 
-    server = forked.Server(tmp_path_factory.mktemp("forks"))
+    server = forked.Server(_session_folder(request, tmp_path_factory, "forks"))
     yield server
     server.close()
 
 
 @pytest.fixture(scope="session")
-def checks_in_forks(tmp_path_factory):
+def checks_in_forks(request, tmp_path_factory):
     """Checks in transformers run in forks of a process that has imported it, which is most of what a check costs.
 
     Only those of this process: commands that tests start have a new process for each, as a user's. The value is what
@@ -198,7 +206,7 @@ def checks_in_forks(tmp_path_factory):
 
     def run(command, *, env, **_):
         if not servers:
-            servers.append(forked.Server(tmp_path_factory.mktemp("checks"), warm))
+            servers.append(forked.Server(_session_folder(request, tmp_path_factory, "checks"), warm))
         if command[1] == "-c":
             return servers[0].run(command[1:], env)
         assert command[1] == "-m"

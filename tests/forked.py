@@ -7,9 +7,9 @@ of `python -m MODULE` does. Only its imports are not made again, which are most 
 tests of each command start Python itself.
 """
 
-import array
 import atexit
 import contextlib
+import fcntl
 import gc
 import importlib
 import json
@@ -80,42 +80,61 @@ class Process:
 
 
 class Server:
-    """The process that forks; it ends with the process that started it. It also imports the modules in `warm`.
+    """The process that forks. Processes that give the same folder share it, and it ends with the last of them.
 
-    `before` are the words of a command that runs it, such as `setpriv …`. A fork with OPEN_FILES in its environment may
-    open so many.
+    It also imports the modules in `warm`. `before` are the words of a command that runs it, such as `setpriv …`. A fork
+    with OPEN_FILES in its environment may open so many.
     """
 
     def __init__(self, folder: Path, warm: Sequence[str] = (), before: Sequence[str] = ()):
-        self._path = folder / "forked"
-        self._log = (folder / "forked.log").open("wb")
+        self._path, self._log, self._process = folder / "forked", folder / "forked.log", None
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                self._user = self._connection(b"user")
+            except OSError:  # There is none, or the last one that used it has ended.
+                self._path.unlink(missing_ok=True)
+                self._process = self._begin(warm, before)
+                self._user = self._connection(b"user")
+
+    def _begin(self, warm: Sequence[str], before: Sequence[str]) -> subprocess.Popen:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        # A training compiles fifty small programs that the one before it has compiled: a sixth of its cpu-seconds.
         environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         command = [*before, sys.executable, "-m", "tests.forked", str(self._path), *warm]
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log
-        )
+        with self._log.open("wb") as log:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        until = time.monotonic() + 300
+        while not self._path.exists():
+            assert process.poll() is None and time.monotonic() < until, self._log.read_text()
+            time.sleep(0.02)
+        return process
+
+    def _connection(self, message: bytes, files: Sequence[int] = ()) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.connect(str(self._path))
+            socket.send_fds(connection, [message], files)
+        except OSError:
+            connection.close()
+            raise
+        return connection
 
     def start(self, arguments: list[str], env: dict[str, str], stdout: IO, stderr: IO, cwd: Path = ROOT) -> Process:
         """Begins `python -m` with these arguments; `limba`, a module with `main(argv)`, or `-c` and code is first."""
-        until = time.monotonic() + 300
-        while not self._path.exists():
-            assert self._process.poll() is None and time.monotonic() < until, Path(self._log.name).read_text()
-            time.sleep(0.02)
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        connection.connect(str(self._path))
         # A message must fit into the socket's buffer, so the request is a file.
-        request = self._path.with_name(f"request-{time.monotonic_ns()}")
+        request = self._path.with_name(f"request-{os.getpid()}-{time.monotonic_ns()}")
         request.write_text(json.dumps({"arguments": arguments, "environment": env, "folder": str(cwd)}))
-        files = array.array("i", [stdout.fileno(), stderr.fileno()])
-        connection.sendmsg([str(request).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
-        return Process(connection)
+        return Process(self._connection(str(request).encode(), [stdout.fileno(), stderr.fileno()]))
 
     def run(
         self, arguments: list[str], env: dict[str, str], cwd: Path = ROOT, timeout: float = 300
     ) -> subprocess.CompletedProcess:
         """Like `subprocess.run(["python", "-m", *arguments], capture_output=True, text=True)`."""
-        names = [self._path.with_name(f"{name}-{time.monotonic_ns()}") for name in ("out", "err")]
+        now = f"{os.getpid()}-{time.monotonic_ns()}"
+        names = [self._path.with_name(f"{name}-{now}") for name in ("out", "err")]
         with names[0].open("wb") as out, names[1].open("wb") as err:
             process = self.start(arguments, env, out, err, cwd)
             try:
@@ -125,17 +144,17 @@ class Server:
         return subprocess.CompletedProcess(arguments, code, *(name.read_text(errors="replace") for name in names))
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(60)
-        self._log.close()
+        self._user.close()
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # Others may use it still.
+                self._process.wait(1)
 
 
 # ----------------------------------------------------- the server's side ----------------------------------------------
 
 
 def serve(path: str, *warm: str) -> None:
-    """Forks for each request, and tells how the forks ended; until its input ends. It has one thread."""
+    """Forks for each request, and tells how the forks ended, as long as it has users. It has one thread."""
     for name in (*_WARM, *warm):
         importlib.import_module(name)
     compilation.share_contexts()
@@ -145,15 +164,21 @@ def serve(path: str, *warm: str) -> None:
     listening.listen(64)
     Path(f"{path}.new").rename(path)
     children: dict[int, socket.socket] = {}
+    users: list[socket.socket] = []
     while True:
-        ready, _, _ = select.select([listening, sys.stdin], [], [], 0.01 if children else None)
-        if sys.stdin in ready:
-            for pid in children:
-                os.kill(pid, signal.SIGKILL)
-            return
+        ready, _, _ = select.select([listening, *users], [], [], 0.01 if children else None)
+        if ended_users := [user for user in users if user in ready]:
+            users = [user for user in users if user not in ended_users]
+            if not users and _ends(path, listening):
+                for pid in children:
+                    os.kill(pid, signal.SIGKILL)
+                return
         if listening in ready:
             connection, _ = listening.accept()
             message, files, _, _ = socket.recv_fds(connection, 4096, 2)
+            if message == b"user":
+                users.append(connection)
+                continue
             request = json.loads(Path(message.decode()).read_text())
             pid = os.fork()
             if pid == 0:
@@ -169,6 +194,16 @@ def serve(path: str, *warm: str) -> None:
             if ended:
                 with children.pop(pid) as connection:
                     connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def _ends(path: str, listening: socket.socket) -> bool:
+    """Whether nobody has come; who comes later begins another server."""
+    with Path(path).with_name("lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if select.select([listening], [], [], 0)[0]:
+            return False
+        Path(path).unlink()
+        return True
 
 
 def _run(request: dict[str, Any], stdout: int, stderr: int) -> None:

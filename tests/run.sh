@@ -66,6 +66,13 @@ if [[ ! -f $oldest_stamp ]]; then
 fi
 export LIMBA_SERVE_OLDEST=$SERVE_OLDEST
 
+# In a fresh environment the first import compiles each module: once for all processes, while the rest is installed.
+collecting=
+if [[ ! -d $REPOSITORY/tests/__pycache__ && $* != "-m smoke" ]]; then
+  python -m pytest --collect-only >/dev/null 2>&1 &
+  collecting=$!
+fi
+
 echo "== ruff, mypy"
 ruff check .
 ruff format --check .
@@ -74,6 +81,7 @@ if command -v shellcheck >/dev/null; then
   shellcheck -x launch/*.sh launch/slurm.sbatch tests/run.sh tests/launch/bin/*
 fi
 [[ -z $installing ]] || wait "$installing"
+[[ -z $collecting ]] || wait "$collecting" || true # The run itself names what cannot be collected.
 
 echo "== pytest"
 # Collecting all tests takes longer than these.

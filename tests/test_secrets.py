@@ -112,7 +112,7 @@ def forks(server, tmp_path, monkeypatch):
     """Not the session's: huggingface_hub reads its address when it is imported."""
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.port}")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "secrets"))
-    forks = forked.Server(tmp_path, ["datasets", "wandb", "convert.to_hf"])
+    forks = forked.Server(tmp_path, ["datasets", "wandb", "convert.to_hf", "seqio"])
     yield forks
     forks.close()
 

@@ -575,17 +575,26 @@ def test_the_table_has_what_varies_and_then_the_metric(tmp_path):
 
 TINY = """
 from __gin__ import dynamic_registration
-import seqio
 from limba.checkpoints import checkpointing as checkpoints
+from limba.network import t5 as network
 from limba.optimizers import schedules
 from limba import train as train_script
+from tasks import vocabularies
 from tasks.pretraining import masked_text
 
 include 'gin/models/t5_1_1/tiny.gin'
 include 'gin/runs/pretrain.gin'
-include 'tests/small_training.gin'
 
-seqio.ByteVocabulary.extra_ids = 125
+VOCABULARY = @vocabularies.ByteVocabulary()
+vocabularies.ByteVocabulary.extra_ids = 125
+VOCAB_SIZE = 384
+BATCH_SIZE = 8
+RANDOM_SEED = 0
+DATASET_SEED = 0
+network.T5Config:
+  dtype = 'float32'
+  num_encoder_layers = 1
+  num_decoder_layers = 1
 MIXTURE_OR_TASK_NAME = @masked_text.task()
 masked_text.task:
   name = 'sweep_text'

@@ -6,8 +6,6 @@ import struct
 import sys
 
 import pytest
-import wandb
-from wandb.proto import wandb_internal_pb2
 
 from limba.reports.wandb_writer import WandbWriter
 
@@ -48,6 +46,8 @@ def _records(file):
 
 def _read(file):
     """The history (step: values), configuration and run of a `.wandb` file."""
+    from wandb.proto import wandb_internal_pb2  # at the top, each process of the tests would import it
+
     history, config, run = {}, {}, None
     for data in _records(file):
         record = wandb_internal_pb2.Record.FromString(data)
@@ -64,6 +64,8 @@ def _read(file):
 
 
 def _files(model_dir):
+    import wandb
+
     wandb.teardown()  # The process that writes ends when everything is written.
     return sorted(model_dir.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime)
 
@@ -108,6 +110,8 @@ def test_an_agent_chooses_the_id(tmp_path, monkeypatch):
 
 
 def test_what_is_missing_is_said(tmp_path, monkeypatch):
+    import wandb
+
     with pytest.raises(ValueError, match=r"WandbWriter.mode is 'ofline'"):
         WandbWriter(tmp_path, mode="ofline")
     assert wandb.run is None
