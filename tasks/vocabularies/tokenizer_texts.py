@@ -1,6 +1,7 @@
 """Texts on which tokenizers of one model differ, made of the vocabulary's own pieces, and the comparison of two."""
 
 import dataclasses
+import functools
 import math
 import random
 import re
@@ -137,12 +138,19 @@ def differences(
     is_tie: IsTie = lambda x, y: False,
 ) -> Differences:
     """What two tokenizers make of the texts; `name` says what a token is called, `is_tie` what is no difference."""
+    return _differences([*zip(texts, a(texts), b(texts), strict=True)], name, is_tie)
+
+
+def _differences(
+    rows: Sequence[tuple[str, Sequence[int], Sequence[int]]], name: Callable[[int], Any], is_tie: IsTie
+) -> Differences:
+    """Of texts and their tokens in both."""
     found: list[tuple[str, Sequence[Any], Sequence[Any]]] = []
     ties: list[tuple[str, Sequence[Any], Sequence[Any]]] = []
-    for text, x, y in zip(texts, a(texts), b(texts), strict=True):
+    for text, x, y in rows:
         if list(x) != list(y):
             (ties if is_tie(x, y) else found).append((text, [*map(name, x)], [*map(name, y)]))
-    return Differences(found, len(texts), ties)
+    return Differences(found, len(rows), ties)
 
 
 def ties_of(vocabulary: Any) -> IsTie:
@@ -154,11 +162,14 @@ def ties_of(vocabulary: Any) -> IsTie:
     if not hasattr(model, "get_score"):
         return lambda x, y: False
 
+    # Thousands of texts can have ties, of the same pieces again and again.
+    piece_of, score_of = functools.cache(model.id_to_piece), functools.cache(model.get_score)
+
     def is_tie(x: Sequence[int], y: Sequence[int]) -> bool:
         if max([*x, *y], default=0) >= model.get_piece_size() or x.count(model.unk_id()) != y.count(model.unk_id()):
             return False
         (text, score), (other, other_score) = (
-            ("".join(map(model.id_to_piece, ids)), math.fsum(map(model.get_score, ids))) for ids in (x, y)
+            ("".join(map(piece_of, ids)), math.fsum(map(score_of, ids))) for ids in (x, y)
         )
         # SentencePiece adds in float32.
         return text == other and math.isclose(score, other_score, rel_tol=1e-5, abs_tol=1e-5)
@@ -185,11 +196,13 @@ def differences_of_files(vocabulary: Mapping[str, Any], folder: Path) -> Differe
     """
     a = T5TokenizerVocabulary(str(folder / "tokenizer.json"))
     b = SentencePieceVocabulary(vocabulary["sentencepiece_model_file"], vocabulary["extra_ids"])
-    plain, encode, size = texts_of(a).plain, encoder_of(b), b.tokenizer.get_piece_size()
-    plain = [text for text, ids in zip(plain, encoder_of(a)(plain), strict=True) if max(ids, default=0) < size]
+    plain, size = texts_of(a).plain, b.tokenizer.get_piece_size()
+    tokens = [(text, ids) for text, ids in zip(plain, encoder_of(a)(plain), strict=True) if max(ids, default=0) < size]
+    others = encoder_of(b)([text for text, _ in tokens])
+    rows = [(text, ids, other) for (text, ids), other in zip(tokens, others, strict=True)]
     if not untrusted_json.read_object(folder / "tokenizer.json")["model"].get("byte_fallback"):
-        plain = [text for text, ids in zip(plain, encode(plain), strict=True) if not any(b.tokenizer.is_byte(ids))]
-    return differences(plain, encoder_of(a), encode, b.tokenizer.id_to_piece, ties_of(b))
+        rows = [row for row in rows if not any(b.tokenizer.is_byte(row[2]))]
+    return _differences(rows, b.tokenizer.id_to_piece, ties_of(b))
 
 
 def encoder_of(vocabulary: Any) -> Encode:

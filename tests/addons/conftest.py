@@ -7,6 +7,7 @@ import pytest
 from convert import from_hf, to_hf
 from tests.convert.conftest import (  # noqa: F401
     _checks_in_forks,
+    _tokenizers_are_compared_once,
     all_exported,
     exported,
     flax_t5,

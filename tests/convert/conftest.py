@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from limba.checkpoints.train_state import TrainState
 from limba.models import EncoderDecoderModel, decoding
 from limba.models.lora import LoRA
 from limba.network.t5 import T5Config, Transformer
+from limba.tasks.vocabularies import tokenizer_texts
 from tests.convert import forked_scripts, vocabularies
 
 REPOSITORY = Path(__file__).parents[2]
@@ -83,6 +85,24 @@ WITH_SENTINELS = [
 def patience(monkeypatch):
     """A process that reads the example of a card has no limit of time, which a busy machine would reach."""
     monkeypatch.setattr(run_example, "_SECONDS", None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _tokenizers_are_compared_once():
+    """Whoever opens a folder with two tokenizers compares them on thousands of texts: here, often the same two."""
+    compare, known = tokenizer_texts.differences_of_files, {}
+
+    def of_content(vocabulary, folder):
+        model_file, json_file = Path(vocabulary["sentencepiece_model_file"]), folder / "tokenizer.json"
+        sums = [hashlib.sha256(file.read_bytes()).digest() for file in (model_file, json_file)]
+        key = (*sums, vocabulary["extra_ids"])
+        if key not in known:
+            known[key] = compare(vocabulary, folder)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer_texts, "differences_of_files", of_content)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
