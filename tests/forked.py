@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from tests import compilation, killing
+from tests import killing
 
 ROOT = Path(__file__).parent.parent
 # Imported once. What these do not import, a fork imports itself.
@@ -157,7 +157,6 @@ def serve(path: str, *warm: str) -> None:
     """Forks for each request, and tells how the forks ended, as long as it has users. It has one thread."""
     for name in (*_WARM, *warm):
         importlib.import_module(name)
-    compilation.share_contexts()
     gc.freeze()  # Forks share its memory as long as they do not search it for garbage.
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(f"{path}.new")

@@ -63,7 +63,7 @@ def forked(server: forked_commands.Server, directory: Path, *arguments: str, **e
     return server.run(list(arguments), environment(directory, **extra_env))
 
 
-def train_arguments(directory: Path, model_dir: Path, steps: int, *more: str, stats_period: int = 1) -> list[str]:
+def train_arguments(directory: Path, model_dir: Path, steps: int, *more: str) -> list[str]:
     """`limba.train` with the quickstart's recipe at a size of seconds."""
     return [
         "limba.train",
@@ -84,7 +84,7 @@ def train_arguments(directory: Path, model_dir: Path, steps: int, *more: str, st
         "--gin.network.T5Config.dtype='float32'",
         "--gin.DROPOUT_RATE=0.1",
         "--gin.train/data.DatasetConfig.num_readers=2",
-        f"--gin.train.stats_period={stats_period}",
+        "--gin.train.stats_period=1",
         "--gin.optimizers.adamw_scale.vocab_rate=1.0",  # a hundred steps are enough to learn the first sentinel
         "--gin.checkpoints.SaveCheckpointConfig.period=20",
         *more,
