@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -14,15 +15,21 @@ from limba.addons.corpus import recipe_file
 from tests import house
 from tests.addons.corpus import small_crawl
 
-_RUN = "import sys; from limba.addons.corpus import command; sys.exit(command.main(sys.argv[1:]))"
+# Recipes and their OUT, one after the other in one process; after each its exit code.
+_RUN = """
+import sys
+from limba.addons.corpus import command
+for words in zip(sys.argv[1::2], sys.argv[2::2]):
+    print("===", command.main([*words, "--workers", "2"]), file=sys.stderr)
+"""
 
 
-def _start(folder: Path, *words: str, program: str = _RUN) -> subprocess.Popen[str]:
+def _start(folder: Path, *words: str) -> subprocess.Popen[str]:
     python = os.environ.get("LIMBA_HF5_PYTHON") or str(house.ROOT / ".venv-hf5/bin/python")
     if not Path(python).is_file():
         pytest.fail(f"There is no {python}. tests/run.sh makes that environment; LIMBA_HF5_PYTHON may name another.")
     return subprocess.Popen(
-        [python, "-c", program, *words, "--workers", "2"],
+        [python, "-c", _RUN, *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(house.ROOT)},
         stdout=subprocess.DEVNULL,
@@ -31,10 +38,13 @@ def _start(folder: Path, *words: str, program: str = _RUN) -> subprocess.Popen[s
     )
 
 
-def _run(folder: Path, *words: str) -> tuple[int, str]:
+def _run(folder: Path, *words: str) -> list[tuple[int, str]]:
+    """Of each recipe its exit code, and what it said."""
     process = _start(folder, *words)
     _, said = process.communicate()
-    return process.returncode, said
+    parts = re.findall(r"(.*?)=== (\d+)\n", said, flags=re.DOTALL)
+    assert len(parts) == len(words) / 2, said
+    return [(int(code), text) for text, code in parts]
 
 
 def _rows(folder: Path) -> list[dict]:
@@ -45,17 +55,46 @@ def _rows(folder: Path) -> list[dict]:
     return found
 
 
+_UNREADABLE = {
+    "text_column": ("text_column: body", "text_column: none", "no document with text in a column 'none'"),
+    "evaluation_files": ("eval.csv", "bad.jsonl", "bad.jsonl cannot be read"),
+    "thresholds": ("trusted: good.jsonl", "thresholds: bad.yml", "line 2: dup_line_frac is 3; it is a number"),
+    "language": ("eng_Latn", "qqq_Latn", "no words of the language qqq_Latn"),
+    "model": ("trusted:", "identify: {model: eval.csv}\ntrusted:", "eval.csv is no model of fastText"),
+}
+
+
 @pytest.fixture(scope="module")
 def crawl(tmp_path_factory):
     folder = tmp_path_factory.mktemp("crawl")
     small_crawl.write(folder)
-    (folder / "budget.yaml").write_text((folder / "recipe.yaml").read_text() + "words: 600\n")
+    recipe = (folder / "recipe.yaml").read_text()
+    (folder / "budget.yaml").write_text(recipe + "words: 600\n")
+    (folder / "bad.jsonl").write_text('{"a": "one"}\n{"a": "half\n')
+    (folder / "bad.yml").write_text("stopwords: [a]\ndup_line_frac: 3\n" + "".join(
+        f"{key}: {value}\n" for key, value in {
+            "top_n_grams": [[2, 0.1]], "dup_n_grams": [[5, 0.1]], "line_punct_thr": 0.1, "new_line_ratio": 0.3,
+            "min_avg_word_length": 1, "max_avg_word_length": 9, "max_non_alpha_words_ratio": 0.8,
+        }.items()
+    ))  # fmt: skip
+    for name, (old, new, _) in _UNREADABLE.items():
+        (folder / f"{name}.yaml").write_text(recipe.replace(old, new))
     return folder
 
 
 @pytest.fixture(scope="module")
-def corpus(crawl):
-    code, said = _run(crawl, "recipe.yaml", "corpus")
+def results(crawl):
+    """Exit codes and messages: a corpus, a budget, the same two for a folder that is complete, and what is wrong."""
+    outs = {"recipe": "corpus", "budget": "budget", "again": "corpus", "another": "corpus"}
+    recipes = ["recipe", "budget", "recipe", "budget", *_UNREADABLE]
+    words = zip(recipes, [*outs.values(), *(f"out_{name}" for name in _UNREADABLE)], strict=True)
+    found = _run(crawl, *(word for recipe, out in words for word in (f"{recipe}.yaml", out)))
+    return dict(zip([*outs, *_UNREADABLE], found, strict=True))
+
+
+@pytest.fixture(scope="module")
+def corpus(crawl, results):
+    code, said = results["recipe"]
     assert code == 0, said
     return crawl / "corpus", said
 
@@ -104,14 +143,14 @@ def test_a_killed_run_goes_on_and_writes_the_same(corpus, crawl):
     process.kill()
     process.communicate()
     assert not (crawl / "killed/counts.json").exists()
-    code, said = _run(crawl, "recipe.yaml", "killed")
+    ((code, said),) = _run(crawl, "recipe.yaml", "killed")
     assert code == 0, said
     first, second = ({p.relative_to(x): p.read_bytes() for p in x.rglob("*.zst")} for x in (folder, crawl / "killed"))
     assert first == second and len(first) > 4
 
 
-def test_a_budget_of_words_is_kept(crawl, corpus):
-    code, said = _run(crawl, "budget.yaml", "budget")
+def test_a_budget_of_words_is_kept(crawl, results):
+    code, said = results["budget"]
     assert code == 0, said
     counts = json.loads((crawl / "budget/counts.json").read_text("utf-8"))
     words = sum(len(row["text"].split()) for name in counts["kept"] for row in _rows(crawl / "budget" / name))
@@ -140,43 +179,14 @@ def test_what_is_wrong_in_a_recipe_is_named_with_its_line(name, tmp_path):
     assert message in str(error.value)
 
 
-_UNREADABLE = {
-    "text_column": ("text_column: body", "text_column: none", "no document with text in a column 'none'"),
-    "evaluation_files": ("eval.csv", "bad.jsonl", "bad.jsonl cannot be read"),
-    "thresholds": ("trusted: good.jsonl", "thresholds: bad.yml", "line 2: dup_line_frac is 3; it is a number"),
-    "language": ("eng_Latn", "qqq_Latn", "no words of the language qqq_Latn"),
-    "model": ("trusted:", "identify: {model: eval.csv}\ntrusted:", "eval.csv is no model of fastText"),
-}
-
-
-@pytest.fixture(scope="module")
-def refused(crawl, corpus):
-    """What each recipe that is wrong says, from one process; and two for a folder that is complete."""
-    (crawl / "bad.jsonl").write_text('{"a": "one"}\n{"a": "half\n')
-    (crawl / "bad.yml").write_text("stopwords: [a]\ndup_line_frac: 3\n" + "".join(
-        f"{key}: {value}\n" for key, value in {
-            "top_n_grams": [[2, 0.1]], "dup_n_grams": [[5, 0.1]], "line_punct_thr": 0.1, "new_line_ratio": 0.3,
-            "min_avg_word_length": 1, "max_avg_word_length": 9, "max_non_alpha_words_ratio": 0.8,
-        }.items()
-    ))  # fmt: skip
-    for name, (old, new, _) in _UNREADABLE.items():
-        (crawl / f"{name}.yaml").write_text((crawl / "recipe.yaml").read_text().replace(old, new))
-    outs = {name: f"out_{name}" for name in _UNREADABLE} | {"recipe": "corpus", "budget": "corpus"}
-    each = f"for x, out in {outs}.items(): print(command.main([x + '.yaml', out]), file=sys.stderr)"
-    process = _start(crawl, program=f"import sys; from limba.addons.corpus import command\n{each}")
-    _, said = process.communicate()
-    lines = said.splitlines()
-    assert lines[1::2] == [*["1"] * len(_UNREADABLE), "0", "1"], said
-    return dict(zip(outs, lines[::2], strict=True))
-
-
 @pytest.mark.parametrize("name", _UNREADABLE)
-def test_what_cannot_be_read_ends_before_the_work(name, crawl, refused):
-    assert refused[name].startswith("error: ") and _UNREADABLE[name][2] in refused[name]
+def test_what_cannot_be_read_ends_before_the_work(name, crawl, results):
+    code, said = results[name]
+    assert code == 1 and said.startswith("error: ") and said.count("\n") == 1 and _UNREADABLE[name][2] in said
     assert not [*(crawl / f"out_{name}").glob(".work/logs/*/completions/*")]
 
 
-def test_a_corpus_that_is_complete_is_left_as_it_is(corpus, refused):
-    assert refused["recipe"] == "corpus is complete."
-    assert "corpus is of another recipe or other files" in refused["budget"]
+def test_a_corpus_that_is_complete_is_left_as_it_is(corpus, results):
+    assert results["again"] == (0, "corpus is complete.\n")
+    assert results["another"][0] == 1 and "corpus is of another recipe or other files" in results["another"][1]
     assert (corpus[0] / "counts.json").is_file() and not (corpus[0] / ".work").exists()
