@@ -32,11 +32,13 @@ def rescaled(model: T5Model, largest: Iterable[tuple[str, str, float]], limit: f
       limit: the largest number of the type.
 
     Raises:
-      ValueError: for a network with layers of a user's own, or with an MLP that is not linear in any branch.
+      ValueError: for a network with layers of a user's own or Gemma's, or with an MLP that is not linear in any branch.
     """
     config = model.config
     if own := own_layers.of(config):
         raise ValueError(f"{model.path} has layers of its own, {', '.join(own)}, which are not rescaled.")
+    if config.gemma_layers is not None:
+        raise ValueError(f"{model.path} has gemma_layers, whose norms behind blocks undo what rescales them.")
     if config.mlp_activations[-1] not in ("linear", "relu"):
         raise ValueError(
             f"{model.path} has the mlp_activations {config.mlp_activations}; an MLP is rescaled whose last one is "

@@ -116,7 +116,7 @@ def _unrolled(
 
 def _config_of_run(path: AnyPath, fields: Mapping[str, Any]) -> T5Config:
     try:
-        config = T5Config(**fields)
+        config = T5Config.from_json(fields)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{path}/run/run.json does not describe a limba.network.t5.T5Config of this version ({error}); only that "

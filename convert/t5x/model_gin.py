@@ -29,8 +29,12 @@ def network_fields(config: Network) -> dict[str, Any]:
 
 
 def _t5_fields(config: T5Config) -> dict[str, Any]:
-    names = [field.name for field in dataclasses.fields(T5Config) if field.name not in (*_OF_RUNS, *own_layers.FIELDS)]
-    fields = {name: getattr(config, name) for name in names}
+    apart = (*_OF_RUNS, *own_layers.FIELDS, "gemma_layers")
+    fields = {
+        field.name: getattr(config, field.name) for field in dataclasses.fields(T5Config) if field.name not in apart
+    }
+    if config.gemma_layers is not None:
+        fields["gemma_layers"] = dataclasses.asdict(config.gemma_layers)
     own = {name: layer for name in own_layers.FIELDS if (layer := getattr(config, name)) is not None}
     if own:  # The fused kernels have T5's attention only.
         own["kernels"] = config.kernels
@@ -135,13 +139,19 @@ def _t5_model(config: T5Config, head: Head, vocabulary: Mapping[str, Any] | None
     of_run = {"vocab_size": Reference("%VOCAB_SIZE"), "dtype": "bfloat16", "dropout_rate": Reference("%DROPOUT_RATE")}
     fields = {name: value for name, value in network_fields(config).items() if name != "vocab_size"}
     more = ["encoder_classifier", "t5_encoder"] if head.labels else []
+    modules, blocks = ["vocabularies", "network", *_modules_of(head)], []
+    if (layers := fields.pop("gemma_layers", None)) is not None:
+        name = "gemma_layers.GemmaLayers"
+        modules, blocks = ["gemma_layers", *modules], [Block(name, layers)]
+        fields["gemma_layers"] = Reference(f"@{name}()")  # It is the last, as its block follows.
     return [
-        *_begin(["vocabularies", "network", *_modules_of(head)], ["encoder_decoder", *more]),
+        *_begin(modules, ["encoder_decoder", *more]),
         *_t5_vocabulary(vocabulary),
         Binding("VOCAB_SIZE", config.vocab_size),
         "",
         Binding("network.Transformer.config", Reference("@network.T5Config()")),
         Block("network.T5Config", of_run | fields),
+        *blocks,
     ]
 
 

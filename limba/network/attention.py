@@ -17,8 +17,9 @@ import numpy as np
 from limba.devices import target
 from limba.network import attention_by_rows
 from limba.network.attention_weights import attention_weights
+from limba.network.encoders import rotary
 from limba.network.kernels import attention as fused
-from limba.network.layers import DenseGeneral, Initializer, param_with_axes, with_sharding_constraint
+from limba.network.layers import DenseGeneral, Initializer, param_with_axes, soft_capped, with_sharding_constraint
 from limba.network.products import einsum, with_gradient_apart
 
 Array = jax.Array
@@ -82,6 +83,12 @@ def segment_mask(query_segments: Array | None, key_segments: Array | None) -> Ar
     if query_segments is None or key_segments is None:
         return None
     return make_attention_mask(query_segments, key_segments, jnp.equal, dtype=bool)
+
+
+def local_mask(length: int, reach: int) -> Array:
+    """Bool `[1, 1, length, length]`: True up to `reach` positions to each side. A segment is contiguous."""
+    places = jnp.arange(length)
+    return (jnp.abs(places[:, None] - places) <= reach)[None, None]
 
 
 def combine_masks(*masks: Array | None, dtype: DType = jnp.float32) -> Array | None:
@@ -183,22 +190,32 @@ def dot_product_attention(
     *,
     mask: Array | None = None,
     length_last: bool = False,
+    softcap: float | None = None,
 ) -> Array:
     """The values that each query attends to, `[batch, query_length, heads, kv]`.
 
     Args:
       query: `[batch, query_length, heads, kv]`; not divided by sqrt(kv).
-      key, value: `[batch, key_length, heads, kv]`.
+      key, value: `[batch, key_length, heads, kv]`; of fewer heads each serves as many of the queries'.
       bias: added to the logits, broadcast to `[batch, heads, query_length, key_length]`.
       dropout_rng, dropout_rate: of attention weights; all queries of a row drop the same.
       dtype: of the products.
       float32_logits: multiply queries and keys, and keep the weights, in float32 even if `dtype` is not.
       mask: True where a query may look, broadcast as the bias is.
       length_last: keys and values are `[batch, heads, kv, key_length]`, as the cache has them.
+      softcap: of the logits, see `layers.soft_capped`.
     """
     order = "bhdk" if length_last else "bkhd"
     of_weights = jnp.float32 if float32_logits else dtype
-    logits = einsum(f"bqhd,{order}->bhqk", query, key, of_weights, jnp.float32)
+    shape, kv_heads = query.shape, key.shape[1 if length_last else 2]
+    group = "" if kv_heads == shape[2] else "g"  # Queries that share keys are a dim of their own.
+    if group:
+        query = query.reshape(*shape[:2], kv_heads, shape[2] // kv_heads, shape[3])
+    logits = einsum(f"bqh{group}d,{order}->bh{group}qk", query, key, of_weights, jnp.float32)
+    if group:
+        logits = logits.reshape(shape[0], shape[2], *logits.shape[3:])
+    if softcap is not None:
+        logits = soft_capped(logits, softcap)
     if bias is not None:
         # Broadcast in its own type: in bfloat16 CPUs take a third of the time for its gradient, a sum over the batch.
         logits += jnp.broadcast_to(bias, logits.shape).astype(logits.dtype)
@@ -208,7 +225,10 @@ def dot_product_attention(
         keep = 1.0 - dropout_rate
         kept = jax.random.bernoulli(dropout_rng, keep, (*weights.shape[:-2], 1, weights.shape[-1]))
         weights = weights * (kept.astype(weights.dtype) / jnp.asarray(keep, weights.dtype))
-    return einsum(f"bhqk,{order}->bqhd", weights, value, dtype)
+    if not group:
+        return einsum(f"bhqk,{order}->bqhd", weights, value, dtype)
+    weights = weights.reshape(shape[0], kv_heads, -1, *weights.shape[2:])
+    return einsum(f"bhgqk,{order}->bqhgd", weights, value, dtype).reshape(shape)
 
 
 class MultiHeadDotProductAttention(nn.Module):
@@ -224,6 +244,11 @@ class MultiHeadDotProductAttention(nn.Module):
         Adafactor factors them differently, and checkpoints have either.
       scale_logits: divide the queries by sqrt(head_dim) after all, beside what their initializer does.
       by_rows: on CPUs without dropout, some rows of the batch after others (`attention_by_rows`).
+      num_kv_heads: heads of keys and values, of which each serves several of queries; None is `num_heads`.
+      query_scale: what queries are multiplied by, whose initial kernel is then not divided; None is T5's way.
+      softcap: of the logits, see `layers.soft_capped`; None leaves them.
+      rotary_base: of rotary positions, by the place in the row; None has none.
+      sliding_window: of self-attention: positions less than this far away are seen; None sees all.
     """
 
     num_heads: int
@@ -235,6 +260,11 @@ class MultiHeadDotProductAttention(nn.Module):
     joined_kernels: bool = True
     scale_logits: bool = False
     by_rows: bool = True
+    num_kv_heads: int | None = None
+    query_scale: float | None = None
+    softcap: float | None = None
+    rotary_base: float | None = None
+    sliding_window: int | None = None
 
     @nn.compact
     def __call__(
@@ -282,6 +312,7 @@ class MultiHeadDotProductAttention(nn.Module):
             if keeps_encoded:
                 key, value = self.get_variable("cache", "encoded_key"), self.get_variable("cache", "encoded_value")
             else:
+                query = self._turned(query, jnp.atleast_1d(self.get_variable("cache", "cache_index"))[:, None])
                 key, value, mask, bias = self._decode_one_position(inputs_kv, mask, bias)
             query, mask = _decodes_as_queries(query, mask, key.shape[0])
             attended = self._plain(query, key, value, mask, bias, rng, length_last=True)
@@ -290,6 +321,8 @@ class MultiHeadDotProductAttention(nn.Module):
             if inputs_kv is inputs_q and target.platform() == "gpu":
                 inputs_kv = with_gradient_apart(inputs_kv)
             key, value = self._project("key", inputs_kv), self._project("value", inputs_kv)
+            places = jnp.arange(inputs_q.shape[1])[None]
+            query, key = self._turned(query, places), self._turned(key, places)
             if prefill:
                 self._prefill_cache(key, value, prefill_lengths)
             elif decode:
@@ -300,9 +333,11 @@ class MultiHeadDotProductAttention(nn.Module):
             if isinstance(mask, fused.Visible):
                 assert not isinstance(bias, Array)
                 value = value if rng is None else fused.drop_values(value, rng, self.dropout_rate)
-                attended = fused.attend(query, key, value, mask, bias)
+                attended = fused.attend(query, self._for_each_query(key), self._for_each_query(value), mask, bias)
             else:
                 assert not isinstance(bias, fused.DistanceBias)
+                if self.sliding_window is not None and mask is not None:  # The call that makes a cache has no mask.
+                    mask &= local_mask(inputs_q.shape[1], self.sliding_window - 1)
                 attended = self._plain(query, key, value, mask, bias, rng)
         return DenseGeneral(
             inputs_q.shape[-1],
@@ -324,7 +359,8 @@ class MultiHeadDotProductAttention(nn.Module):
         length_last: bool = False,
     ) -> Array:
         if self.by_rows and rng is None and not length_last and target.platform() == "cpu":
-            plain = functools.partial(dot_product_attention, dtype=self.dtype, float32_logits=self.float32_logits)
+            types = {"dtype": self.dtype, "float32_logits": self.float32_logits}
+            plain = functools.partial(dot_product_attention, **types, softcap=self.softcap)
             return attention_by_rows.attend(plain, query, key, value, bias, mask)
         return dot_product_attention(
             query,
@@ -338,20 +374,43 @@ class MultiHeadDotProductAttention(nn.Module):
             self.float32_logits,
             mask=mask,
             length_last=length_last,
+            softcap=self.softcap,
         )
+
+    def _turned(self, x: Array, positions: Array) -> Array:
+        """Queries or keys `[batch, length, heads, kv]`, by their `positions` `[batch or 1, length]`.
+
+        Attention compares positions of one segment, so those of packed rows need not begin at 0 in each.
+        """
+        if self.rotary_base is None:
+            return x
+        return rotary.rotation(positions, self.head_dim, self.rotary_base, "halves")(x)
+
+    def _for_each_query(self, x: Array) -> Array:
+        """Keys or values, as many heads of them as of queries."""
+        if x.shape[2] == self.num_heads:
+            return x
+        repeated = jnp.repeat(x, self.num_heads // x.shape[2], axis=2)
+        return with_sharding_constraint(repeated, ("batch", "length", "heads", "kv"))
 
     def _project(self, name: str, inputs: Array) -> Array:
         """`[batch, length, embed] -> [batch, length, heads, kv]`."""
-        scale = jnp.sqrt(self.head_dim).astype(self.dtype) if name == "query" else 1.0
+        divides = name == "query" and self.query_scale is None
+        scale = jnp.sqrt(self.head_dim).astype(self.dtype) if divides else 1.0
+        heads = self.num_heads if name == "query" else self.num_kv_heads or self.num_heads
         projected = DenseGeneral(
-            (self.num_heads, self.head_dim),
+            (heads, self.head_dim),
             -1,
             self.dtype,
             lambda *args: self.kernel_init(*args) / scale,
             ("embed", "joined_kv") if self.joined_kernels else ("embed", "heads", "kv"),
             name=name,
         )(inputs)
-        return with_sharding_constraint(projected, ("batch", "length", "heads", "kv"))
+        if name == "query" and self.query_scale is not None:
+            projected *= jnp.asarray(self.query_scale, self.dtype)
+        # A mesh may have more shards than there are heads of keys.
+        shared = "heads" if heads == self.num_heads else None
+        return with_sharding_constraint(projected, ("batch", "length", shared, "kv"))
 
     # ------------------------------------------------ cache ------------------------------------------------
     # encoded_key, encoded_value [examples, heads, kv, length]: of something that stays the same, for all decodes.
@@ -385,11 +444,13 @@ class MultiHeadDotProductAttention(nn.Module):
         examples, beams, length = written_by.shape
         if inputs.shape[1] != 1:
             raise ValueError(f"Decoding feeds one position at a time, with a cache of {length}; got {inputs.shape[1]}.")
-        key = self._append("cached_key", self._project("key", inputs), index)
+        rows = jnp.atleast_1d(index)
+        key = self._append("cached_key", self._turned(self._project("key", inputs), rows[:, None]), index)
         value = self._append("cached_value", self._project("value", inputs), index)
         self.put_variable("cache", "cache_index", index + 1)
-        rows = jnp.atleast_1d(index)
         seen = (jnp.arange(length) <= rows[:, None])[:, None, None, :]
+        if self.sliding_window is not None:
+            seen &= (jnp.arange(length) > rows[:, None] - self.sliding_window)[:, None, None, :]
         seen = seen if mask is None else seen & mask
         if bias is not None:
             bias = jnp.moveaxis(jnp.take(bias[0], rows, axis=1, mode="clip"), 1, 0)[:, :, None, :]

@@ -23,11 +23,11 @@ def attend(
 
     Args:
       attention: without dropout.
-      query, key, value: `[batch, length, heads, kv]`.
+      query, key, value: `[batch, length, heads, kv]`; keys and values may have fewer heads.
       bias, mask: `[batch or 1, …]`.
     """
-    batch, keys, heads, _ = key.shape
-    rows = _rows_at_once(batch, heads, keys)
+    batch, keys = key.shape[:2]
+    rows = _rows_at_once(batch, query.shape[2], keys)
     asked = {"query": query, "key": key, "value": value, "bias": bias, "mask": mask}
     if rows == batch:
         return attention(**asked)

@@ -11,12 +11,12 @@ def forward_flops(sizes: Mapping[str, Any], inputs: int, targets: int) -> float:
     inputs and T targets:
 
         encoder layer   2 I (2 e a + 2 e b + (g + 1) e m)    + 4 I K a
-        decoder layer   2 T (6 e a + (g + 1) e m) + 4 I e a  + 4 T^2 a + 4 T I a
+        decoder layer   2 T (4 e a + 2 e b + (g + 1) e m) + 4 I e b  + 4 T^2 a + 4 T I a
         logits          2 T e V
 
     K are the keys that a query sees: all I, or with sparse attention those of its blocks. b is num_kv_heads * head_dim
-    where an encoder has fewer heads of keys and values, else a. 6 e a are the projections of
-    self-attention and the query and output of cross-attention, whose keys and values (4 I e a) are of the inputs.
+    where there are fewer heads of keys and values, else a. 4 e a + 2 e b are the projections of self-attention and the
+    query and output of cross-attention, whose keys and values (4 I e b) are of the inputs.
     Causal attention counts in full. Looking up an embedding is not a product.
 
     Args:
@@ -27,11 +27,12 @@ def forward_flops(sizes: Mapping[str, Any], inputs: int, targets: int) -> float:
     joined_kv = sizes["num_heads"] * sizes["head_dim"]
     projection = emb * joined_kv
     mlp = (len(sizes["mlp_activations"]) + 1) * emb * sizes["mlp_dim"]
-    of_keys = emb * (sizes.get("num_kv_heads") or sizes["num_heads"]) * sizes["head_dim"]
+    kv_heads = (sizes.get("gemma_layers") or sizes).get("num_kv_heads") or sizes["num_heads"]
+    of_keys = emb * kv_heads * sizes["head_dim"]
     encoder = (
         2 * inputs * (2 * projection + 2 * of_keys + mlp) + 4 * inputs * sizes.get("seen_keys", inputs) * joined_kv
     )
-    decoder = 2 * targets * (6 * projection + mlp) + 4 * inputs * projection
+    decoder = 2 * targets * (4 * projection + 2 * of_keys + mlp) + 4 * inputs * of_keys
     decoder += 4 * targets * (targets + inputs) * joined_kv
     logits = 2 * targets * emb * sizes["vocab_size"]
     return float(sizes["num_encoder_layers"] * encoder + sizes["num_decoder_layers"] * decoder + logits)

@@ -152,6 +152,11 @@ class Embed(nn.Module):
         return products.einsum("ble,ve->blv", query, self.embedding, self.attend_dtype or self.dtype)
 
 
+def soft_capped(x: Array, cap: float) -> Array:
+    """`cap * tanh(x / cap)`: nearly x where it is small, and never beyond `cap` (arXiv:2408.00118, section 2)."""
+    return cap * jnp.tanh(x / cap)
+
+
 class _RootMeanSquareNorm(nn.Module):
     epsilon: float = 1e-6
     dtype: DType = jnp.float32
@@ -180,9 +185,16 @@ class ResidualLayerNorm(_RootMeanSquareNorm):
 
     Attributes:
       kernels: "auto" takes one kernel for both where the device has one, see `t5.T5Config`.
+      zero_centered: multiply by 1 + the parameter, which begins as 0 (Gemma).
     """
 
     kernels: str = "auto"
+    zero_centered: bool = False
+
+    def _scale(self, width: int) -> Array:
+        if not self.zero_centered:
+            return super()._scale(width)
+        return 1.0 + param_with_axes("scale", nn.initializers.zeros, (width,), jnp.float32, axes=("embed",))
 
     @nn.compact
     def __call__(self, x: Array, update: Array | None = None) -> tuple[Array, Array]:

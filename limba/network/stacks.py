@@ -34,14 +34,22 @@ class StackConfig(Protocol):
     def param_scan_axis(self) -> int: ...
 
 
-def apply(stack: nn.Module, layer_cls: type[nn.Module], num_layers: int, name: str, x: Array, *args: Any) -> Array:
-    """Runs `num_layers` layers over `x`: unrolled, or as one scanned layer called `name`.
+def apply(
+    stack: nn.Module,
+    layer_cls: type[nn.Module],
+    fields: Sequence[Mapping[str, Any]],
+    name: str,
+    x: Array,
+    *args: Any,
+) -> Array:
+    """Runs a layer for each of `fields` over `x`: unrolled, or as one scanned layer called `name`.
 
-    Unrolled layers that draw no random numbers are traced once, as a function that is called `num_layers` times: that
-    halves the tracing. XLA puts its body in the place of each call.
+    Unrolled layers that draw no random numbers are traced once, as a function that is called for each: that halves the
+    tracing. XLA puts its body in the place of each call.
 
     Args:
       stack: the module that calls this; its `config` is a T5Config.
+      fields: those in which layers differ, which scanned ones may not.
       args: of each layer. Plain Python bools (`deterministic`, which is the first, `decode` …) are static.
     """
     config = stack.config  # type: ignore[attr-defined]
@@ -50,9 +58,10 @@ def apply(stack: nn.Module, layer_cls: type[nn.Module], num_layers: int, name: s
         # The parameters are drawn, and perhaps anything in a user's own layers.
         may_draw = stack.is_initializing() or not deterministic or own_layers.of(config)
         once = not may_draw and not interceptors.see_each_layer()
-        return unrolled(config, layer_cls, [{}] * num_layers, x, *args, traced_once=once)
+        return unrolled(config, layer_cls, fields, x, *args, traced_once=once)
     layer_cls = recomputed(config, layer_cls, x, *args, in_scan=True)
-    return scanned(config, layer_cls, {}, num_layers, name, x, *args)
+    assert not any(fields), "scanned layers are alike"
+    return scanned(config, layer_cls, {}, len(fields), name, x, *args)
 
 
 def recomputed(config: StackConfig, layer_cls: type[nn.Module], *args: Any, in_scan: bool) -> type[nn.Module]:

@@ -1,4 +1,4 @@
-"""T5 in Flax Linen: T5 1.0 and 1.1, mT5, ByT5 and umT5, by fields of one configuration.
+"""T5 in Flax Linen: T5 1.0 and 1.1, mT5, ByT5, umT5, T5Gemma and a modern T5, by fields of one configuration.
 
 Sizes live in gin files (`gin/models/`). Parameter names and shapes are T5X's. With `scan_layers` a stack holds one
 layer whose parameters have the layers at axis 1, under `encoder/encoder` and `decoder/decoder`, as T5X's scalable_t5.
@@ -6,7 +6,7 @@ layer whose parameters have the layers at axis 1, under `encoder/encoder` and `d
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -14,7 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from limba.devices import target
+from limba.files.untrusted_files import shown
 from limba.network import attention, config_checks, layers, own_layers, products, stacks
+from limba.network.gemma_layers import GemmaLayers
 from limba.network.kernels import attention as fused
 from limba.network.kernels import linear_cross_entropy
 
@@ -49,6 +51,8 @@ class T5Config:
         very slow on CPUs.
       encoder_self_attention_layer, decoder_self_attention_layer, decoder_cross_attention_layer: a class of your own in
         place of T5's attention, 'my_layers:MyAttention'; with `kernels` "xla", whose masks and biases are arrays.
+      gemma_layers: rotary positions, norms after blocks, fewer keys, windows and more, as T5Gemma and `t5_modern` have
+        them; None is T5.
 
     Raises:
       ValueError: for fp16, an unknown remat policy or activation, sizes that are not whole numbers of at least 1; for
@@ -79,6 +83,7 @@ class T5Config:
     encoder_self_attention_layer: str | None = None
     decoder_self_attention_layer: str | None = None
     decoder_cross_attention_layer: str | None = None
+    gemma_layers: GemmaLayers | None = None
     family: str | None = None
 
     def __post_init__(self) -> None:
@@ -106,9 +111,25 @@ class T5Config:
                     f"T5Config.{field} is {name!r} and kernels {self.kernels!r}: the fused kernels have T5's attention "
                     "only; set kernels = 'xla'."
                 )
+        if self.gemma_layers is not None:
+            if not isinstance(self.gemma_layers, GemmaLayers):
+                raise ValueError(
+                    f"T5Config.gemma_layers is {shown(self.gemma_layers)}; give a gemma_layers.GemmaLayers, or None."
+                )
+            self.gemma_layers.check_network(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "T5Config":
+        """Of the fields that `dataclasses.asdict` gave, as `run/run.json` has them; TypeError for an unknown one."""
+        gemma = fields.get("gemma_layers")
+        return cls(**(dict(fields) | {"gemma_layers": gemma and GemmaLayers(**gemma)}))
 
 
-def _attention(config: T5Config, name: str, own: str | None) -> attention.MultiHeadDotProductAttention:
+def _attention(
+    config: T5Config, name: str, own: str | None, is_local: bool = False
+) -> attention.MultiHeadDotProductAttention:
+    gemma, is_self = config.gemma_layers, name != "encoder_decoder_attention"
+    more = {} if gemma is None else gemma.of_attention(config.head_dim, is_self, is_local)
     return own_layers.attention_class(own)(
         num_heads=config.num_heads,
         head_dim=config.head_dim,
@@ -119,6 +140,7 @@ def _attention(config: T5Config, name: str, own: str | None) -> attention.MultiH
         scale_logits=config.scale_attn_logits,
         by_rows=config.kernels != "xla",
         name=name,
+        **more,
     )
 
 
@@ -163,14 +185,27 @@ def make_embedding(config: T5Config, name: str | None = None) -> layers.Embed:
         features=config.emb_dim,
         dtype=config.dtype,
         attend_dtype=jnp.float32,  # logits are float32 for a stable softmax
-        embedding_init=nn.initializers.normal(stddev=1.0),
+        # Gemma's is multiplied by sqrt(emb_dim) on its way in.
+        embedding_init=nn.initializers.normal(stddev=1.0 if config.gemma_layers is None else config.emb_dim**-0.5),
         one_hot=config.one_hot_embedding,
         name=name,
     )
 
 
+def _embedded(config: T5Config, embedding: nn.Module, tokens: Array) -> Array:
+    x: Array = embedding(tokens)
+    return x if config.gemma_layers is None else x * jnp.asarray(config.emb_dim**0.5, x.dtype)
+
+
 def _add_and_norm(config: T5Config, name: str) -> layers.ResidualLayerNorm:
-    return layers.ResidualLayerNorm(dtype=config.dtype, kernels=config.kernels, name=name)
+    gemma = config.gemma_layers
+    more: dict[str, Any] = {} if gemma is None else {"epsilon": gemma.norm_epsilon, "zero_centered": True}
+    return layers.ResidualLayerNorm(dtype=config.dtype, kernels=config.kernels, name=name, **more)
+
+
+def _after(config: T5Config, name: str, update: Array) -> Array:
+    """What a block adds: Gemma's have a norm behind them, too."""
+    return update if config.gemma_layers is None else _add_and_norm(config, name)(update)[1]
 
 
 def _dropped(config: T5Config, update: Array, deterministic: bool) -> Array:
@@ -182,27 +217,35 @@ def _residual(config: T5Config, update: Array, x: Array, deterministic: bool) ->
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each behind its own norm. Returns `(x, None)`, as a scan wants it."""
+    """Self-attention and feed-forward, each behind its own norm. Returns `(x, None)`, as a scan wants it.
+
+    Attributes:
+      is_local: whether self-attention has the window of `gemma_layers`.
+    """
 
     config: T5Config
+    is_local: bool = False
 
     @nn.compact
     def __call__(self, x: Array, mask: Mask, bias: Bias, deterministic: bool) -> tuple[Array, None]:
         cfg = self.config
-        if bias is None:
+        if bias is None and cfg.gemma_layers is None:
             bias = _relative_bias(cfg, mask, x.shape[-2], bidirectional=True)
         x, y = _add_and_norm(cfg, "pre_attention_layer_norm")(x)
-        y = _attention(cfg, "attention", cfg.encoder_self_attention_layer)(
+        y = _attention(cfg, "attention", cfg.encoder_self_attention_layer, self.is_local)(
             y, y, mask, bias, deterministic=deterministic
         )
+        y = _after(cfg, "post_attention_layer_norm", y)
         x, y = _add_and_norm(cfg, "pre_mlp_layer_norm")(x, _dropped(cfg, y, deterministic))
-        return _residual(cfg, _mlp(cfg)(y, deterministic=deterministic), x, deterministic), None
+        y = _after(cfg, "post_mlp_layer_norm", _mlp(cfg)(y, deterministic=deterministic))
+        return _residual(cfg, y, x, deterministic), None
 
 
 class DecoderLayer(nn.Module):
     """Causal self-attention, attention to the encoder if there is one, feed-forward. Returns `(x, None)`."""
 
     config: T5Config
+    is_local: bool = False  # as in the encoder
 
     @nn.compact
     def __call__(
@@ -219,26 +262,41 @@ class DecoderLayer(nn.Module):
         prefill_lengths: Array | None,
     ) -> tuple[Array, None]:
         cfg = self.config
-        if bias is None:
+        if bias is None and cfg.gemma_layers is None:
             bias = _relative_bias(cfg, mask, x.shape[-2], bidirectional=False, decode=decode)
         x, y = _add_and_norm(cfg, "pre_self_attention_layer_norm")(x)
         modes = {"deterministic": deterministic, "decode": decode, "prefill": prefill}
-        own = cfg.decoder_self_attention_layer
-        y = _attention(cfg, "self_attention", own)(y, y, mask, bias, prefill_lengths=prefill_lengths, **modes)
-        y = _dropped(cfg, y, deterministic)
+        attend = _attention(cfg, "self_attention", cfg.decoder_self_attention_layer, self.is_local)
+        y = attend(y, y, mask, bias, prefill_lengths=prefill_lengths, **modes)
+        y = _dropped(cfg, _after(cfg, "post_self_attention_layer_norm", y), deterministic)
         if encoded is not None:
             x, y = _add_and_norm(cfg, "pre_cross_attention_layer_norm")(x, y)
             y = _attention(cfg, "encoder_decoder_attention", cfg.decoder_cross_attention_layer)(
                 y, encoded, cross_mask, deterministic=deterministic, keep_keys=keep_encoded_keys
             )
-            y = _dropped(cfg, y, deterministic)
+            y = _dropped(cfg, _after(cfg, "post_cross_attention_layer_norm", y), deterministic)
         x, y = _add_and_norm(cfg, "pre_mlp_layer_norm")(x, y)
-        return _residual(cfg, _mlp(cfg)(y, deterministic=deterministic), x, deterministic), None
+        y = _after(cfg, "post_mlp_layer_norm", _mlp(cfg)(y, deterministic=deterministic))
+        return _residual(cfg, y, x, deterministic), None
+
+
+def _visible(config: T5Config, *tokens: Array | None, is_self: bool, **kind: Any) -> fused.Visible | None:
+    """What the kernels take in place of a mask; None where they are not used. See `fused.visible`."""
+    gemma = config.gemma_layers
+    if gemma is not None and gemma.changes_logits:
+        return None
+    return fused.visible(config, *tokens, has_bias=is_self and gemma is None, **kind)  # type: ignore[arg-type]
+
+
+def _differences(config: T5Config, num_layers: int) -> list[dict[str, bool]]:
+    """The fields in which the layers of a stack differ."""
+    gemma = config.gemma_layers
+    return [{"is_local": True} if gemma is not None and gemma.is_local(i) else {} for i in range(num_layers)]
 
 
 def encoder_mask(config: T5Config, tokens: Array, segments: Array | None) -> Mask:
     """What tokens of the inputs see, of `[batch, length]`: those of their segment that are no padding, which is 0."""
-    mask: Mask = fused.visible(config, tokens, tokens, segments, segments, has_bias=True)
+    mask: Mask = _visible(config, tokens, tokens, segments, segments, is_self=True)
     if mask is None:
         real = tokens > 0
         mask = attention.combine_masks(
@@ -251,7 +309,7 @@ def encoder_mask(config: T5Config, tokens: Array, segments: Array | None) -> Mas
 
 def decoder_mask(config: T5Config, tokens: Array, segments: Array | None, prefix: Array | None = None) -> Mask:
     """What tokens of the targets see, of `[batch, length]`; see `attention.make_decoder_mask`."""
-    mask = fused.visible(config, tokens, tokens, segments, segments, prefix=prefix, causal=True, has_bias=True)
+    mask = _visible(config, tokens, tokens, segments, segments, prefix=prefix, causal=True, is_self=True)
     return attention.make_decoder_mask(tokens, bool, prefix, segments) if mask is None else mask
 
 
@@ -267,11 +325,12 @@ class Encoder(nn.Module):
         cfg = self.config
         length = encoder_input_tokens.shape[-1]
         bias = None
-        if not cfg.relative_bias_per_layer:
+        if not cfg.relative_bias_per_layer and cfg.gemma_layers is None:
             bias = _relative_bias(cfg, encoder_mask, length, bidirectional=True)
-        x = self.shared_embedding(encoder_input_tokens.astype(jnp.int32))
+        x = _embedded(cfg, self.shared_embedding, encoder_input_tokens.astype(jnp.int32))
         x = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(x, deterministic=deterministic)
-        x = stacks.apply(self, EncoderLayer, cfg.num_encoder_layers, "encoder", x, encoder_mask, bias, deterministic)
+        each = _differences(cfg, cfg.num_encoder_layers)
+        x = stacks.apply(self, EncoderLayer, each, "encoder", x, encoder_mask, bias, deterministic)
         _, x = _add_and_norm(cfg, "encoder_norm")(x)
         return nn.Dropout(cfg.dropout_rate)(x, deterministic=deterministic)
 
@@ -305,35 +364,45 @@ class Decoder(nn.Module):
         cfg = self.config
         length = decoder_input_tokens.shape[-1]
         bias = None
-        if not cfg.relative_bias_per_layer:
+        if not cfg.relative_bias_per_layer and cfg.gemma_layers is None:
             bias = _relative_bias(cfg, decoder_mask, length, bidirectional=False, decode=decode)
         embedding = self.shared_embedding or make_embedding(cfg, "token_embedder")
         tokens = decoder_input_tokens.astype(jnp.int32)
         if cfg.decoder_start_token_id:
             is_start = tokens == 0 if begins is None else (tokens == 0) & begins
             tokens = jnp.where(is_start, cfg.decoder_start_token_id, tokens)
-        y = embedding(tokens)
+        y = _embedded(cfg, embedding, tokens)
         y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, deterministic=deterministic)
         masks = (decoder_mask, encoder_decoder_mask, bias)
         modes = (deterministic, decode, keep_encoded_keys, prefill, prefill_lengths)
-        y = stacks.apply(self, DecoderLayer, cfg.num_decoder_layers, "decoder", y, encoded, *masks, *modes)
+        each = _differences(cfg, cfg.num_decoder_layers)
+        y = stacks.apply(self, DecoderLayer, each, "decoder", y, encoded, *masks, *modes)
         _, y = _add_and_norm(cfg, "decoder_norm")(y)
         y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, deterministic=deterministic)
+        return self._logits(y, embedding, linear_logits)
 
+    def _logits(self, y: Array, embedding: nn.Module, linear_logits: bool) -> Array | linear_cross_entropy.LinearLogits:
+        cfg, gemma = self.config, self.config.gemma_layers
+        softcap = None if gemma is None else gemma.final_logit_softcapping
         # Logits are float32 for a stable softmax. For a loss their product is of the states as they are, in the chunked
         # loss and on a CPU, where it takes a third of the time in bf16.
-        in_parts = linear_logits and target.wants_kernels(cfg.kernels) and linear_cross_entropy.is_chunked()
+        in_parts = linear_logits and softcap is None
+        in_parts = in_parts and target.wants_kernels(cfg.kernels) and linear_cross_entropy.is_chunked()
         product = functools.partial(products.einsum, dtype=cfg.dtype, of_result=jnp.float32)
         as_they_are = linear_logits and products.is_on_one_cpu()
         if cfg.logits_via_embedding:
             if in_parts:
-                return linear_cross_entropy.LinearLogits(y, embedding.embedding, vocab_axis=0, scale=cfg.emb_dim**-0.5)
+                scale = cfg.emb_dim**-0.5 if gemma is None else 1.0
+                return linear_cross_entropy.LinearLogits(y, embedding.embedding, vocab_axis=0, scale=scale)
             logits = product("ble,ve->blv", y, embedding.embedding) if as_they_are else embedding.attend(y)
-            return logits / jnp.sqrt(jnp.float32(cfg.emb_dim))
+            if gemma is None:
+                return logits / jnp.sqrt(jnp.float32(cfg.emb_dim))
+            return logits if softcap is None else layers.soft_capped(logits, softcap)
         dense = layers.DenseGeneral(cfg.vocab_size, kernel_axes=("embed", "vocab"), name="logits_dense")
         if in_parts:
             return linear_cross_entropy.LinearLogits(y, dense(y, only_kernel=True))
-        return dense(y, multiply=functools.partial(product, "ble,ev->blv")) if as_they_are else dense(y)
+        logits = dense(y, multiply=functools.partial(product, "ble,ev->blv")) if as_they_are else dense(y)
+        return logits if softcap is None else layers.soft_capped(logits, softcap)
 
 
 class Transformer(nn.Module):
@@ -353,7 +422,8 @@ class Transformer(nn.Module):
     def setup(self) -> None:
         self.token_embedder = make_embedding(self.config)
         self.encoder = Encoder(self.config, self.token_embedder)
-        self.decoder = Decoder(self.config, self.token_embedder)
+        # Gemma's has an embedding of its own.
+        self.decoder = Decoder(self.config, self.token_embedder if self.config.gemma_layers is None else None)
 
     def encode(
         self, encoder_input_tokens: Array, encoder_segment_ids: Array | None = None, enable_dropout: bool = True
@@ -404,7 +474,8 @@ class Transformer(nn.Module):
         cross_mask: Mask = None
         if not decode:
             mask = decoder_mask(self.config, targets, segments)
-            cross_mask = fused.visible(self.config, targets, encoder_input_tokens, segments, encoder_segment_ids)
+            inputs = encoder_input_tokens, segments, encoder_segment_ids
+            cross_mask = _visible(self.config, targets, *inputs, is_self=False)
         elif encoder_segment_ids is not None or segments is not None:
             raise ValueError("Packed batches cannot be decoded: leave out the segment ids, and pack = False.")
         if cross_mask is None:

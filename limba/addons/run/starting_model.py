@@ -479,7 +479,9 @@ def _check_head(path: Path, head: Head) -> None:
 def no_class_of_run(checkpoint: AnyPath) -> str:
     """Why no class of Hugging Face holds a checkpoint of Limba; "" if one does."""
     fields = run_folder.load_run_info(checkpoint)["network"]
-    return no_class(T5Config(**fields) if any_format.has_decoder(checkpoint) else EncoderConfig.from_json(fields))
+    return no_class(
+        T5Config.from_json(fields) if any_format.has_decoder(checkpoint) else EncoderConfig.from_json(fields)
+    )
 
 
 def _no_vocabulary(path: Path) -> FileNotFoundError:

@@ -59,12 +59,6 @@ def visible_blocks(config: EncoderConfig, tokens: Array, segment_ids: Array | No
     return VisibleBlocks(real if segment_ids is None else real * segment_ids, config.block_layout)
 
 
-def local_mask(length: int, window: int) -> Array:
-    """Bool `[1, 1, length, length]`: True up to half a window to each side. A segment is contiguous."""
-    places = jnp.arange(length)
-    return (jnp.abs(places[:, None] - places) <= window // 2)[None, None]
-
-
 class SelfAttention(nn.Module):
     """Multi-head self-attention of an encoder, with queries divided by sqrt(head_dim).
 

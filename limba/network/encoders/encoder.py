@@ -17,7 +17,6 @@ from limba.network.encoders.attention import (
     AttentionInputs,
     SelfAttention,
     dense_mask,
-    local_mask,
     visible,
     visible_blocks,
 )
@@ -235,7 +234,7 @@ class Encoder(nn.Module):
         if cfg.global_attention_every == 1:
             return whole_row, None
         window = AttentionInputs(
-            mask & local_mask(length, cfg.local_attention_window),
+            mask & attention.local_mask(length, cfg.local_attention_window // 2),
             None if table is None else table(length, length),
             rotation(base=cfg.local_rotary_base or cfg.rotary_base) if is_rotary else None,
             relative,

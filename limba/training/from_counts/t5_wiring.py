@@ -40,6 +40,8 @@ def problem(config: t5.T5Config) -> str | None:
         return "logits_via_embedding is True, and inputs need other vectors than outputs; set it to False"
     if own := [name for name in own_layers.FIELDS if getattr(config, name)]:
         return f"{own[0]} is {getattr(config, own[0])!r}, and only T5's own attention is known; leave it out"
+    if config.gemma_layers is not None:
+        return "gemma_layers are set, and counts know T5's relative positions only; leave them out"
     if config.emb_dim < 8:
         return f"emb_dim is {config.emb_dim}; it takes at least 8"
     if not config.num_decoder_layers:

@@ -24,8 +24,11 @@ def test_forward_flops_by_hand():
     assert (ENCODER, DECODER) == (544, 1488)
     assert flops.forward_flops(SIZES, 4, 6) == ENCODER + 2 * DECODER + LOGITS == 3688
     assert flops.forward_flops(SIZES | {"seen_keys": 2}, 4, 6) == 3688 - 96
-    # A third of the encoder's keys and values.
-    assert flops.forward_flops(SIZES | {"num_heads": 3, "head_dim": 1, "num_kv_heads": 1}, 4, 6) == 3688 - 2 * 4 * 8
+    # A third of the keys and values, of inputs and, in each decoder layer, of targets and of inputs.
+    fewer = 2 * 4 * 8 + 2 * (2 * 6 * 8 + 2 * 4 * 8)
+    assert flops.forward_flops(SIZES | {"num_heads": 3, "head_dim": 1, "num_kv_heads": 1}, 4, 6) == 3688 - fewer
+    gemma = {"num_heads": 3, "head_dim": 1, "gemma_layers": {"num_kv_heads": 1}}
+    assert flops.forward_flops(SIZES | gemma, 4, 6) == 3688 - fewer
 
 
 @pytest.mark.parametrize(

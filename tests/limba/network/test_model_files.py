@@ -15,7 +15,7 @@ ENCODERS = (
     *("bert", "roberta", "roberta_prelayernorm", "mpnet", "roformer", "modernbert"),
     *("mmbert", "distilbert", "eurobert", "nomic_bert", "electra", "deberta_v3"),
 )
-# Parameters of the networks that T5X's own files bind, counted there; the small decoder and the tiny files by hand.
+# Parameters of the networks that T5X's own files bind, counted there; the small decoder, tiny files and t5_modern by hand.
 PARAMETERS: dict[str, int] = {
     "gin/models/t5_1_0/tiny.gin": 260_704,
     "gin/models/t5_1_0/small.gin": 60_506_624,
@@ -29,6 +29,9 @@ PARAMETERS: dict[str, int] = {
     "gin/models/t5_1_1/large.gin": 783_150_080,
     "gin/models/t5_1_1/xl.gin": 2_849_757_184,
     "gin/models/t5_1_1/xxl.gin": 11_135_332_352,
+    "gin/models/t5_modern/tiny.gin": 518_064,
+    "gin/models/t5_modern/small.gin": 73_835_520,
+    "gin/models/t5_modern/base.gin": 219_311_616,
     "gin/models/mt5/small.gin": 300_176_768,
     "gin/models/mt5/base.gin": 582_401_280,
     "gin/models/mt5/large.gin": 1_229_581_312,
@@ -94,5 +97,7 @@ def test_parameters_of_each_file(file):
     scalable = any(family in file for family in ("scalable", "umt5"))
     assert isinstance(module.config, scalable_t5.T5Config) == scalable
     assert module.scan_layers == scalable
-    assert module.config.logits_via_embedding == ("t5_1_0" in file or "decoder_only" in file)
+    assert module.config.logits_via_embedding == any(
+        family in file for family in ("t5_1_0", "decoder_only", "t5_modern")
+    )
     assert module.config.mlp_activations == (("relu",) if "t5_1_0" in file else ("gelu", "linear"))

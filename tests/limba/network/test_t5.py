@@ -11,7 +11,13 @@ from flax.linen import partitioning as nn_partitioning
 
 from limba.network import attention, attention_by_rows, layers, products, scalable_t5, t5
 from limba.network.finite_numbers import interceptors
+from limba.network.gemma_layers import GemmaLayers
 from tests.limba import small
+
+# With a window that is shorter than the rows; the second of two layers sees the whole row.
+GEMMA = GemmaLayers(
+    num_kv_heads=2, sliding_window=3, attn_logit_softcapping=2.0, final_logit_softcapping=5.0, query_pre_attn_scalar=9.0
+)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -109,7 +115,10 @@ def test_remat_recomputes_the_same_dropout():
         ({}, True),
         ({"logits_via_embedding": True, "relative_bias_per_layer": True}, True),
         ({"scan_layers": True, "relative_bias_per_layer": True, "joined_attention_kernels": False}, False),
+        ({"gemma_layers": GEMMA, **small.TWO_LAYERS}, True),
+        ({"gemma_layers": GemmaLayers(num_kv_heads=1), "scan_layers": True}, False),
     ],
+    ids=["T5 1.1", "umT5", "scalable_t5", "T5Gemma", "scanned, one head of keys"],
 )
 def test_decoding_step_by_step_equals_teacher_forcing(fields, keeps_keys):
     model = small.model(**fields)
@@ -148,8 +157,9 @@ def test_decoding_step_by_step_equals_teacher_forcing(fields, keeps_keys):
     np.testing.assert_allclose(np.concatenate(stepwise, axis=1), expected, atol=2e-4)
 
 
-def test_packed_examples_do_not_see_each_other():
-    model = small.model()
+@pytest.mark.parametrize("fields", [{}, {"gemma_layers": GEMMA, **small.TWO_LAYERS}], ids=["T5 1.1", "T5Gemma"])
+def test_packed_examples_do_not_see_each_other(fields):
+    model = small.model(**fields)
     module = model.module
     first, second = small.batch(2, rows=1, inputs=6, targets=5), small.batch(3, rows=1, inputs=6, targets=5)
     for example in (first, second):
