@@ -121,7 +121,10 @@ def write(
     tensors: dict[str, SavedTensor] = {f"target/{name}": t for name, t in opened.tensors.items()}
     tensors["state/step"] = saved_tensors.from_array(np.int32(opened.step))
     layout = network
-    if layout is None and opened.family.has_decoder:
+    if opened.family.has_decoder and opened.config.gemma_layers is not None:
+        if network is not None:
+            raise ValueError(f"--network {network}: {opened.path} is {opened.family.title}, which T5X does not have.")
+    elif layout is None and opened.family.has_decoder:
         layout = "scalable_t5" if opened.config.relative_bias_per_layer else "t5"
     checkpoint = limba_run.write_run(opened, tensors, layout, out, verify, overwrite)
     said = f"step {opened.step}, from {opened.step_from}" if opened.step_from else "step 0: the source does not say one"

@@ -69,15 +69,15 @@ def to_t5x(
     record: dict[str, bytes] = {}
     if t5_files.is_encoder_decoder(source.tensors):
         model = any_format.open_checkpoint(source.path)
-        if start := model.config.decoder_start_token_id:
-            raise ValueError(
-                f"The decoder of {source.path} begins with {start} (decoder_start_token_id), and T5X's always begins "
-                "with 0. It trains, evaluates and exports in Limba."
-            )
         if model.config.gemma_layers is not None:
             raise ValueError(
                 f"{source.path} is {model.family.title} (gemma_layers), and T5X has no such network. `limba convert "
                 "to-hf` exports it."
+            )
+        if start := model.config.decoder_start_token_id:
+            raise ValueError(
+                f"The decoder of {source.path} begins with {start} (decoder_start_token_id), and T5X's always begins "
+                "with 0. It trains, evaluates and exports in Limba."
             )
         if model.config.scale_attn_logits:
             own = "T5X's own network does not divide queries by sqrt(head_dim) (scale_attn_logits); NVIDIA's does."

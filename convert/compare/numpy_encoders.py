@@ -212,7 +212,7 @@ def _bert(weights: Weights, config: Config, input_ids: Array, types: Array, visi
         x = weights.product(f"{prefix}.embeddings_project", x)
     bias = _buckets(weights[f"{prefix}.encoder.relative_attention_bias.weight"], length) if kind == _MPNET else None
     heads = config["num_attention_heads"]
-    turn = functools.partial(_turned, base=10_000.0, interleaved=True) if kind == _ROFORMER else None
+    turn = functools.partial(turned, base=10_000.0, interleaved=True) if kind == _ROFORMER else None
     for i in range(config["num_hidden_layers"]):
         layer = f"{prefix}.encoder.layer.{i}"
         inner, names, out = f"{layer}.attention.self", ("query", "key", "value"), f"{layer}.attention.output.dense"
@@ -269,7 +269,7 @@ def _modernbert(weights: Weights, config: Config, input_ids: Array, visible: Arr
         layer = f"model.layers.{i}"
         is_global = i % config["global_attn_every_n_layers"] == 0
         base = config["global_rope_theta" if is_global else "local_rope_theta"]
-        turn = functools.partial(_turned, base=base, interleaved=False)
+        turn = functools.partial(turned, base=base, interleaved=False)
         y = weights.norm(f"{layer}.attn_norm", x, epsilon) if i else x
         joined = np.split(weights.product(f"{layer}.attn.Wqkv", y), 3, axis=-1)
         query, key, value = (_heads(part, config["num_attention_heads"]) for part in joined)
@@ -317,7 +317,7 @@ def _nomic(weights: Weights, config: Config, input_ids: Array, types: Array, vis
 def _projected_attention(weights: Weights, config: Config, layer: str, x: Array, visible: Array) -> Array:
     """Rotary positions in halves; a head of keys and values serves as many heads of queries."""
     given = config.get("rope_parameters") or {}
-    turn = functools.partial(_turned, base=given.get("rope_theta") or config["rope_theta"], interleaved=False)
+    turn = functools.partial(turned, base=given.get("rope_theta") or config["rope_theta"], interleaved=False)
     heads = config["num_attention_heads"]
     of_keys = config.get("num_key_value_heads") or heads
     query = _heads(weights.product(f"{layer}.self_attn.q_proj", x), heads)
@@ -416,7 +416,7 @@ def _attend(
     return rounding(attended.transpose(0, 2, 1, 3).reshape(attended.shape[0], attended.shape[2], -1))
 
 
-def _turned(x: Array, base: float, interleaved: bool) -> Array:
+def turned(x: Array, base: float, interleaved: bool = False) -> Array:
     """Rotary positions of `[batch, heads, length, kv]`."""
     pairs = x.shape[-1] // 2
     angles = np.arange(x.shape[2])[:, None] * base ** (-np.arange(pairs) / pairs)

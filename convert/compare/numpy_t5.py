@@ -136,25 +136,26 @@ class _Network:
 
     def _feed_forward(self, module: str, x: Array) -> Array:
         projection = self._config["feed_forward_proj"]
-        activation = _ACTIVATIONS[_activation(projection)]
+        function = ACTIVATIONS[activation(projection)]
         if projection.startswith("gated-"):
-            hidden = activation(self._product(f"{module}.wi_0", x)) * self._product(f"{module}.wi_1", x)
+            hidden = function(self._product(f"{module}.wi_0", x)) * self._product(f"{module}.wi_1", x)
         else:
-            hidden = activation(self._product(f"{module}.wi", x))
+            hidden = function(self._product(f"{module}.wi", x))
         return self._product(f"{module}.wo", self._rounding(hidden))
 
 
 def possible(config: Config) -> str | None:
     """Why a network cannot be computed here; None if it can."""
-    name = _activation(config["feed_forward_proj"])
-    return None if name in _ACTIVATIONS else f"{name} is not among {', '.join(_ACTIVATIONS)}"
+    name = activation(config["feed_forward_proj"])
+    return None if name in ACTIVATIONS else f"{name} is not among {', '.join(ACTIVATIONS)}"
 
 
-def _activation(projection: str) -> str:
+def activation(projection: str) -> str:
+    """The name in `ACTIVATIONS` of what a `feed_forward_proj` applies."""
     return {"gated-gelu": "gelu_new"}.get(projection, projection.removeprefix("gated-"))
 
 
-_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": lambda x: np.maximum(x, 0),
     "silu": lambda x: x / 2 * (1 + np.tanh(x / 2)),
     "gelu_new": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),

@@ -13,6 +13,7 @@ from limba.convert.compare import (
     float64,
     forward,
     numpy_t5,
+    numpy_t5gemma,
     torch_forward,
     transformers_library,
     transformers_process,
@@ -112,6 +113,8 @@ def measures(model: T5Model, batch: Batch) -> Measures:
         return reason
     weights = (numpy_t5.FlaxWeights if folder.is_flax else numpy_t5.TorchWeights)(folder.stored)
     compute: Any = numpy_t5.token_logits if model.head.labels else numpy_t5.logits
+    if model.family.has_gemma_layers:
+        compute = numpy_t5gemma.logits
 
     def logits(*given: Any) -> np.ndarray:
         *tokens, rounding = given
@@ -143,7 +146,8 @@ def in_transformers(model: T5Model, batch: Batch) -> Output:
         return Output(reason=reason)
     request = {"format": folder.format, "num_tokens": 0 if model.head.labels else _GREEDY_TOKENS}
     in_folder = {name: _other_ids(model, ids) for name, ids in batch.items()}
-    answer = transformers_process.run_t5(Path(model.path), folder.content, model.dtype, in_folder, request)
+    config = model.family.with_own_keys(folder.content)
+    answer = transformers_process.run_t5(Path(model.path), config, model.dtype, in_folder, request)
     # The PyTorch class of some families scales the logits of untied models; see `T5Family.scales_untied`.
     scales = model.family.scales_untied and not model.config.logits_via_embedding and not model.head.labels
     is_5 = int((transformers_library.version() or "0").split(".")[0]) > 4

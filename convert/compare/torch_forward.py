@@ -97,10 +97,15 @@ def _model(folder: Path, tensors: Mapping[str, SavedTensor]) -> Any:
         raise ValueError(f"{folder}/config.json is of a {config.model_type!r}; it must be one of {', '.join(known)}.")
     is_classifier = other_models.is_token_classifier(config.to_dict())
     kind = transformers.AutoModelForTokenClassification if is_classifier else transformers.AutoModelForSeq2SeqLM
-    config._attn_implementation = None  # transformers' own: "ORG/NAME" would be code of the hub.
+    # transformers' own, as "ORG/NAME" would be code of the hub; and of T5Gemma the one that has soft caps.
+    config._attn_implementation = "eager" if config.model_type == "t5gemma" else None
     with torch.device("meta"):
         model = kind.from_config(config, dtype=torch.float32, **transformers_library.NO_CODE)
-    assert not list(model.buffers()), "T5's classes have none; they would have to be computed again."
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if child._buffers:  # Of rotary positions, which are computed from the configuration.
+                setattr(module, name, type(child)(child.config))
+    assert not any(buffer.is_meta for buffer in model.buffers())
     model.eval()
     model.tie_weights()
     if not is_classifier:

@@ -21,12 +21,14 @@ class T5Export(Export[T5Family, T5Config]):
     """See `Export`."""
 
     def __init__(self, model: T5Model):
-        if model.head.labels and not model.family.in_transformers:
+        family = model.family
+        if model.head.labels and (family.has_gemma_layers or not family.in_transformers):
             raise ValueError(
-                f"{model.path} is a classifier of tokens, and transformers has none of {model.family.title}; `limba "
-                "infer` answers with it."
+                f"{model.path} is a classifier of tokens on an encoder, and transformers has none of {family.title}; "
+                "`limba infer` answers with it."
             )
-        super().__init__(model, ("safetensors",) if model.head.labels or model.pad_id else ("safetensors", "flax"))
+        in_flax = family.in_flax and not (model.head.labels or model.pad_id)
+        super().__init__(model, ("safetensors", "flax") if in_flax else ("safetensors",))
         self.tokenizer = hf_tokenizer.from_vocabulary(self.vocabulary)
         self._tokenizer_class = ""  # known when it is written
 

@@ -1,8 +1,9 @@
 """What a conversion needs to know of a family of T5s, and which of their modules hold which of Limba's."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -71,6 +72,12 @@ class T5Family(Family):
       modules: modules that have other names, or parts of the names, by T5's: `{"lm_head": "output"}`.
       generation: keys of generation_config.json, beside the special ids.
       keys: by T5's names; for further ones, `t5_keys.KEYS | config_keys.table(…)`.
+      prefix: with which all names of tensors begin, but for an untied output's; readers take it for a wrapper's.
+      rows: which modules hold which of Limba's.
+      embeddings: PyTorch's names of the embedding, the first one its own; files may have one of them or all.
+      output: PyTorch's name of the output, and the embedding that it is in tied models.
+      in_flax: whether transformers 4 has a Flax class.
+      has_gemma_layers: whether its networks have `T5Config.gemma_layers`; others have none.
     """
 
     network: Mapping[str, Any]
@@ -87,6 +94,12 @@ class T5Family(Family):
     modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
     generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     keys: Table = dataclasses.field(default_factory=lambda: t5_keys.KEYS)
+    prefix: str = ""
+    rows: tuple[Row, ...] = _ROWS
+    embeddings: tuple[str, ...] = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+    output: tuple[str, str] = ("lm_head.weight", "shared.weight")
+    in_flax: bool = True
+    has_gemma_layers: ClassVar[bool] = False
     usual_head = heads.OF_T5
     has_decoder = True
 
@@ -94,21 +107,40 @@ class T5Family(Family):
         """Every tensor by T5's names of them; see `tensor_name`. Limba's padding is 0: two ids may be exchanged."""
 
         def chosen_rows(name: str, shape: Shape) -> np.ndarray | None:
-            of_ids = {"token_embedder/embedding": shape[0], "decoder/logits_dense/kernel": shape[-1]}
-            return table.exchanged(of_ids[name], 0, pad_id) if pad_id and name in of_ids else None
+            axis = {"token_embedder/embedding": 0, "logits_dense/kernel": -1}.get(name.removeprefix("decoder/"))
+            return table.exchanged(shape[axis], 0, pad_id) if pad_id and axis is not None else None
 
-        rows = _ROWS_OF_CLASSIFIER if head.labels else _ROWS
+        rows = _ROWS_OF_CLASSIFIER if head.labels else self.rows
         return table.table(self.shapes(network, head), rows, chosen_rows=chosen_rows)
 
     def fits(self, network: T5Config, vocabulary: Mapping[str, Any] | None) -> bool:
         """Whether a network with this vocabulary, as `run.json` records it, can be of the family."""
+        if (network.gemma_layers is not None) != self.has_gemma_layers:
+            return False
         return self.in_bytes in (None, run_folder.is_bytes(vocabulary)) and all(
             getattr(network, field) == value for field, value in self.network.items()
         )
 
+    def problem(self, network: T5Config) -> str:
+        """Why its class does not hold a network that `fits`, a clause; "" if it does."""
+        return ""
+
     def own_keys(self) -> Table:
         """`keys`, by the family's names."""
         return {self.config_keys.get(name, name): key for name, key in self.keys.items()}
+
+    def key_tables(self, content: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Table]]:
+        """The parts of a config.json: where each is, for messages (": encoder"), its keys, and what happens to them."""
+        yield "", content, self.own_keys()
+
+    def with_t5_keys(self, file: Path, content: Mapping[str, Any], ignored: Collection[str] = ()) -> dict[str, Any]:
+        """A config.json with T5's keys, without the ignored ones. Raises ValueError for what no network of Limba is."""
+        t5_keys_by_own = {own: key for key, own in self.config_keys.items()}
+        return {t5_keys_by_own.get(key, key): value for key, value in content.items() if key not in ignored}
+
+    def with_own_keys(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """The family's config.json of one with T5's keys."""
+        return {self.config_keys.get(key, key): value for key, value in content.items()}
 
     def tensor_name(self, name: str) -> str:
         """The family's name of a tensor of T5's, PyTorch's (`lm_head.weight`) or Flax's (`lm_head/kernel`)."""

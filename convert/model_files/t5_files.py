@@ -58,7 +58,8 @@ def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> T5Model:
         if "mlp_activations" in assumed and hints.mlp_activations is not None:
             config = dataclasses.replace(config, mlp_activations=tuple(hints.mlp_activations))
             assumed = {}
-        tensors = _unrolled(path, saved, config.relative_bias_per_layer, head == heads.OF_T5)
+        has_no_table = config.relative_bias_per_layer or config.gemma_layers is not None
+        tensors = _unrolled(path, saved, has_no_table, head == heads.OF_T5)
         of_vocabulary = info.get("vocabulary") or {}
     else:
         tensors = _unrolled(path, saved, None)
@@ -93,17 +94,17 @@ def is_encoder_decoder(tensors: Mapping[str, SavedTensor]) -> bool:
 
 
 def _unrolled(
-    path: AnyPath, saved: Mapping[str, SavedTensor], per_layer: bool | None, has_decoder: bool = True
+    path: AnyPath, saved: Mapping[str, SavedTensor], has_no_table: bool | None, has_decoder: bool = True
 ) -> dict[str, SavedTensor]:
     """The parameters by Limba's names.
 
-    `per_layer` says whether each layer has its own table of relative positions; None finds out. A T5 in the layout of
-    scalable_t5 has the same table in all layers.
+    `has_no_table` says whether a stack has no table of relative positions, as its layers have their own or rotary
+    positions; None finds out. A T5 in the layout of scalable_t5 has the same table in all layers.
     """
     parameters = {name: t for name, t in saved.items() if name.startswith(_PARAMETERS)}
     if has_decoder and not is_encoder_decoder(parameters):
         raise ValueError(f"{path} is not of a T5 with encoder and decoder: it lacks one of {', '.join(_OF_BOTH)}.")
-    for network in ("unrolled",) if per_layer else ("t5", "unrolled"):
+    for network in ("unrolled",) if has_no_table else ("t5", "unrolled"):
         try:
             shapes = layer_layouts.shapes_for(parameters, network)
         except ValueError as error:
@@ -209,9 +210,6 @@ def _check_hints(config: T5Config, hints: ModelHints, where: str) -> None:
 
 # ------------------------------------------------------- a folder ----------------------------------------------------
 
-# Other names of the embedding, and that of the output. Files may have one of them or all.
-_ALIASES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-_OUTPUT = "lm_head.weight"
 # The first T5s have it in their files; no version of the network reads it.
 _UNUSED = "EncDecAttention.relative_attention_bias"
 
@@ -298,8 +296,10 @@ def read_files(path: Path, config_file: Path, content: Mapping[str, Any], format
     else:
         found, saved = "torch", weight_files.open_file(path)
     family = t5_config.family_of(content)
+    if family.prefix and not any(name.startswith(family.prefix) for name in saved):
+        saved = {f"{family.prefix}{name}": tensor for name, tensor in saved.items()}
     is_flax = found == "flax"
-    output = _in_format(_OUTPUT, is_flax)
+    output, tied_to = (_in_format(name, is_flax) for name in family.output)
     if t5_config.hides_its_output(content) and (family.tensor_name(output) in saved or not family.scales_untied):
         # An output that is the embedding is not written twice; version 5's mT5 does not scale its logits.
         content = {**content, "scale_decoder_outputs": False}
@@ -318,16 +318,16 @@ def read_files(path: Path, config_file: Path, content: Mapping[str, Any], format
         )
     rows = [t.as_flax() if is_flax else t for t in family.table(config, head, pad_id)]
     prefix = "" if head == heads.OF_T5 else f"{TRANSFORMER}."
-    aliases = [_in_format(f"{prefix}{name}", is_flax) for name in _ALIASES]
+    aliases = [_in_format(f"{prefix}{name}", is_flax) for name in family.embeddings]
     t5_names = {family.tensor_name(name): name for name in (*aliases, *(row.name for row in rows))}
     named = {t5_names.get(name, name): t for name, t in saved.items()}
     if other_models.is_encoder_alone(content) and named:
         named = _of_new_decoder(rows, config, named) | named
     stored = _without_copies(path, aliases, named, _in_format(_UNUSED, is_flax))
     if not config.logits_via_embedding and t5_config.ties_output(path / "config.json"):
-        stored.setdefault(_OUTPUT, stored[aliases[0]])
+        stored.setdefault(output, stored[tied_to])
     if head == heads.OF_T5:
-        _check_output(path, config_file, is_flax, config, stored)
+        _check_output(path, config_file, is_flax, config, stored, output, tied_to)
     table.verify(str(path), {n: t.shape for n, t in stored.items()}, {row.name: row.shape for row in rows})
     tensors = {name: t for row in rows for name, t in row.limbas(stored[row.name]).items()}
     folder = Folder(content, stored, found, pad_id, embedding=next((x for x in aliases if x in named), ""))
@@ -341,7 +341,7 @@ def _in_format(name: str, is_flax: bool) -> str:
     module, _, leaf = name.rpartition(".")
     if leaf != "weight":
         return name.replace(".", "/")
-    return f"{module.replace('.', '/')}/{'kernel' if name == _OUTPUT else 'embedding'}"
+    return f"{module.replace('.', '/')}/{'kernel' if module == 'lm_head' else 'embedding'}"
 
 
 def _of_new_decoder(
@@ -392,10 +392,18 @@ def _without_copies(
     return kept | {aliases[0]: shared}
 
 
-def _check_output(path: Path, config_file: Path, is_flax: bool, config: T5Config, kept: dict[str, SavedTensor]) -> None:
-    """Removes an output that is the embedding. Raises ValueError if it is not what config.json says of it."""
-    shared, output = kept[_in_format(_ALIASES[0], is_flax)], _in_format(_OUTPUT, is_flax)
-    if config.logits_via_embedding and output in kept:
+def _check_output(
+    path: Path,
+    config_file: Path,
+    is_flax: bool,
+    config: T5Config,
+    kept: dict[str, SavedTensor],
+    output: str,
+    tied_to: str,
+) -> None:
+    """Removes an output that is the embedding `tied_to`. Raises ValueError if it is not what config.json says of it."""
+    shared = kept.get(tied_to)
+    if config.logits_via_embedding and output in kept and shared is not None:
         same = tensor_parts.transposed(kept[output]) if is_flax else kept[output]
         if not tensor_parts.equal(shared, same):
             raise ValueError(

@@ -164,13 +164,13 @@ def shapes_for(saved: Mapping[str, SavedTensor], network: str) -> dict[str, jax.
     "unrolled" is t5 that keeps each layer's own table of relative positions.
 
     Raises:
-      ValueError: for another network, or if there is no relative position bias.
+      ValueError: for another network, or for one of T5X's if there is no relative position bias.
     """
     if network not in ("t5", "scalable_t5", "unrolled"):
         raise ValueError(f"The network is {network!r}; use 't5', 'scalable_t5' or 'unrolled'.")
     layers = _Layers(saved, _num_layers(saved))
     biases = [t.shape for name, t in saved.items() if name.endswith("relpos_bias/rel_embedding")]
-    if not biases:
+    if not biases and network != "unrolled":
         raise ValueError("There is no relpos_bias/rel_embedding, which gives the number of heads.")
     result = {}
     for name, tensor in saved.items():

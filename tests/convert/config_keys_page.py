@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from convert.families.config_keys import encoder_keys, t5_keys, tokenizer_keys
+from convert.families.config_keys import encoder_keys, t5_keys, t5gemma_keys, tokenizer_keys
 from convert.families.config_keys.keys import Key, Table
 from convert.families.table import encoder_families, t5_families
 
@@ -13,7 +13,7 @@ _BEGIN = """# Keys of Hugging Face's files
 
 What `limba convert from-hf` and `limba run` do with each key of a model's `config.json`, `generation_config.json` and
 `tokenizer_config.json`. This page is written from the tables in `convert/families/config_keys/` (`keys.py`,
-`t5_keys.py`, `encoder_keys.py`, `tokenizer_keys.py`), by `python -m tests.convert.config_keys_page`.
+`t5_keys.py`, `t5gemma_keys.py`, `encoder_keys.py`, `tokenizer_keys.py`), by `python -m tests.convert.config_keys_page`.
 
 - **Carried**: the key becomes the named field of Limba's network, or decides how the files are read.
 - **Without effect**: nothing of the network depends on it.
@@ -40,11 +40,14 @@ def page() -> str:
     shared = {
         name: key for name, key in encoder_keys.BERT.items() if all(keys.get(name) == key for keys in encoders.values())
     }
-    t5s = ", ".join(dict.fromkeys(family.title for family in t5_families().values()))
+    families = t5_families().values()
+    t5s = ", ".join(dict.fromkeys(family.title for family in families if not family.has_gemma_layers))
     parts = [
         _BEGIN,
         f"## config.json of {t5s}\n\n{_table(t5_keys.KEYS)}",
-        f"## generation_config.json of these\n\n{_table(t5_keys.GENERATION_KEYS)}",
+        f"## config.json of T5Gemma\n\n{_table(t5gemma_keys.KEYS)}",
+        f"## `encoder` and `decoder` in it\n\n{_table(t5gemma_keys.STACK_KEYS)}",
+        f"## generation_config.json of all of these\n\n{_table(t5_keys.GENERATION_KEYS)}",
         f"## config.json of all encoders\n\n{_table(shared)}\n\nAn encoder does not generate: its "
         "generation_config.json is not read.",
     ]
@@ -53,7 +56,7 @@ def page() -> str:
         parts.append(f"## config.json of {title}, further keys\n\n{_table(own)}")
     new = {name: key for name, key in encoder_keys.NEW_BERT.items() if encoder_keys.BERT[name] != key}
     parts.append(f"## A BERT of t5-experiments, to train from scratch, further keys\n\n{_table(new)}")
-    parts.append(f"## tokenizer_config.json of {t5s}\n\n{_table(tokenizer_keys.T5)}")
+    parts.append(f"## tokenizer_config.json of {t5s}, T5Gemma\n\n{_table(tokenizer_keys.T5)}")
     parts.append(f"## tokenizer_config.json of encoders\n\n{_table(tokenizer_keys.ENCODER)}")
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 

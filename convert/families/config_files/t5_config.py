@@ -6,6 +6,7 @@ are scaled; 4.57 reads the same key for both. So an untied model states false fo
 1/sqrt(d_model) in T5X, in Limba and in both versions.
 """
 
+import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from limba.files.untrusted_files import shown
 from limba.gin_config import run_folders
 from limba.network import own_layers
 from limba.network.config_checks import MOST, MOST_LAYERS
+from limba.network.gemma_layers import GemmaLayers
 from limba.network.layers import LayerNorm
 from limba.network.t5 import MAX_DISTANCE, NUM_BUCKETS, T5Config
 
@@ -65,8 +67,9 @@ def model_config(
     Raises:
       ValueError: if Hugging Face's T5 cannot express the network.
     """
-    content = _t5_config(config, family, dtype, inputs_length, ids)
-    return {family.config_keys.get(key, key): value for key, value in content.items()}
+    if problem := family.problem(config):
+        raise ValueError(f"{family.model_class} does not hold the network: {problem}.")
+    return family.with_own_keys(_t5_config(config, family, dtype, inputs_length, ids))
 
 
 def _t5_config(
@@ -114,6 +117,7 @@ def _t5_config(
         "torch_dtype": dtype,
         **({} if inputs_length is None else {"n_positions": inputs_length}),
         **_all_ids(config, ids),
+        **({} if config.gemma_layers is None else {"gemma_layers": dataclasses.asdict(config.gemma_layers)}),
     }
 
 
@@ -174,17 +178,17 @@ def read(file: Path, ignored: Collection[str] = ()) -> dict[str, Any]:
     if other_models.is_encoder_alone(content) or other_models.is_token_classifier(content):
         # It gets a decoder (`new_decoder` of `convert.model_files.t5_files`), or needs none.
         content["is_encoder_decoder"] = True
-    keys.check(file, content, family.own_keys(), ignored)
+    for part, inside, table in family.key_tables(content):
+        keys.check(f"{file}{part}", inside, table, ignored)
     for key in ("tie_word_embeddings", "scale_decoder_outputs"):
         if content.get(key, True) is None:
             raise ValueError(
                 f"{file}: {key} is null, which is false to one version of transformers and to another the default. "
                 "Write true if the embedding is the output too, else false."
             )
-    t5_keys_by_own = {own: key for key, own in family.config_keys.items()}
     if content.get("is_gated_act", True) is None:
         content["is_gated_act"] = False  # as transformers takes it
-    named = {t5_keys_by_own.get(key, key): value for key, value in content.items() if key not in ignored}
+    named = family.with_t5_keys(file, content, ignored)
     if named.get("num_hidden_layers") is not None and "num_layers" not in named:
         # transformers counts the decoder's layers before it takes the other name.
         named.setdefault("num_decoder_layers", family.defaults.get("num_layers"))
@@ -245,7 +249,8 @@ def notes(file: Path, ignored: Collection[str] = ()) -> Iterator[str]:
             f"{file.parent} is the encoder of a T5 alone, and gets a new decoder. `limba embed` and the classifiers of "
             "docs/encoders.md take the encoder as it is; for texts, train it."
         )
-    yield from keys.left_out(file, content, family.own_keys(), ignored)
+    for part, inside, table in family.key_tables(content):
+        yield from keys.left_out(f"{file}{part}", inside, table, ignored)
     generation_file, generation = _generation_beside(file)
     yield from keys.left_out(generation_file, generation, t5_keys.GENERATION_KEYS, ignored)
     first, second = content.get(_START), generation.get(_START)
@@ -393,6 +398,7 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
         relative_bias_per_layer=family.network.get("relative_bias_per_layer", False),
         decoder_start_token_id=in_folder(start, special_ids(file, content)[_PAD]),
         kernels="xla" if own else "auto",
+        gemma_layers=GemmaLayers(**content["gemma_layers"]) if family.has_gemma_layers else None,
         **own,
     )
 

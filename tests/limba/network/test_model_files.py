@@ -15,7 +15,7 @@ ENCODERS = (
     *("bert", "roberta", "roberta_prelayernorm", "mpnet", "roformer", "modernbert"),
     *("mmbert", "distilbert", "eurobert", "nomic_bert", "electra", "deberta_v3"),
 )
-# Parameters of the networks that T5X's own files bind, counted there; the small decoder, tiny files and t5_modern by hand.
+# Parameters of the networks that T5X's own files bind, counted there; those that T5X has not are counted by hand.
 PARAMETERS: dict[str, int] = {
     "gin/models/t5_1_0/tiny.gin": 260_704,
     "gin/models/t5_1_0/small.gin": 60_506_624,
