@@ -98,6 +98,7 @@ class T5GemmaFamily(T5Family):
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from error
         return {
+            **{"tie_word_embeddings": True, "dropout_rate": 0.0},
             **{key: value for key, value in content.items() if key not in (*_STACKS, *ignored)},
             **{name: decoder[key] for name, key in _SIZES.items()},
             **{name: content.get(name, decoder[key]) for name, key in _SPECIAL_IDS.items()},
@@ -228,7 +229,7 @@ FAMILY = T5GemmaFamily(
     network={},
     recognized_by="it has gemma_layers",
     in_bytes=None,
-    defaults={"tie_word_embeddings": True, "dropout_rate": 0.0},
+    defaults={},  # of a stack: `_DEFAULTS`
     in_transformers=True,
     in_flax=False,
     prefix="model.",
