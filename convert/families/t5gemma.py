@@ -98,7 +98,8 @@ class T5GemmaFamily(T5Family):
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from error
         return {
-            **{"tie_word_embeddings": True, "dropout_rate": 0.0},
+            "tie_word_embeddings": True,
+            "dropout_rate": 0.0,
             **{key: value for key, value in content.items() if key not in (*_STACKS, *ignored)},
             **{name: decoder[key] for name, key in _SIZES.items()},
             **{name: content.get(name, decoder[key]) for name, key in _SPECIAL_IDS.items()},

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from limba.addons.engines.ct2 import ct2_library
+from limba.addons.engines.ct2 import ct2_library, ct2_t5gemma
 from limba.addons.engines.ct2.ct2_weights import Weights
 from limba.convert.families import heads
 from limba.convert.families.config_files import t5_config
@@ -34,6 +34,8 @@ def check(model: T5Model) -> None:
     # What Hugging Face's T5 cannot express, CTranslate2's cannot: it is made for that.
     t5_config.model_config(model.config, model.family, "float32", None)
     _activation(model.config)
+    if model.family.has_gemma_layers:
+        ct2_t5gemma.check(model)
 
 
 def _activation(config: T5Config) -> str:
@@ -53,12 +55,16 @@ def write(model: T5Model, tokens: Sequence[str], special: SpecialTokens, quantiz
     Raises:
       ValueError: if a tensor holds NaN or infinite values.
     """
-    spec = _spec(model, quantization)
+    if (layers := model.config.gemma_layers) is None:
+        spec, epsilon = _spec(model, quantization), LayerNorm.epsilon
+    else:
+        spec = ct2_t5gemma.spec(model, quantization, _activation(model.config))
+        epsilon = layers.norm_epsilon
     spec.register_source_vocabulary(list(tokens))
     spec.register_target_vocabulary(list(tokens))
     spec.config.bos_token = spec.config.decoder_start_token = tokens[model.config.decoder_start_token_id]
     spec.config.eos_token, spec.config.unk_token = tokens[special.eos.id], tokens[unknown_id(special)]
-    spec.config.layer_norm_epsilon = LayerNorm.epsilon
+    spec.config.layer_norm_epsilon = epsilon
     spec.validate()
     spec.optimize(quantization=quantization)
     spec.save(str(folder))

@@ -47,6 +47,11 @@ def check(model: T5Model) -> None:
     """Raises ValueError for a model that llama.cpp does not have."""
     if model.head != heads.OF_T5:
         raise ValueError(f"{model.path} is a classifier of tokens, which llama.cpp does not have on a T5.")
+    if model.family.has_gemma_layers:
+        raise ValueError(
+            f"{model.path} is {model.family.title}, and llama.cpp has no such encoder-decoder; `limba convert to-hf` "
+            "exports it."
+        )
     t5_config.model_config(model.config, model.family, "float32", None)  # What Hugging Face's T5 cannot express.
     if tuple(model.config.mlp_activations) not in _MLPS:
         raise ValueError(

@@ -145,6 +145,11 @@ class T5Export(OnnxExport):
                 f"{self.model.path} is a {self.model.family.title}, of which transformers has no class: torch writes "
                 "ONNX files from these classes."
             )
+        if self.model.family.has_gemma_layers:
+            raise ValueError(
+                f"{self.model.path} is {self.model.family.title}, of which to-onnx writes no file; `limba convert "
+                "to-hf` exports it, and to-ct2 one without soft caps and windows."
+            )
         tokenizer = hf_tokenizer.from_vocabulary(any_format.known_vocabulary(self.model))
         t5_check.require_usual_ids(self.model, tokenizer, self.engine)
         t5_config.model_config(self.model.config, self.model.family, "float32", None)
