@@ -31,7 +31,7 @@ _OF_LAYERS = {"num_kv_heads": "num_key_value_heads", "norm_epsilon": "rms_norm_e
 _SAME_NAME = ("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "sliding_window")
 _ACTIVATIONS = {"gelu_pytorch_tanh": "gated-gelu", "gelu_new": "gated-gelu", "silu": "gated-silu", "relu": "gated-relu"}
 # What the class takes for keys that a stack leaves out, which those are that have these values.
-_DEFAULTS: Mapping[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "vocab_size": 256_000,
     "hidden_size": 2304,
     "intermediate_size": 9216,
@@ -154,6 +154,15 @@ class T5GemmaFamily(T5Family):
                 "in T5Gemma"
             )
         return ""
+
+
+def usual_start(content: Mapping[str, Any]) -> int | None:
+    """What the decoder of a config.json begins with where no file says another id; None if it is no T5Gemma's."""
+    decoder = content.get("decoder")
+    if content.get("model_type") != FAMILY.model_type or not isinstance(decoder, Mapping):
+        return None
+    start: int = {**_DEFAULTS, **decoder}["bos_token_id"]
+    return start
 
 
 def _whole(number: float) -> float:

@@ -10,6 +10,7 @@ import optax
 import pytest
 from flax import traverse_util
 
+from convert.compare import folder_settings
 from convert.families import networks
 from convert.families.config_files import t5_config
 from convert.families.t5gemma import FAMILY
@@ -181,6 +182,22 @@ def test_transformers_5_makes_of_an_export_what_limba_does(home, modern):
 def _both(content, **changes):
     for stack in ("encoder", "decoder"):
         content[stack].update(changes)
+
+
+def test_a_folder_that_leaves_the_start_to_its_class_is_the_same_model(run, tmp_path):
+    """As the hub's: its decoder begins with bos_token_id, which is 2 where no file says it."""
+    to_hf(run, tmp_path / "out", verify=False)
+    settings = [folder_settings.of_folder(tmp_path / "out")]
+    for name in ("config.json", "generation_config.json"):
+        file = tmp_path / "out" / name
+        content = json.loads(file.read_text())
+        del content["decoder_start_token_id"]
+        content.get("decoder", {}).pop("bos_token_id", None)
+        file.write_text(json.dumps(content))
+    settings.append(folder_settings.of_folder(tmp_path / "out"))
+    assert all(row.holds for row in folder_settings.compare(*settings))
+    file = tmp_path / "out/config.json"
+    assert t5_config.network_config(file, t5_config.read(file)).decoder_start_token_id == 2
 
 
 def _read(folder, change):

@@ -45,7 +45,7 @@ _COMMON = (
 _CLASSES = ("T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast", "ByT5Tokenizer")
 _OF_TOKENIZER_JSON = ("PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer")
 # Of other families, whose tokens are those of tokenizer.json too.
-_OF_OTHERS = tuple(f"{name}Tokenizer{fast}" for name in ("Roberta", "Llama", "GPT2") for fast in ("", "Fast"))
+_OF_OTHERS = tuple(f"{name}Tokenizer{fast}" for name in ("Roberta", "Llama", "GPT2", "Gemma") for fast in ("", "Fast"))
 
 T5 = table(
     *_COMMON,
