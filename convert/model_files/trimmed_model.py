@@ -12,6 +12,8 @@ from limba.convert.model_files.model import Model
 from limba.convert.tensors import table, tensor_parts
 
 EMBEDDING, OUTPUT = "token_embedder/embedding", "decoder/logits_dense/kernel"
+# T5Gemma's decoder has one of its own, which its output is tied to.
+_OF_DECODER = "decoder/token_embedder/embedding"
 # Of a T5, and of an encoder that fills in masks, where the embedding is not the output.
 _OUTPUTS = (OUTPUT, "mlm_head/logits/kernel")
 # Of an encoder that fills in masks.
@@ -22,7 +24,8 @@ AModel = TypeVar("AModel", bound=Model)
 def output_rows(model: Model) -> SavedTensor:
     """`[vocab, embed]`, with which the outputs of the last layer, or of the head's transform, are multiplied."""
     own = next((model.tensors[name] for name in _OUTPUTS if name in model.tensors), None)
-    return model.tensors[EMBEDDING] if own is None else tensor_parts.transposed(own)
+    tied_to = model.tensors.get(_OF_DECODER, model.tensors[EMBEDDING])
+    return tied_to if own is None else tensor_parts.transposed(own)
 
 
 def trimmed(model: AModel, rows: np.ndarray, vocabulary: Mapping[str, Any]) -> AModel:
@@ -67,7 +70,7 @@ def _with_rows(
 ) -> AModel:
     """The model with changed tables `[vocab, embed]` and `[vocab]`."""
     tensors = dict(model.tensors)
-    tensors |= {name: change(tensors[name]) for name in (EMBEDDING, BIAS) if name in tensors}
+    tensors |= {name: change(tensors[name]) for name in (EMBEDDING, _OF_DECODER, BIAS) if name in tensors}
     for name in _OUTPUTS:
         if name in tensors:
             tensors[name] = tensor_parts.transposed(change(tensor_parts.transposed(tensors[name])))

@@ -15,9 +15,10 @@ from convert.families import networks
 from convert.families.config_files import t5_config
 from convert.families.t5gemma import FAMILY
 from convert.from_hf import from_hf
-from convert.model_files import any_format
+from convert.model_files import any_format, trimmed_model
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
+from limba.addons.repair import hub_folder
 from limba.checkpoints import checkpointing
 from limba.models import EncoderDecoderModel, decoding
 from limba.network.gemma_layers import GemmaLayers
@@ -177,6 +178,22 @@ def test_transformers_5_makes_of_an_export_what_limba_does(home, modern):
     wanted = batch | {"decoder_input_tokens": np.zeros((3, 8), np.int32)}
     tokens = np.asarray(jax.jit(model.predict_batch)(params, wanted))
     np.testing.assert_array_equal(tokens[:, : answer["tokens"].shape[1]], answer["tokens"])
+
+
+def test_another_vocabulary_changes_both_embeddings(run):
+    model = any_format.open_checkpoint(run)
+    kept = np.array([0, 1, 2, 40, 300])
+    trimmed = trimmed_model.trimmed(model, kept, model.vocabulary)
+    for name in ("token_embedder/embedding", "decoder/token_embedder/embedding"):
+        np.testing.assert_array_equal(trimmed.tensors[name], np.asarray(model.tensors[name])[kept])
+    np.testing.assert_array_equal(
+        trimmed_model.output_rows(trimmed), trimmed.tensors["decoder/token_embedder/embedding"]
+    )
+
+
+def test_repair_does_not_know_its_folders(modern):
+    with pytest.raises(ValueError, match="is of T5Gemma, which `limba convert repair` does not know"):
+        hub_folder.read(modern / "export")
 
 
 def _both(content, **changes):

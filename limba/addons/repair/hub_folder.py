@@ -16,6 +16,7 @@ from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.convert.families.config_files import other_models
 from limba.convert.families.encoders.encoder_family import EncoderFamily
 from limba.convert.families.family import Family
+from limba.convert.families.t5_family import T5Family
 from limba.convert.families.table import of_model_type, t5_families
 from limba.convert.model_files.hf import hf_folder, hf_tokenizer, older_tokenizers
 from limba.convert.tensors import array_files, weight_files
@@ -122,6 +123,10 @@ def read(path: Path) -> HubFolder:
     if family is None:
         known = dict.fromkeys(family.model_type for family in t5_families().values())
         raise other_models.refuse_type(path / CONFIG, files[CONFIG].get("model_type"), [*known])
+    if isinstance(family, T5Family) and family.has_gemma_layers:
+        raise ValueError(
+            f"{path} is of {family.title}, whose folders `limba convert repair` does not know; from-hf does."
+        )
     format_, _ = weight_files.find(path)
     tensors = weight_files.open_tensors(path, format_, buffers_of(family))
     return HubFolder(path, family, files, format_, tensors)
