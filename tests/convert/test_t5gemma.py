@@ -9,13 +9,15 @@ import numpy as np
 import optax
 import pytest
 from flax import traverse_util
+from tokenizers import Tokenizer
 
 from convert.compare import folder_settings
 from convert.families import networks
 from convert.families.config_files import t5_config
 from convert.families.t5gemma import FAMILY
 from convert.from_hf import from_hf
-from convert.model_files import any_format, trimmed_model
+from convert.model_files import any_format, t5_vocabularies, trimmed_model
+from convert.model_files.model import NO_HINTS
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
 from limba.addons.repair import hub_folder
@@ -23,7 +25,9 @@ from limba.checkpoints import checkpointing
 from limba.models import EncoderDecoderModel, decoding
 from limba.network.gemma_layers import GemmaLayers
 from limba.network.t5 import T5Config, Transformer
+from tasks.pretraining import masked_text
 from tests.convert import conftest, t5gemma_in_transformers
+from tests.convert.encoders.families import test_mmbert
 
 # A window, caps and a scalar that change these few numbers; 4 heads of 8 for a width of 32, as transformers 5 wants.
 GEMMA = GemmaLayers(
@@ -189,6 +193,24 @@ def test_another_vocabulary_changes_both_embeddings(run):
     np.testing.assert_array_equal(
         trimmed_model.output_rows(trimmed), trimmed.tensors["decoder/token_embedder/embedding"]
     )
+
+
+def test_gemmas_tokenizer_is_read_with_its_ids(tmp_path):
+    """As in T5Gemma's folders: `<bos>` before a text, nothing behind it, and bytes for what has no piece."""
+    test_mmbert.write_tokenizer(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    content = json.loads(file.read_text())
+    bos, text, _ = content["post_processor"]["single"]
+    content["post_processor"] |= {"single": [bos, text], "pair": [bos, text, bos]}
+    file.write_text(json.dumps(content))
+    settings = {"tokenizer_class": "GemmaTokenizer", "add_bos_token": True, "add_eos_token": False}
+    settings |= {"eos_token": "<eos>", "pad_token": "<pad>", "use_default_system_prompt": False}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    record = t5_vocabularies.of_folder(tmp_path, NO_HINTS)
+    vocabulary = masked_text.open_vocabulary(record)
+    theirs = Tokenizer.from_file(str(file)).encode("a ab é").ids
+    assert [2, *vocabulary.encode("a ab é")] == theirs and vocabulary.frame[:2] == ([2], [])
+    assert vocabulary.eos_id == 1
 
 
 def test_repair_does_not_know_its_folders(modern):

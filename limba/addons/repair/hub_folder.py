@@ -124,9 +124,7 @@ def read(path: Path) -> HubFolder:
         known = dict.fromkeys(family.model_type for family in t5_families().values())
         raise other_models.refuse_type(path / CONFIG, files[CONFIG].get("model_type"), [*known])
     if isinstance(family, T5Family) and family.has_gemma_layers:
-        raise ValueError(
-            f"{path} is of {family.title}, whose folders `limba convert repair` does not know; from-hf does."
-        )
+        raise ValueError(f"{path} is of {family.title}, which `limba convert repair` does not know; from-hf does.")
     format_, _ = weight_files.find(path)
     tensors = weight_files.open_tensors(path, format_, buffers_of(family))
     return HubFolder(path, family, files, format_, tensors)
