@@ -39,6 +39,8 @@ def plain(config: Config) -> Config:
     """The network unrolled and in float32, without what belongs to a run; two equal ones compute the same."""
     known = {field.name for field in dataclasses.fields(config)}
     of_runs = {name: value for name, value in OF_RUNS.items() if name in known}
+    if isinstance(config, T5Config) and config.gemma_layers is not None:
+        of_runs["gemma_layers"] = config.gemma_layers.explicit(config.num_heads, config.head_dim)
     return dataclasses.replace(config, **of_runs, mlp_activations=tuple(config.mlp_activations))
 
 

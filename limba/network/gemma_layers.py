@@ -72,6 +72,15 @@ class GemmaLayers:
             "sliding_window": self.sliding_window if is_local else None,
         }
 
+    def explicit(self, num_heads: int, head_dim: int) -> "GemmaLayers":
+        """The same layers without what None stands for, and with T5Gemma's period where there is no window."""
+        return dataclasses.replace(
+            self,
+            num_kv_heads=self.num_kv_heads or num_heads,
+            query_pre_attn_scalar=self.query_pre_attn_scalar or head_dim,
+            global_attention_every=2 if self.sliding_window is None else self.global_attention_every,
+        )
+
     def check_network(self, network: Any) -> None:
         """Raises ValueError if the other fields of a `T5Config` exclude them."""
         if own := own_layers.of(network):

@@ -176,7 +176,10 @@ def test_twenty_steps_beside_transformers_lose_the_same(home, tmp_path):
 
 def test_transformers_5_makes_of_an_export_what_limba_does(home, modern):
     answer = np.load(modern / "export/answer.npz")
-    model, params = _model(any_format.open_checkpoint(modern / "run"))
+    opened = any_format.open_checkpoint(modern / "run")
+    # What a run leaves to defaults is the number that its export has.
+    assert networks.plain(opened.config) == networks.plain(any_format.open_model(modern / "export").config)
+    model, params = _model(opened)
     batch, _ = _batch(1)
     np.testing.assert_allclose(jax.jit(model.logits)(params, batch), answer["logits"], atol=1e-5 * 20)
     wanted = batch | {"decoder_input_tokens": np.zeros((3, 8), np.int32)}
