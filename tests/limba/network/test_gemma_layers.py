@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from limba.models import decoding
-from limba.network import attention_by_rows, decoder_only, layers, t5
+from limba.network import attention, attention_by_rows, decoder_only, layers, t5
 from limba.network.gemma_layers import GemmaLayers
+from limba.network.kernels import attention as fused
 from tests.limba import small
 
 WINDOWS = GemmaLayers(num_kv_heads=2, sliding_window=3)
@@ -50,16 +51,28 @@ def test_the_first_logits_of_a_new_network_have_the_size_of_a_guess():
     assert 0.5 < float(jnp.std(jax.jit(model.logits)(params, batch))) < 2
 
 
-def test_fewer_heads_of_keys_by_kernels_and_by_rows_give_the_loss_of_plain_attention(monkeypatch):
-    fields = {**small.TINY, "num_heads": 4, "head_dim": 16, "gemma_layers": GemmaLayers(num_kv_heads=2)}
-    plain, by_rows, fused = (small.model(**fields, kernels=kernels) for kernels in ("xla", "auto", "fused"))
-    params, batch = small.random_params(plain), small.batch(0)
-    loss = lambda model: float(jax.jit(lambda p: model.loss_fn(p, batch, None)[0])(params))  # noqa: E731
-    expected = loss(plain)
-    assert loss(fused) == pytest.approx(expected, rel=1e-6)
+def test_fewer_heads_of_keys_by_kernels_and_by_rows_attend_as_plain_attention(monkeypatch):
+    config = small.config(**small.TINY | {"num_heads": 4, "head_dim": 16}, kernels="fused")
+    layer = attention.MultiHeadDotProductAttention(**fields_of(config, GemmaLayers(num_kv_heads=2)))
+    rng = np.random.default_rng(0)
+    x, tokens = rng.normal(size=(2, 12, 16)).astype(np.float32), np.ones((2, 12), np.int32)
+    tokens[1, 8:] = 0
+    params = jax.jit(layer.init)(jax.random.key(0), x, x)
+    assert params["params"]["key"]["kernel"].shape == (16, 32)
+    visible = fused.visible(config, tokens, tokens, None, None)
+    mask = attention.make_attention_mask(tokens, tokens, dtype=bool)
+    attend = lambda mask: jax.jit(lambda: layer.apply(params, x, x, mask))()[tokens > 0]  # noqa: E731
+    plain = attend(mask)
+    assert isinstance(visible, fused.Visible)
+    np.testing.assert_allclose(attend(visible), plain, atol=1e-5)
     monkeypatch.setattr(attention_by_rows, "_SHORTEST", 1)
     monkeypatch.setattr(attention_by_rows, "_HEADS_OF_A_CORE", 0)
-    assert loss(by_rows) == pytest.approx(expected, rel=1e-6)
+    np.testing.assert_allclose(attend(mask), plain, atol=1e-5)
+
+
+def fields_of(config, layers):
+    sizes = {name: getattr(config, name) for name in ("num_heads", "head_dim")}
+    return sizes | layers.of_attention(config.head_dim, is_self=True, is_local=False)
 
 
 def test_beams_with_a_window_are_those_of_whole_prefixes():
