@@ -10,8 +10,7 @@ import pytest
 
 from convert import __main__
 from convert.exports.t5_export import T5Export
-from convert.families import t5_family
-from convert.tensors import safetensors_files
+from convert.tensors import safetensors_files, table
 from convert.to_hf import to_hf
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing
@@ -200,8 +199,13 @@ def test_a_run_description_edited_by_hand_is_refused(new_run, tmp_path, capsys):
 def test_a_wrong_export_is_not_kept(run, tmp_path, monkeypatch):
     """Two norms exchanged in the table of names: the round trip is right, the independent forward is not."""
     other = {"encoder/encoder_norm": "decoder/decoder_norm", "decoder/decoder_norm": "encoder/encoder_norm"}
-    wrong = tuple(dataclasses.replace(row, limba=other.get(row.limba, row.limba)) for row in t5_family._ROWS)
-    monkeypatch.setattr(t5_family, "_ROWS", wrong)
+    right = table.table
+
+    def wrong(shapes, rows, **more):
+        exchanged = tuple(dataclasses.replace(row, limba=other.get(row.limba, row.limba)) for row in rows)
+        return right(shapes, exchanged, **more)
+
+    monkeypatch.setattr(table, "table", wrong)
     with pytest.raises(ValueError, match=r"are not the checkpoint's model, nothing was kept: .*logits, B in NumPy"):
         to_hf(run, tmp_path / "out")
     assert names_in(tmp_path) == set()
