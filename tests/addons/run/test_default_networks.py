@@ -5,8 +5,8 @@ import json
 import pytest
 from transformers import CONFIG_MAPPING
 
-from convert.families.encoders import roberta
 from convert.families.config_files import encoder_config, t5_config
+from convert.families.encoders import roberta
 from convert.families.table import encoder_families
 from convert.model_files.hf import hub_models
 from limba.addons.run import starting_model
