@@ -16,6 +16,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import Sequence
@@ -24,17 +25,18 @@ from typing import TYPE_CHECKING, TextIO
 
 from limba.addons.corpus import recipe_file
 from limba.addons.corpus.recipe_file import Recipe
-from limba.files import json_text, named_flags, untrusted_files, untrusted_json, written_files
+from limba.files import json_text, local_paths, named_flags, storage, untrusted_files, untrusted_json, written_files
 
 if TYPE_CHECKING:
     from limba.addons.corpus.counts import Counts
     from limba.addons.corpus.source_files import Files
     from limba.addons.corpus.thresholds import Thresholds
 
-_WORK, _REQUEST, _COUNTS, _NOTE = ".work", "request.json", "counts.json", "thresholds.txt"
+_WORK, _REQUEST, _COUNTS, _NOTE, _TOKEN = ".work", "request.json", "counts.json", "thresholds.txt", "token"
 # Of limba[corpus], those that datatrove's blocks fail without at their first document.
 _PACKAGES = ("datatrove", "spacy", "zstandard", "xxhash", "trafilatura", "lxml_html_clean", "ftfy", "fasttext")
 _MOST_TASKS = 100
+_MOST_OF_TOKEN = 100
 # Documents of the trusted sample that thresholds are computed of.
 _MOST_TRUSTED = 20_000
 
@@ -96,7 +98,10 @@ class _opened:
         self.lock = os.open(self.work, os.O_RDONLY)
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not self.work.is_dir() or self.work.stat().st_ino != os.fstat(self.lock).st_ino:
+                raise BlockingIOError  # That process has ended just now, and removed the folder.
         except BlockingIOError:
+            os.close(self.lock)
             raise ValueError(f"Another process is writing {self.work.parent} now.") from None
         return self.work
 
@@ -115,15 +120,22 @@ def _make(recipe: Recipe, out: Path, work: Path, workers: int, overwrite: bool, 
     if done.is_file() and untrusted_json.read_object(done).get("request") == request:
         print(f"{out} is complete.", file=people)
         return
+    is_ours = _is_ours(work)
+    if not is_ours and not overwrite:
+        raise ValueError(f"{work} was not begun by this user on this machine; remove it, or give --overwrite.")
     begun = work / _REQUEST
-    is_other = done.is_file() or (begun.is_file() and begun.read_text("utf-8") != request)
+    is_other = not is_ours or done.is_file() or (begun.is_file() and begun.read_text("utf-8") != request)
     if is_other and not overwrite:
         raise ValueError(f"{out} is of another recipe or other files; choose another OUT, or give --overwrite.")
-    _check(recipe, found, work)
+    _check(recipe, found)
     if is_other:
         _empty(out)
         _empty(work)
-    written_files.write_text(begun, request)
+    for name in ("removed", *(source.name for source in recipe.sources)):
+        written_files.refuse_link(out / name)
+    if not begun.is_file():
+        _empty(work)
+        _begin(work, request)
     tasks = recipe.tasks or min(_MOST_TASKS, max(len(files.paths) for files in found))
     thresholds, notes = _thresholds(recipe, work)
     index = None
@@ -147,6 +159,8 @@ def _make(recipe: Recipe, out: Path, work: Path, workers: int, overwrite: bool, 
         quotas = {task: (share, int(share * number)) for task, number in words.items()}
         stages.append(blocks.budget(quotas, tasks, work))
         stage_runs.run(stages[-1], work, workers, recipe.slurm, people)
+    if _request(recipe, source_files.find(recipe.sources, recipe.file)) != request:
+        raise ValueError(f"Files of {recipe.file} changed while they were read; give --overwrite to begin again.")
     figures = _figures(work, [stage.name for stage in stages])
     _finish(recipe, out, work, figures, thresholds, notes)
     print(f"{counts.short(figures)}: {out}. What was left out, and why: {out / 'report.html'}", file=people)
@@ -157,7 +171,7 @@ def _make(recipe: Recipe, out: Path, work: Path, workers: int, overwrite: bool, 
         print(f"warning: {len(figures.skipped):,} rows or files could not be read: {figures.skipped[0]}", file=people)
 
 
-def _check(recipe: Recipe, found: Sequence["Files"], work: Path) -> None:
+def _check(recipe: Recipe, found: Sequence["Files"]) -> None:
     """What would fail later, before anything is read whole."""
     from datatrove.utils import word_tokenizers
 
@@ -170,11 +184,9 @@ def _check(recipe: Recipe, found: Sequence["Files"], work: Path) -> None:
         word_tokenizers.load_word_tokenizer(recipe.language).word_tokenize("a b")
     except ImportError as error:
         raise ValueError(f"{where}: words of {recipe.language} take another package. {error}") from error
-    source_files.check_first(found, recipe, work)
+    source_files.check_first(found, recipe)
     if recipe.thresholds:
         thresholds.read(Path(recipe.thresholds))
-    if recipe.trusted:
-        source_files.find([recipe_file.Source("trusted", recipe.trusted, "text", "", "")], recipe.file)
     if recipe.identify is not None:
         _check_model(recipe)
     if recipe.slurm is not None:
@@ -182,16 +194,11 @@ def _check(recipe: Recipe, found: Sequence["Files"], work: Path) -> None:
 
 
 def _check_model(recipe: Recipe) -> None:
-    from limba.addons.corpus.blocks import OwnModel
+    from limba.addons.corpus import fasttext_check
 
     assert recipe.identify is not None
     file, label = recipe.identify.model, recipe.identify.label
-    untrusted_files.check_is_file(Path(file))
-    try:
-        labels = [name.removeprefix("__label__") for name in OwnModel(file, label).model.get_labels()]
-    except Exception as error:
-        raise ValueError(f"{file} is no model of fastText: {untrusted_files.cut(str(error))}.") from error
-    if label not in labels:
+    if label not in (labels := fasttext_check.labels(file)):
         raise ValueError(
             f"{recipe.file}: {file} has no label {label!r}; it has {untrusted_files.some(labels, 8)}. Name the "
             "language's as identify.label."
@@ -200,13 +207,41 @@ def _check_model(recipe: Recipe) -> None:
 
 def _request(recipe: Recipe, found: Sequence["Files"]) -> str:
     """All that a corpus depends on."""
+    from limba.addons.corpus import source_files
+
     settings = dataclasses.asdict(recipe) | {"file": recipe.file.name}
     del settings["slurm"]
-    others = [recipe.thresholds, *recipe.trusted, *recipe.evaluation_files]
-    sizes = {name: Path(name).stat().st_size for name in others if name and Path(name).is_file()}
-    files = [dataclasses.asdict(part) for part in found]
+    named = [recipe.thresholds, recipe.identify.model if recipe.identify is not None else None]
+    others = {name: source_files.state(Path(name)) for name in named if name is not None}
+    files = [dataclasses.asdict(part) for part in [*found, *source_files.beside(recipe)]]
     version = importlib.metadata.version("datatrove")
-    return json_text.dumps({"recipe": settings, "files": files, "others": sizes, "datatrove": version}, sort_keys=True)
+    return json_text.dumps({"recipe": settings, "files": files, "others": others, "datatrove": version}, sort_keys=True)
+
+
+def _mark(work: Path, token: str) -> Path | None:
+    """The file that says that this user began what is in `work`; None for a user without a home."""
+    marks = local_paths.cache_folder("corpus", os.environ)
+    return None if marks is None else marks / hashlib.sha256(f"{token} {work}".encode()).hexdigest()
+
+
+def _is_ours(work: Path) -> bool:
+    """Whether this user's command wrote what is in `work`: links in it would be followed, and its figures believed."""
+    token = work / _TOKEN
+    if not token.is_file() or token.is_symlink():
+        return not any(work.iterdir())
+    mark = _mark(work, untrusted_files.read_text(token, _MOST_OF_TOKEN))
+    return mark is not None and mark.is_file()
+
+
+def _begin(work: Path, request: str) -> None:
+    """Marks an empty folder, so that the same command goes on with it."""
+    token = secrets.token_hex(16)
+    if (mark := _mark(work, token)) is not None:
+        with contextlib.suppress(OSError):  # Then a killed command begins again.
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+    (work / _TOKEN).write_text(token, encoding="ascii")
+    storage.replace_text(work / _REQUEST, request)
 
 
 def _empty(folder: Path) -> None:
@@ -230,7 +265,7 @@ def _thresholds(recipe: Recipe, work: Path) -> tuple["Thresholds | None", list[s
         return None, ["No rules of quality: the recipe has neither thresholds nor trusted text."]
     kept = work / "thresholds.yml"
     if not kept.is_file():
-        found = source_files.find([recipe_file.Source("trusted", recipe.trusted, "text", "", "")], recipe.file)
+        found = [files for files in source_files.beside(recipe) if files.source.name == "trusted"]
         documents = [
             document
             for number, files in enumerate(found)
@@ -246,8 +281,8 @@ def _thresholds(recipe: Recipe, work: Path) -> tuple["Thresholds | None", list[s
             f"Thresholds: computed of {len(documents):,} trusted documents, of which {recipe.tail:.1%} lie beyond "
             f"each; {passing(documents, recipe, computed):.1%} of them pass all rules."
         )
-        written_files.write_text(work / _NOTE, note)
-        written_files.write_text(kept, computed.as_file())
+        storage.replace_text(work / _NOTE, note)
+        storage.replace_text(kept, computed.as_file())
     return thresholds.read(kept), [(work / _NOTE).read_text("utf-8")]
 
 
@@ -258,7 +293,7 @@ def _figures(work: Path, stages: Sequence[str]) -> "Counts":
     kept = work / _COUNTS
     if not kept.is_file():
         found = counts.collect(work, stages, stage_runs.skipped(work, stages[0]))
-        written_files.write_text(kept, json_text.dumps(dataclasses.asdict(found), ensure_ascii=False))
+        storage.replace_text(kept, json_text.dumps(dataclasses.asdict(found), ensure_ascii=False))
     return counts.Counts(**untrusted_json.read_object(kept))
 
 
@@ -275,12 +310,14 @@ def _finish(
                 shutil.rmtree(out / name)
             part.rename(out / name)
     if thresholds is not None:
-        written_files.write_text(out / "thresholds.yml", thresholds.as_file())
+        storage.replace_text(out / "thresholds.yml", thresholds.as_file())
     shards = sorted(path for name in figures.kept for path in (out / name).glob("*.jsonl.zst"))
     hashes = {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in shards}
-    written_files.write_text(out / "report.html", report_page.page(recipe, figures, notes))
-    written_files.write_text(out / "README.md", report_page.card(recipe, figures, notes, hashes))
+    storage.replace_text(out / "report.html", report_page.page(recipe, figures, notes))
+    storage.replace_text(out / "README.md", report_page.card(recipe, figures, notes, hashes))
     content = dataclasses.asdict(figures) | {"notes": [*notes], "sha256": hashes}
     content["request"] = (work / _REQUEST).read_text("utf-8")
-    written_files.write_text(out / _COUNTS, json_text.dumps(content, ensure_ascii=False, indent=2))
+    storage.replace_text(out / _COUNTS, json_text.dumps(content, ensure_ascii=False, indent=2))
+    if (mark := _mark(work, (work / _TOKEN).read_text("ascii"))) is not None:
+        mark.unlink(missing_ok=True)
     shutil.rmtree(work)

@@ -3,44 +3,33 @@
 import dataclasses
 import glob
 import os
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
-from datatrove.pipeline.readers import CSVReader, JsonlReader, ParquetReader, WarcReader
+from datatrove.pipeline.readers import ParquetReader
 from datatrove.pipeline.readers.base import BaseDiskReader
 
 from limba.addons.corpus.recipe_file import Recipe, Source
+from limba.addons.corpus.row_readers import LinesReader, PagesReader, RowsReader, TableReader
 from limba.files import untrusted_files
-from limba.files.untrusted_files import cut
+from limba.files.untrusted_files import cut, shown
 
 # What a document keeps beside its text: where it comes from.
 _KEPT = ("url", "date")
 _PACKED = (".gz", ".zst")
 
 
-class LinesReader(BaseDiskReader):
-    """Text files with a document a line, as Limba reads them everywhere; datatrove has no reader of these."""
-
-    name = "Lines"
-
-    def read_file(self, filepath: str) -> Iterator[Document]:
-        with self.data_folder.open(filepath, "r", compression="infer") as file:
-            for number, line in enumerate(file):
-                if document := self.get_document_from_dict({"text": line.rstrip("\r\n")}, filepath, number):
-                    yield document
-
-
 # By the ends of names. Readers of WARC come first: their pages become text before other readers add theirs.
 READERS: dict[str, type[BaseDiskReader]] = {
-    ".warc": WarcReader,
-    ".jsonl": JsonlReader,
-    ".ndjson": JsonlReader,
-    ".json": JsonlReader,
+    ".warc": PagesReader,
+    ".jsonl": RowsReader,
+    ".ndjson": RowsReader,
+    ".json": RowsReader,
     ".parquet": ParquetReader,
-    ".csv": CSVReader,
+    ".csv": TableReader,
     ".txt": LinesReader,
 }
 
@@ -70,11 +59,13 @@ def find(sources: Sequence[Source], file: Path) -> list[Files]:
 
     Raises:
       FileNotFoundError: for a pattern without a file.
-      ValueError: for a file of no known kind, or that cannot be read as its name says.
+      ValueError: for a file of no known kind, or with a line break in its name.
     """
     found = []
     for source in sources:
         paths = [path for pattern in source.files for path in _matches(pattern, f"{file}: {source.name}")]
+        for path in paths:
+            _check_name(path, f"{file}: {source.name}")
         of_kind: dict[tuple[str, str], list[str]] = {}
         for path in dict.fromkeys(paths):
             of_kind.setdefault((_ending(path, f"{file}: {source.name}"), _root(path)), []).append(path)
@@ -100,6 +91,14 @@ def _matches(pattern: str, where: str) -> list[str]:
     if not paths:
         raise FileNotFoundError(f"{where}: no file is named {pattern} (working directory {Path.cwd()}).")
     return paths
+
+
+def _check_name(path: str, where: str) -> None:
+    """datatrove reads names from a file, one a line without blanks around it: others would name another file."""
+    if path != path.strip() or not path.isprintable():
+        raise ValueError(
+            f"{where}: the name {shown(path)} has a line break or another character that cannot be shown; rename it."
+        )
 
 
 def _ending(path: str, where: str) -> str:
@@ -132,8 +131,6 @@ def _own_columns(reader: BaseDiskReader, data: Any, path: str, number: int | str
 
     A writer takes names of files from what a document has: columns of others must not come so far.
     """
-    if not isinstance(data, dict):
-        raise ValueError(f"{path}, row {number}, is no table of columns")
     text = data.get(reader.text_key)
     kept = {key: str(data[key]) for key in _KEPT if isinstance(data.get(key), str)}
     return {"text": text if isinstance(text, str) else "", "id": f"{path}/{number}", "metadata": kept}
@@ -157,14 +154,27 @@ def reader(files: Files, list_file: Path, limit: int = -1) -> PipelineStep:
     )
 
 
-def check_first(found: Sequence[Files], recipe: Recipe, folder: Path) -> None:
+def beside(recipe: Recipe) -> list[Files]:
+    """The files of the trusted sample and of the evaluations, as `find`."""
+    named = {"trusted": recipe.trusted, "evaluation_files": recipe.evaluation_files}
+    return find([Source(name, files, "text", "", "") for name, files in named.items() if files], recipe.file)
+
+
+def state(path: Path) -> tuple[int, int]:
+    """The size of a file, and the time of its last change. Raises FileNotFoundError, ValueError: if it is no file."""
+    untrusted_files.check_is_file(path)
+    return _size(str(path))
+
+
+def check_first(found: Sequence[Files], recipe: Recipe) -> None:
     """Raises ValueError for a source whose first file has no document with text, or cannot be read."""
-    for number, files in enumerate(found):
+    for files in found:
         first = dataclasses.replace(files, paths=files.paths[:1], sizes=files.sizes[:1])
         name = os.path.join(files.root, files.paths[0])  # noqa: PTH118 - an address, too
         where = f"{recipe.file}: {cut(name)}, of {files.source.name},"
         try:
-            document = next(iter(reader(first, folder / f"first{number}.txt", limit=1).run()), None)
+            with tempfile.TemporaryDirectory() as folder:
+                document = next(iter(reader(first, Path(folder, "first.txt"), limit=1).run()), None)
         except Exception as error:
             raise ValueError(f"{where} cannot be read: {cut(str(error)) or type(error).__name__}.") from error
         if document is None:

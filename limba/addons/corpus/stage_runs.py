@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -101,12 +102,23 @@ def _execute(stage: Stage, logs: Path, workers: int, answer: Any) -> None:
     signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL) if os.getpid() == leader else os._exit(143))
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    os.register_at_fork(before=lambda: _end_with_worker(leader, answer))
     try:
         LocalPipelineExecutor([*stage.steps], stage.tasks, workers, logging_dir=str(logs), start_method="fork").run()
     except Exception as error:
         answer.send(" ".join(str(error).split()) or type(error).__name__)
         os._exit(1)
     os._exit(0)
+
+
+def _end_with_worker(leader: int, answer: Any) -> None:
+    """Before a fork: ends a stage whose worker was killed, as by a machine without memory.
+
+    Its pool forks another one in a thread of its own, and would wait for the lost task for ever.
+    """
+    if os.getpid() == leader and threading.current_thread() is not threading.main_thread():
+        answer.send("a task was killed, as where memory is short")
+        os.killpg(0, signal.SIGKILL)
 
 
 def skipped(work: Path, stage: str) -> list[str]:

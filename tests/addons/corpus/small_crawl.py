@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import random
+import struct
 from pathlib import Path
 
 _WORDS = (
@@ -11,6 +12,8 @@ _WORDS = (
     *("night", "water", "teacher", "paper", "music", "winter", "road"),
 )
 _STOP = ["the", "a", "of", "and", "in", "to", "is", "was"]
+# Columns that a writer of files must not take names from, and one that datatrove's own reader ends at.
+_OF_STRANGERS = {"rank": "../../stolen", "source": "../stolen", "media": 5}
 
 
 def sentence(chance: random.Random, words: int = 12) -> str:
@@ -24,6 +27,14 @@ def sentence(chance: random.Random, words: int = 12) -> str:
 def text(chance: random.Random, sentences: int = 6) -> str:
     """A document of some sentences."""
     return " ".join(sentence(chance) for _ in range(sentences))
+
+
+def hostile_model() -> bytes:
+    """A model of fastText that knows eng_Latn, and divides by its 0 buckets at the first text."""
+    settings = struct.pack("<12id", 4, 5, 5, 1, 5, 2, 3, 3, 0, 0, 0, 100, 1e-4)  # pairs of words, softmax, supervised
+    words = struct.pack("<3i2q", 1, 0, 1, 1, -1) + b"__label__eng_Latn\0" + struct.pack("<qb", 1, 1)
+    matrices = struct.pack("<?2q", False, 0, 4) + struct.pack("<?2q4f", False, 1, 4, 0, 0, 0, 0)
+    return struct.pack("<2i", 793712314, 12) + settings + words + matrices
 
 
 def write(folder: Path) -> None:
@@ -46,12 +57,9 @@ def write(folder: Path) -> None:
     for number in range(3):
         with gzip.open(folder / f"crawl{number}.jsonl.gz", "wt", encoding="utf-8") as file:
             for row in crawl[number::3]:
-                # Columns that a writer of files must not take names from.
-                file.write(
-                    json.dumps({"body": row, "rank": "../../stolen", "source": "../stolen", "url": "http://h/1"}) + "\n"
-                )
+                file.write(json.dumps({"body": row, "url": "http://h/1"} | _OF_STRANGERS) + "\n")
     with gzip.open(folder / "crawl0.jsonl.gz", "at", encoding="utf-8") as file:
-        file.write('{"body": "half a row\n')
+        file.write('{"body": "half a row\n[]\n')
     (folder / "lines.txt").write_text("".join(f"{text(chance)}\n" for _ in range(6)), encoding="utf-8")
     (folder / "good.jsonl").write_text("".join(json.dumps({"text": x}) + "\n" for x in good), encoding="utf-8")
     with (folder / "eval.csv").open("w", encoding="utf-8", newline="") as file:

@@ -24,12 +24,42 @@ for words in zip(sys.argv[1::2], sys.argv[2::2]):
 """
 
 
-def _start(folder: Path, *words: str) -> subprocess.Popen[str]:
+# What else that process is asked: of an evaluation file that changed, a line that is too long, a task that is killed,
+# and a file that changes while it is read.
+_MORE = """
+import os
+from pathlib import Path
+from limba.addons.corpus import blocks, stage_runs
+from limba.tasks.sources.read_columns import bounded_lines
+before = os.stat("eval.csv")
+os.utime("eval.csv", (1, 1))
+print("===", command.main(["recipe.yaml", "corpus"]), file=sys.stderr)
+os.utime("eval.csv", ns=(before.st_atime_ns, before.st_mtime_ns))
+bounded_lines.MOST_BYTES = 100_000
+print("===", command.main(["long.yaml", "out_long"]), file=sys.stderr)
+die = lambda data, rank, size: os.kill(os.getpid(), 9)
+try:
+    with stage_runs.console():
+        stage_runs.run(blocks.Stage("dies", 2, [die]), Path("dies"), 2, None, sys.stdout)
+except ValueError as error:
+    print(f"error: {error}\\n=== 1", file=sys.stderr)
+stage_runs.run = lambda *_: os.utime("changing.txt", (1, 1))
+print("===", command.main(["changing.yaml", "out_changing"]), file=sys.stderr)
+"""
+_OF_MORE = {
+    "evaluation": "corpus is of another recipe or other files",
+    "long": "line 1 has more than 100,000 bytes",
+    "killed": "dies failed: a task was killed",
+    "changing": "Files of changing.yaml changed while they were read; give --overwrite",
+}
+
+
+def _start(folder: Path, *words: str, program: str = _RUN) -> subprocess.Popen[str]:
     python = os.environ.get("LIMBA_HF5_PYTHON") or str(house.ROOT / ".venv-hf5/bin/python")
     if not Path(python).is_file():
         pytest.fail(f"There is no {python}. tests/run.sh makes that environment; LIMBA_HF5_PYTHON may name another.")
     return subprocess.Popen(
-        [python, "-c", _RUN, *words],
+        [python, "-c", program, *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(house.ROOT)},
         stdout=subprocess.DEVNULL,
@@ -38,12 +68,12 @@ def _start(folder: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def _run(folder: Path, *words: str) -> list[tuple[int, str]]:
+def _run(folder: Path, *words: str, program: str = _RUN) -> list[tuple[int, str]]:
     """Of each recipe its exit code, and what it said."""
-    process = _start(folder, *words)
+    process = _start(folder, *words, program=program)
     _, said = process.communicate()
     parts = re.findall(r"(.*?)=== (\d+)\n", said, flags=re.DOTALL)
-    assert len(parts) == len(words) / 2, said
+    assert len(parts) == len(words) / 2 + program.removeprefix(_RUN).count("==="), said
     return [(int(code), text) for text, code in parts]
 
 
@@ -61,6 +91,9 @@ _UNREADABLE = {
     "thresholds": ("trusted: good.jsonl", "thresholds: bad.yml", "line 2: dup_line_frac is 3; it is a number"),
     "language": ("eng_Latn", "qqq_Latn", "no words of the language qqq_Latn"),
     "model": ("trusted:", "identify: {model: eval.csv}\ntrusted:", "eval.csv is no model of fastText"),
+    "hostile": ("trusted:", "identify: {model: hostile.bin}\ntrusted:", "that read it ended with code -8"),
+    "names": ("crawl*.jsonl.gz", "odd*/*.jsonl", "odd\\n/c.jsonl' has a line break"),
+    "foreign": ("tail: 0", "tail: 0.1", "out_foreign/.work was not begun by this user on this machine"),
 }
 
 
@@ -77,6 +110,14 @@ def crawl(tmp_path_factory):
             "min_avg_word_length": 1, "max_avg_word_length": 9, "max_non_alpha_words_ratio": 0.8,
         }.items()
     ))  # fmt: skip
+    (folder / "hostile.bin").write_bytes(small_crawl.hostile_model())
+    (folder / "odd\n").mkdir()
+    (folder / "odd\n/c.jsonl").write_text('{"body": "a text"}\n')
+    (folder / "out_foreign/.work").mkdir(parents=True)
+    (folder / "out_foreign/.work/counts.json").write_text('{"kept": {"../..": {}}}')
+    for name, text in {"long": "a " * 60_000, "changing": "a text\n"}.items():
+        (folder / f"{name}.txt").write_text(text)
+        (folder / f"{name}.yaml").write_text(f"language: eng_Latn\nsources: {{a: {{files: {name}.txt}}}}\n")
     for name, (old, new, _) in _UNREADABLE.items():
         (folder / f"{name}.yaml").write_text(recipe.replace(old, new))
     return folder
@@ -88,8 +129,8 @@ def results(crawl):
     outs = {"recipe": "corpus", "budget": "budget", "again": "corpus", "another": "corpus"}
     recipes = ["recipe", "budget", "recipe", "budget", *_UNREADABLE]
     words = zip(recipes, [*outs.values(), *(f"out_{name}" for name in _UNREADABLE)], strict=True)
-    found = _run(crawl, *(word for recipe, out in words for word in (f"{recipe}.yaml", out)))
-    return dict(zip([*outs, *_UNREADABLE], found, strict=True))
+    found = _run(crawl, *(word for recipe, out in words for word in (f"{recipe}.yaml", out)), program=_RUN + _MORE)
+    return dict(zip([*outs, *_UNREADABLE, *_OF_MORE], found, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +159,7 @@ def test_each_rule_leaves_out_what_it_is_for(corpus):
     texts = " ".join(row["text"] for row in kept["crawl"])
     assert "example" in texts and "mail.org" not in texts and "8.8.8.8" not in texts, "personal data"
     assert "It\u2019s the road" in texts, "characters"
-    assert "31 documents" in said and "1 rows or files could not be read" in said
+    assert "31 documents" in said and "2 rows or files could not be read" in said
 
 
 def test_columns_of_strangers_name_no_file(corpus):
@@ -190,3 +231,10 @@ def test_a_corpus_that_is_complete_is_left_as_it_is(corpus, results):
     assert results["again"] == (0, "corpus is complete.\n")
     assert results["another"][0] == 1 and "corpus is of another recipe or other files" in results["another"][1]
     assert (corpus[0] / "counts.json").is_file() and not (corpus[0] / ".work").exists()
+
+
+@pytest.mark.parametrize("name", _OF_MORE)
+def test_what_changes_grows_or_dies_is_told(name, crawl, results):
+    code, said = results[name]
+    assert code == 1 and _OF_MORE[name] in said
+    assert not (crawl / f"out_{name}/counts.json").exists()
