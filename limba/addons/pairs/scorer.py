@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from limba.addons.pairs.scored_rows import ScoredRow
 from limba.data.contract import Batch
+from limba.devices import out_of_memory
 from limba.inference import batch_inference
 from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
@@ -82,15 +83,25 @@ class Scorer:
           name_text: the name of a text by its number from 0, for messages.
 
         Raises:
-          ValueError: for a text without a row.
+          ValueError: for a text without a row; if memory is short, with the longest text so far.
           NotFiniteError: for a score that is not finite.
         """
         owners: list[int] = []
+        self._longest_text, self._longest_seen = 0, 0
         tokens = np.zeros(num_texts, np.int64)
         hidden = jax.process_index() != 0 or num_texts <= self._batch_size or None
         with tqdm(texts, "score", num_texts, unit=unit, disable=hidden) as bar:
             batches = self._batches(bar, owners, tokens, name_text)
-            found = self._infer(params, batches, None, lambda row: f"{name_text(owners[row])},")
+            try:
+                found = self._infer(params, batches, None, lambda row: f"{name_text(owners[row])},")
+            except Exception as error:
+                if not out_of_memory.is_cause(error):
+                    raise
+                raise ValueError(
+                    f"Memory is short: the longest text so far, {name_text(self._longest_text)}, has rows of "
+                    f"{self._longest_seen:,} tokens, of which {self._batch_size} are computed together. Split it, "
+                    f"leave it out, or take a smaller batch_size. {type(error).__name__}."
+                ) from error
         of_rows, aux = batch_inference.split_aux(found)
         scores = np.bincount(owners, weights=np.asarray(of_rows, np.float64), minlength=num_texts)
         if not self._finds_likeliest:
@@ -115,6 +126,9 @@ class Scorer:
                 group = waiting.setdefault(lengths, [])
                 group.append((len(owners), row))
                 owners.append(number)
+                length = max(len(row.inputs), len(row.targets))
+                if length > self._longest_seen:
+                    self._longest_text, self._longest_seen = number, length
                 tokens[number] += sum(row.weights)
                 if len(group) == self._batch_size:
                     yield self._batch(waiting.pop(lengths), *lengths)

@@ -3,6 +3,7 @@
 import functools
 import json
 
+import jax
 import numpy as np
 import pytest
 
@@ -85,7 +86,7 @@ def _blanked(words, first, end, sentinels):
     return inputs, [sentinels[0], *join(words[first:end]), sentinels[1] if end < len(words) else 1]
 
 
-def test_a_t5(t5, tmp_path):
+def test_a_t5(t5, tmp_path, monkeypatch):
     model, run, tokenizer, log_probability = t5
     sentinels = tokenizer.convert_tokens_to_ids(["<extra_id_0>", "<extra_id_1>"])
     texts = [PAIR["good"], "fi gogo ba mumu cedi lu ba", PAIR["bad"], "bona"]
@@ -112,6 +113,14 @@ def test_a_t5(t5, tmp_path):
         ValueError, match=r"text 1 has [\d,]+ tokens, and the model reads at most 32,768: texts are not cut"
     ):
         scorer.score(["bona", "bona " * 40_000])
+
+    def exhausted(params, batches, *_):
+        list(batches)
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.")
+
+    monkeypatch.setattr(scorer._scorer, "_infer", exhausted)
+    with pytest.raises(ValueError, match=r"the longest text so far, text 1, has rows of \d+ tokens, of which 3 are"):
+        scorer.score(["bona", "bona " * 9, "bona"])
 
 
 @pytest.mark.parametrize("variant", ["bert"])
