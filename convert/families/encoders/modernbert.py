@@ -80,7 +80,7 @@ def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
 
 def _theta(content: Mapping[str, Any], kind: str, key: str, default: float) -> float:
     """The base of the rotary positions of one kind of layers, by the keys of either version of transformers."""
-    given = value(content, "rope_parameters", {}, dict).get(kind) or {}
+    given = value(value(content, "rope_parameters", {}, dict), kind, {}, dict)
     refuse_unless(given, {"rope_type": ("default",)})
     return float(value(given, "rope_theta", value(content, key, default, (int, float)), (int, float)))
 

@@ -128,6 +128,7 @@ DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "share_att_ke
             {"model_type": "modernbert", "rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
             "rope_type is 'yarn'",
         ),
+        ({"model_type": "modernbert", "rope_parameters": {"full_attention": 5}}, "full_attention is 5, which is not"),
     ],
 )
 def test_a_config_that_limba_does_not_have_is_refused_by_name(content, words, tmp_path):
