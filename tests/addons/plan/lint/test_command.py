@@ -40,6 +40,7 @@ _OVERRIDES = {
     "pretrain_base": _OF_A_USER,
     "pretrain_laptop": _OF_A_USER,
     "quickstart": ["--gin.VOCABULARY_FILE='vocab/spiece.model'"],
+    "quickstart_modern": ["--gin.VOCABULARY_FILE='vocab/spiece.model'"],
     "moods_pretrain": ["--gin.VOCABULARY_FILE='vocab/spiece.model'", "--gin.VOCAB_SIZE=4096"],
     "moods": [
         *("--gin.VOCABULARY_FILE='vocab/spiece.model'", "--gin.VOCAB_SIZE=4096"),
