@@ -21,6 +21,7 @@ RATES = [
     ("recipes/pretrain_base.gin", 65_536, 1e-8, 0.02, 10_000, 1e-8),
     ("recipes/pretrain_laptop.gin", 2000, 1e-8, 0.03, 50, 1.97e-8),
     ("recipes/quickstart.gin", 3000, 1e-8, 0.06, 20, 1.609e-8),
+    ("recipes/quickstart_modern.gin", 3000, 1e-8, 0.06, 20, 1.609e-8),
     ("recipes/quickstart_vectors.gin", 400, 1e-8, 0.003, 50, 0.003),
     ("recipes/ro_mt5_base.gin", 2_000_000, 0.004, 0.004, 0, 2.83e-4),
     ("recipes/ro_mt5_large.gin", 2_000_000, 0.004, 0.004, 0, 2.83e-4),
