@@ -51,7 +51,7 @@ def test_the_first_logits_of_a_new_network_have_the_size_of_a_guess():
     assert 0.5 < float(jnp.std(jax.jit(model.logits)(params, batch))) < 2
 
 
-def test_fewer_heads_of_keys_by_kernels_and_by_rows_attend_as_plain_attention(monkeypatch):
+def test_fewer_heads_of_keys_by_kernels_and_by_rows_attend_as_plain_attention(monkeypatch, kernels_are_right):
     config = small.config(**small.TINY | {"num_heads": 4, "head_dim": 16}, kernels="fused")
     layer = attention.MultiHeadDotProductAttention(**fields_of(config, GemmaLayers(num_kv_heads=2)))
     rng = np.random.default_rng(0)
