@@ -73,20 +73,27 @@ def without_locks(monkeypatch):
     monkeypatch.setattr(run_lock, "_POLL_SECONDS", 0.05)
 
 
+def _read(file):
+    """The record of a file that is renewed meanwhile: for a moment it is empty."""
+    while not (record := run_lock._parse(file.read_bytes())):
+        time.sleep(0.001)
+    return record
+
+
 def test_a_renewed_lock_is_respected_and_a_stale_one_taken(tmp_path, without_locks, monkeypatch):
     file = tmp_path / run_lock.FILE_NAME
     with run_lock.held(tmp_path) as first:
         with pytest.raises(run_lock.RunLockedError, match=rf"another run \(process {os.getpid()}"):
             run_lock.held(tmp_path).__enter__()  # At the next renewal, long before the lock would be stale.
         first.check()
-        record = json.loads(file.read_text())
+        record = _read(file)
     assert not file.exists()
     file.write_text(json.dumps(record | {"id": "dead", "host": "gone"}))
     monkeypatch.setattr(run_lock, "_STALE_SECONDS", 0.6)
     began = time.monotonic()
     with run_lock.held(tmp_path):
         assert time.monotonic() - began >= 0.6
-        assert json.loads(file.read_text())["host"] != "gone"
+        assert _read(file)["host"] != "gone"
 
 
 def test_a_run_whose_place_was_taken_ends(tmp_path, without_locks):
