@@ -158,7 +158,7 @@ def fingerprint(*paths: AnyPath | None) -> str:
 def sealed(folder: Path, report: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """The report of a finished conversion with its files and their SHA-256, its own too; see `changed`."""
     report = {**report, "files": sorted({REPORT, *names})}
-    found = {name: _sha256(folder / name) for name in report["files"] if name != REPORT}
+    found = {name: sha256(folder / name) for name in report["files"] if name != REPORT}
     return {**report, _HASHES: found | {REPORT: _of_report(report)}}
 
 
@@ -173,7 +173,7 @@ def changed(folder: Path, report: Mapping[str, Any]) -> list[str] | None:
     is_whole = {*(report.get("files") or ())} <= {*listed} | {REPORT, CARD}
     of_report = [REPORT] * (not is_whole or listed.get(REPORT, _of_report(report)) != _of_report(report))
     others = [name for name in listed if name != REPORT and (folder / name).is_file()]
-    return of_report + [name for name in others if _sha256(folder / name) != listed[name]]
+    return of_report + [name for name in others if sha256(folder / name) != listed[name]]
 
 
 def _of_report(report: Mapping[str, Any]) -> str:
@@ -182,7 +182,8 @@ def _of_report(report: Mapping[str, Any]) -> str:
     return hashlib.sha256(json_text.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _sha256(file: Path) -> str:
+def sha256(file: Path) -> str:
+    """Of a file of any size, in hexadecimal digits."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 

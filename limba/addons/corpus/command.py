@@ -25,7 +25,16 @@ from typing import TYPE_CHECKING, TextIO
 
 from limba.addons.corpus import recipe_file
 from limba.addons.corpus.recipe_file import Recipe
-from limba.files import json_text, local_paths, named_flags, storage, untrusted_files, untrusted_json, written_files
+from limba.files import (
+    json_text,
+    local_paths,
+    named_flags,
+    output_folder,
+    storage,
+    untrusted_files,
+    untrusted_json,
+    written_files,
+)
 
 if TYPE_CHECKING:
     from limba.addons.corpus.counts import Counts
@@ -87,8 +96,7 @@ class _opened:
     def __init__(self, out: Path) -> None:
         if out.exists() and not out.is_dir():
             raise ValueError(f"{out} is a file; OUT is a folder.")
-        known = (out / _WORK).is_dir() or (out / _COUNTS).is_file()
-        if out.is_dir() and any(out.iterdir()) and not known:
+        if out.is_dir() and any(out.iterdir()) and not ((out / _WORK).is_dir() or _is_corpus(out)):
             raise ValueError(f"{out} is not empty, and no corpus of this command; choose another OUT.")
         written_files.refuse_link(out / _WORK)
         (out / _WORK).mkdir(parents=True, exist_ok=True)
@@ -129,10 +137,12 @@ def _make(recipe: Recipe, out: Path, work: Path, workers: int, overwrite: bool, 
         raise ValueError(f"{out} is of another recipe or other files; choose another OUT, or give --overwrite.")
     _check(recipe, found)
     if is_other:
-        _empty(out)
+        _remove_corpus(out, recipe)
         _empty(work)
-    for name in ("removed", *(source.name for source in recipe.sources)):
-        written_files.refuse_link(out / name)
+    for folder in (out / name for name in ("removed", *(source.name for source in recipe.sources))):
+        written_files.refuse_link(folder)
+        if folder.exists() and not begun.is_file():
+            raise ValueError(f"{folder} has files that this command did not write; move them, or choose another OUT.")
     if not begun.is_file():
         _empty(work)
         _begin(work, request)
@@ -244,12 +254,37 @@ def _begin(work: Path, request: str) -> None:
     storage.replace_text(work / _REQUEST, request)
 
 
-def _empty(folder: Path) -> None:
-    """Removes what is in a folder, but for the folder of unfinished work."""
-    for path in folder.iterdir():
+def _is_corpus(out: Path) -> bool:
+    """Whether a folder holds what this command wrote: others write a counts.json, too."""
+    done = out / _COUNTS
+    return done.is_file() and {"request", "kept"} <= untrusted_json.read_object(done).keys()
+
+
+def _remove_corpus(out: Path, recipe: Recipe) -> None:
+    """Removes what this command writes, for this recipe's sources and those of the corpus that is there.
+
+    Whatever else lies in OUT is its user's, and stays.
+    """
+    done = out / _COUNTS
+    kept = untrusted_json.read_object(done).get("kept") if done.is_file() else None
+    before = [name for name in kept if recipe_file.is_name(name)] if isinstance(kept, dict) else []
+    for name in ("removed", *before, *(source.name for source in recipe.sources)):
+        written_files.refuse_link(out / name)
+        shards = "*/*.jsonl.zst" if name == "removed" else "train-*.jsonl.zst"
+        for shard in sorted((out / name).glob(shards)):
+            shard.unlink()
+        for folder in (*(out / name).glob("*/"), out / name):
+            with contextlib.suppress(OSError):  # It has something else, or is not there.
+                folder.rmdir()
+    for name in ("thresholds.yml", "report.html", "README.md", _COUNTS):
+        (out / name).unlink(missing_ok=True)
+
+
+def _empty(work: Path) -> None:
+    """Removes all of the unfinished work."""
+    for path in work.iterdir():
         if path.is_dir() and not path.is_symlink():
-            if path.name != _WORK:
-                shutil.rmtree(path)
+            shutil.rmtree(path)
         else:
             path.unlink()
 
@@ -306,13 +341,11 @@ def _finish(
     for name in ("removed", *figures.kept):
         part = work / name if name == "removed" else work / "shards" / name
         if part.is_dir():
-            if (out / name).exists():  # of a process that was killed here
-                shutil.rmtree(out / name)
             part.rename(out / name)
     if thresholds is not None:
         storage.replace_text(out / "thresholds.yml", thresholds.as_file())
     shards = sorted(path for name in figures.kept for path in (out / name).glob("*.jsonl.zst"))
-    hashes = {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in shards}
+    hashes = {str(path.relative_to(out)): output_folder.sha256(path) for path in shards}
     storage.replace_text(out / "report.html", report_page.page(recipe, figures, notes))
     storage.replace_text(out / "README.md", report_page.card(recipe, figures, notes, hashes))
     content = dataclasses.asdict(figures) | {"notes": [*notes], "sha256": hashes}

@@ -24,8 +24,8 @@ from limba.files.untrusted_files import shown
 # A source's name is a folder's.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _LANGUAGE = re.compile(r"[a-z]{2,3}_[A-Z][a-z]{3}")
-# Names of the folders beside the sources' in OUT.
-_TAKEN = ("removed",)
+# What stands beside the sources' folders in OUT.
+_TAKEN = ("removed", "thresholds.yml", "report.html", "README.md", "counts.json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,11 +185,16 @@ def load(file: Path) -> Recipe:
     )
 
 
+def is_name(name: str) -> bool:
+    """Whether a source may have the name: it is that of a folder in OUT, and none of the command's own."""
+    return bool(_NAME.fullmatch(name)) and name not in _TAKEN
+
+
 def _source(name: str, value: Any, file: Path) -> Source:
     from limba.files import untrusted_yaml
 
     where = untrusted_yaml.place(file, "sources", name)
-    if not _NAME.fullmatch(name) or name in _TAKEN:
+    if not is_name(name):
         raise ValueError(f"{where}: {shown(name)} is no name of a source; use letters, digits, '_', '-' and '.'.")
     found = _checked(value, _KEYS_OF_SOURCE, file, ("sources", name))
     if "files" not in found:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from limba.addons.corpus import recipe_file
+from limba.addons.corpus import command, recipe_file
 from tests import house
 from tests.addons.corpus import small_crawl
 
@@ -238,3 +238,23 @@ def test_what_changes_grows_or_dies_is_told(name, crawl, results):
     code, said = results[name]
     assert code == 1 and _OF_MORE[name] in said
     assert not (crawl / f"out_{name}/counts.json").exists()
+
+
+def test_what_is_written_over_is_the_commands_own(crawl, tmp_path):
+    """A folder of before, with files of its user's: --overwrite removes what the command wrote, and nothing else."""
+    ours = ["crawl/train-00000.jsonl.zst", "old/train-00001.jsonl.zst", "removed/words/00000.jsonl.zst", "report.html"]
+    theirs = ["notes.txt", "mine/train-00000.jsonl.zst", "old/spiece.model", "removed/words/marked.txt"]
+    for name in (*ours, *theirs):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "counts.json").write_text(json.dumps({"kept": {"old": {}, "../mine": {}, "report.html": {}}}))
+    command._remove_corpus(tmp_path, recipe_file.load(crawl / "recipe.yaml"))
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == {*theirs}
+    assert not (tmp_path / "crawl").exists()
+
+
+def test_a_folder_of_another_program_is_refused(tmp_path):
+    (tmp_path / "counts.json").write_text('{"words": 3}')
+    with pytest.raises(ValueError, match="is not empty, and no corpus of this command"):
+        command._opened(tmp_path)
+    assert not (tmp_path / ".work").exists()
