@@ -7,11 +7,13 @@ python run_in_transformers.py REQUEST.json, with `version` and perhaps
 
 import json
 import os
-import re
 import sys
 from pathlib import Path
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).resolve().parents[3]))  # It is started by its path, where Limba is not installed.
+from benchmarks.families_in_transformers import save_new
 
 TEXT = "w7 w9 [MASK] w6"
 PIPELINES = {
@@ -31,7 +33,7 @@ def main(request_file: str) -> None:
     for folder in request.get("folders", ()):
         _run(Path(folder), request["version"])
     for class_name, settings, folder in request.get("new", ()):
-        _save_new(class_name, settings, folder)
+        save_new(class_name, settings, folder)
 
 
 def _run(folder: Path, version: str) -> None:
@@ -60,22 +62,6 @@ def _run(folder: Path, version: str) -> None:
     found["lost"] = [name for name in loading["missing_keys"] if "embed_positions" not in name]
     found["extra"] = sorted(loading["unexpected_keys"])
     np.savez(folder / f"in_{version}.npz", logits=logits, found=json.dumps(found), **of_pairs)
-
-
-def _save_new(class_name: str, settings: dict, folder: str) -> None:
-    import torch
-    import transformers
-
-    stem = re.sub(r"(For[A-Z]\w+|Model)$", "", class_name)
-    config = getattr(transformers, f"{stem}Config")(**settings)
-    model = getattr(transformers, class_name)(config)
-    rng = np.random.default_rng(len(folder))
-    for name, tensor in model.named_parameters():
-        if "embed_positions" not in name:  # which are no parameters of RoFormer's, but sines
-            center = 0.8 if "norm" in name.lower().split(".")[-2] and name.endswith("weight") else 0.03
-            with torch.no_grad():
-                tensor.copy_(torch.from_numpy(rng.normal(center, 0.2, tensor.shape).astype(np.float32)))
-    model.save_pretrained(folder)
 
 
 if __name__ == "__main__":
