@@ -11,6 +11,7 @@ import json
 import os
 import re
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,8 @@ def save_new(class_name: str, settings: dict[str, Any], folder: str) -> None:
     stem = re.sub(r"(For[A-Z]\w+|Model)$", "", class_name)
     config = getattr(transformers, f"{stem}Config")(**settings)
     model = getattr(transformers, class_name)(config)
-    rng = np.random.default_rng(len(folder))
+    # The same numbers in whichever folder: a test's is named after how often tests ran.
+    rng = np.random.default_rng(zlib.crc32(json.dumps([class_name, settings], sort_keys=True).encode()))
     for name, tensor in model.named_parameters():
         if "embed_positions" not in name:  # which are no parameters of RoFormer's, but sines
             center = 0.8 if "norm" in name.lower().split(".")[-2] and name.endswith("weight") else 0.03
