@@ -97,6 +97,7 @@ ADDONS: Mapping[str, Addon] = {
             ),
         }
     ),
+    "distill": Addon(gin_modules=("limba.addons.distill",)),
     "serve": Addon(
         {
             "try": (

@@ -203,6 +203,11 @@ class BaseTransformerModel:
             metrics["text"] = text_metrics.text_metrics(logits, targets, counted, self.output_vocabulary)
         return loss, metrics
 
+    def added_features(self, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """Features of training batches that the loss reads beside those of the converter, whose shapes are given."""
+        del shapes
+        return {}
+
     def at_step(self, step: Array) -> Self:
         """The model as the step after `step` updates trains it; a subclass whose loss depends on the step says how."""
         del step

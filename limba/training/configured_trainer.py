@@ -117,10 +117,10 @@ def batch_to_compile(trainer: BaseTrainer, config: contract.DatasetConfig) -> di
     partitioner.check_batch_size(config.batch_size, "batch_size", trainer.num_microbatches)
     has_types = token_rows.has_pairs(trainer.model.input_vocabulary)
     shapes = batch_shapes(config, trainer.model.FEATURE_CONVERTER_CLS, has_types)
-    return {
-        name: jax.ShapeDtypeStruct(shape, _DTYPES.get(name, jnp.int32), sharding=partitioner.data_sharding)
-        for name, shape in shapes.items()
-    }
+    found = {name: jax.ShapeDtypeStruct(shape, _DTYPES.get(name, jnp.int32)) for name, shape in shapes.items()}
+    found |= trainer.model.added_features(shapes)
+    sharding = partitioner.data_sharding
+    return {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for name, x in found.items()}
 
 
 def next_shapes(
