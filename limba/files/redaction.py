@@ -37,7 +37,8 @@ _WITH_SIGNATURE = frozenset(
 
 # In a text: the user of a URL; parameters by name, also where they stand in a URL that is itself encoded; a header; a
 # quoted value with the name of a credential; and tokens that are known by their form (Hugging Face, GitHub and GitLab,
-# OpenAI, Slack, Amazon, Google, JSON web tokens).
+# OpenAI, Slack, Amazon, Google, JSON web tokens). What is looked for ahead has a limit, so that a text of many beginnings
+# takes no minutes.
 _USER = re.compile(r"(?<=://)[^\s/?#'\"<>\\]+@")
 _PARAMETER = re.compile(rf"((?:[?&;]|%3[fF]|%26)(?:{_CLOUD}|{_NAMED})(?:=|%3[dD]))(?:(?!%26)[^\s&;#'\"<>()\\,])+", re.I)
 _HEADER = re.compile(r"(\b(?:bearer|basic)\s+)[\w+/.=~-]{8,}", re.I)
@@ -48,8 +49,8 @@ _QUOTED = re.compile(
 )
 _TOKEN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|(?:gh[a-z]|github_pat)_\w{16,}|(?:glpat|xox[a-z])-[\w-]{16,}"
-    r"|sk-(?=[\w-]*\d)[\w-]{20,}|AKIA[0-9A-Z]{16}|AIza[\w-]{35}"
-    r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
+    r"|sk-(?=[\w-]{0,200}\d)[\w-]{20,}|AKIA[0-9A-Z]{16}|AIza[\w-]{35}"
+    r"|(?:(?<!-)eyJ[\w-]{10,}+|eyJ[\w-]{10,500}+)\.[\w-]{10,}+\.[\w-]*)"
 )
 # Variables of the environment whose values are secrets.
 _SECRET_VARIABLE = re.compile(r"(?:^|_)(?:TOKEN|KEY|APIKEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|PAT|CREDENTIALS?)$", re.I)

@@ -27,7 +27,8 @@ _OTHERS = bytes(sorted(set(range(256)) - set(_SYMBOLS)))
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 # An escape; group 1 is half of a character that needs two, without its other half.
 _ESCAPE = re.compile(r"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|(u[dD][89a-fA-F][\da-fA-F]{2})|.)")
-_LONG_NUMBER = re.compile(r"\d{4301}")
+# From its first digit: begun at every digit, a search of many long numbers would take minutes.
+_LONG_NUMBER = re.compile(r"(?<!\d)\d{4301}")
 
 
 class TooDeepError(ValueError):

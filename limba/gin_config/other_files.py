@@ -6,12 +6,13 @@ from pathlib import PurePosixPath
 from limba.files import untrusted_json
 
 # A file of gin may import it for one function; the code of T5 before T5X names it in each.
-_MESH = re.compile(r"^\s*(?:import|from)\s+(mesh_tensorflow|t5\.models\.mesh_transformer)\b", re.MULTILINE)
+_MESH = re.compile(r"^[ \t]*(?:import|from)[ \t]+(mesh_tensorflow|t5\.models\.mesh_transformer)\b", re.MULTILINE)
 _MARKUP = re.compile(r"\s*<(?:!DOCTYPE|html|\?xml)", re.IGNORECASE)
 # What Python has and gin has not, at the beginning of a line.
 _PYTHON = re.compile(r"^(?:def \w+\(|class \w+[(:]|if __name__)", re.MULTILINE)
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5", ".npz", ".gguf")
-_YAML = re.compile(r"\A(?:\s*#.*\n|\s*\n)*(?:---|%YAML)")
+# Behind blank lines and comments, each of which has one way to be read: two make 2**n of n lines.
+_YAML = re.compile(r"\A(?:[^\S\n]*(?:#.*)?\n)*+(?:---|%YAML)")
 # Keys of a config.json of a model, and of a script's run.
 _OF_MODEL, _OF_RUN = {"model_type", "architectures"}, {"output_dir", "train_file", "dataset_name", "model_name_or_path"}
 

@@ -1,5 +1,6 @@
 import json
 import os
+import time
 
 import pytest
 
@@ -42,6 +43,14 @@ def test_what_is_unusual_and_right_is_read():
     # Commas in texts are not values.
     text = '"' + "," * (untrusted_json.MOST_VALUES + 1) + '"'
     assert len(untrusted_json.parse(text, "x")) == untrusted_json.MOST_VALUES + 1
+
+
+def test_the_line_of_a_number_is_found_at_once_behind_many_long_ones():
+    numbers = ",\n".join(["1" * 4300] * 240)
+    begun = time.process_time()
+    with pytest.raises(ValueError, match="x has a number of too many digits: line 241"):
+        untrusted_json.parse(f"[{numbers},\n{'1' * 4301}]", "x")
+    assert time.process_time() - begun < 2
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])

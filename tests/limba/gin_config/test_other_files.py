@@ -1,6 +1,7 @@
 """Files of other kinds that are given as a gin file are named, with what to do."""
 
 import json
+import time
 
 import gin
 import pytest
@@ -35,6 +36,15 @@ def test_another_kind_of_file_is_named(tmp_path, name, content, says):
     for file in (name, "outer.gin"):
         with pytest.raises(gin_files.GinError, match=f"{name} is no gin file: .*{says}"):
             gin_files.parse_files([str(tmp_path / file)])
+    gin.clear_config()
+
+
+@pytest.mark.parametrize("text", ["\n" * 27 + "A = 1\n", "A = 1\n" + "\n" * 40_000])
+def test_many_blank_lines_take_no_minutes(tmp_path, text):
+    (tmp_path / "a.gin").write_text(text)
+    begun = time.process_time()
+    gin_files.parse_files([str(tmp_path / "a.gin")])
+    assert time.process_time() - begun < 3
     gin.clear_config()
 
 
