@@ -53,6 +53,13 @@ def test_the_line_of_a_number_is_found_at_once_behind_many_long_ones():
     assert time.process_time() - begun < 2
 
 
+def test_a_string_without_an_end_is_read_once():
+    begun = time.process_time()
+    with pytest.raises(ValueError, match="x is not JSON"):
+        untrusted_json.parse('["' + "," * untrusted_json.MOST_VALUES + '\\"' * 20_000, "x")
+    assert time.process_time() - begun < 3
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_pieces_count_as_the_whole(size):
     text = b"".join(json.dumps({"text": f'\\"[{{ {i} "\\', "list": [[i]]}).encode() + b"\n" for i in range(50))
