@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Sourced by launch/pod.sh: says in one sentence why gcloud refuses, and whether trying again can help.
 #
-# Reads POD_NAME, POD_TYPE, POD_ZONE and POD_PROJECT. Also runs in bash 3.2, which macOS has.
+# Reads POD_NAME, POD_TYPE, POD_ZONE, POD_PROJECT and `api_…`, what the pod's API is called. Also runs in bash 3.2, which macOS has.
 
 # explain CODE TEXT: for gcloud's exit code and messages, prints the cause and the remedy. Fails if the error may go away by
 # itself, such as missing capacity, or is not known here.
@@ -17,15 +17,15 @@ explain() {
     *"property [compute/zone]"* | *"find attribute [zone]"*)
       echo "gcloud has no zone: give --zone (POD_ZONE), or run \`gcloud config set compute/zone NAME\`." ;;
     *SERVICE_DISABLED* | *"has not been used in project"*)
-      echo "the Cloud TPU API is not enabled in $project: run \`gcloud services enable tpu.googleapis.com\`." ;;
+      echo "the $api_name is not enabled in $project: run \`gcloud services enable $api_service\`." ;;
     *BILLING_DISABLED* | *illing*disabled*)
       echo "billing is off in $project (--project, POD_PROJECT): switch it on, or name another project." ;;
     *"or it may not exist"* | *"ocation "*"not found"* | *"nknown zone"* | *"nknown location"* | *"nvalid zone"*)
       echo "the zone $zone (--zone, POD_ZONE) does not exist or has no TPUs for $project:" \
-        "\`gcloud compute tpus locations list\` shows those that have." ;;
+        "\`$api_zones\` shows those that have." ;;
     *PERMISSION_DENIED* | *"does not have permission"* | *"Required '"*"' permission"*)
       echo "gcloud's account may not do this in $project (--project, POD_PROJECT): ask its owner for the role" \
-        "roles/tpu.admin, or name another project." ;;
+        "$api_role, or name another project." ;;
     *ALREADY_EXISTS*)
       echo "$POD_NAME (--name, POD_NAME) is there already: \`pod.sh state\` shows its state, \`pod.sh delete\` removes it, and" \
         "another --name keeps it." ;;

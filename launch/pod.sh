@@ -178,8 +178,10 @@ where=()
 
 # shellcheck source=launch/gcloud_errors.sh
 source "$REPOSITORY/launch/gcloud_errors.sh"
-# shellcheck source=launch/pod_slices.sh
-source "$REPOSITORY/launch/pod_slices.sh"
+# shellcheck source=launch/pod_rental.sh
+source "$REPOSITORY/launch/pod_rental.sh"
+# shellcheck source=launch/pod_tpus.sh
+source "$REPOSITORY/launch/pod_tpus.sh"
 # shellcheck source=launch/pod_workers.sh
 source "$REPOSITORY/launch/pod_workers.sh"
 # shellcheck source=launch/pod_check.sh

@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2154
 # Sourced by launch/pod.sh: reaches all workers of a TPU pod (gcloud) or a list of hosts (ssh) at once.
 #
-# Reads POD_NAME, POD_TYPE, POD_HOSTS, POD_DIR, POD_COORDINATOR, DRY_RUN, the verb, `where`, gcloud's zone and project, and
-# `nodes`, the names of the slices.
+# Reads POD_NAME, POD_HOSTS, POD_DIR, POD_COORDINATOR, DRY_RUN and the verb, and calls the functions of the pod's API, which
+# launch/pod_rental.sh lists.
 # Also runs in bash 3.2, which macOS has.
 
 # quote TEXT: TEXT as one word for a shell. Not `printf %q`: its $'…' is Bash's, and a worker's login shell may be another.
@@ -32,8 +32,8 @@ call() {
   echo "${line% }"
 }
 
-# Sets `count`, the number of workers, and where each is: `hosts`, or the slices `worker_nodes` and the places in them
-# `worker_places`.
+# Sets `count`, the number of workers, and where each is: `hosts`, or `worker_nodes`, the API's names, and the places in
+# these, `worker_places`.
 find_workers() {
   local answer host node machines i
   hosts=() worker_nodes=() worker_places=()
@@ -56,10 +56,11 @@ find_workers() {
     return
   fi
   if [[ -n $DRY_RUN ]]; then
-    answer=READY$(for node in "${nodes[@]}"; do printf '\n%s %s' "$node" "$(machines_of "$POD_TYPE")"; done)
-  else
-    answer=$(describe_pod)
+    name_machines
+    count=${#worker_nodes[@]}
+    return
   fi
+  answer=$(describe_pod)
   if [[ $answer != READY* ]]; then
     echo "error: the pod $POD_NAME is ${answer%%[[:space:]]*}, not READY. \`pod.sh create\` makes it, after" \
       "\`pod.sh delete\` if it was taken away." >&2
@@ -79,8 +80,7 @@ on_worker() {
   if [[ -n $POD_HOSTS ]]; then
     call ssh -o BatchMode=yes -o ConnectTimeout=15 -- "${hosts[$1]}" "$2"
   else
-    call gcloud compute tpus tpu-vm ssh "${worker_nodes[$1]}" ${where[@]+"${where[@]}"} --quiet \
-      --worker="${worker_places[$1]}" --command="$2"
+    ssh_to "${worker_nodes[$1]}" "${worker_places[$1]}" "$2"
   fi
 }
 
@@ -92,7 +92,7 @@ open_shell() {
   if [[ -n $POD_HOSTS ]]; then
     call ssh -t -o ConnectTimeout=15 -- "${hosts[10#$1]}"
   else
-    call gcloud compute tpus tpu-vm ssh "${worker_nodes[10#$1]}" ${where[@]+"${where[@]}"} --worker="${worker_places[10#$1]}"
+    ssh_to "${worker_nodes[10#$1]}" "${worker_places[10#$1]}"
   fi
 }
 
@@ -102,8 +102,7 @@ copy_to() {
   if [[ -n $POD_HOSTS ]]; then
     call scp -q -o BatchMode=yes -o ConnectTimeout=15 -- "$2" "${hosts[$1]}:$3"
   else
-    call gcloud compute tpus tpu-vm scp "$2" "${worker_nodes[$1]}:$3" ${where[@]+"${where[@]}"} --quiet \
-      --worker="${worker_places[$1]}"
+    scp_to "${worker_nodes[$1]}" "${worker_places[$1]}" "$2" "$3"
   fi
 }
 

@@ -1,8 +1,11 @@
-# shellcheck shell=bash disable=SC2154
-# Sourced by launch/pod.sh: rents a pod from gcloud, describes it and gives it back. A pod is one TPU slice, or several.
+# shellcheck shell=bash disable=SC2034,SC2154
+# Sourced by launch/pod.sh: a pod of the Cloud TPU API, which is one TPU slice (a node), or several; v2 to v6e.
 #
-# Reads POD_NAME, POD_TYPE, POD_VERSION, POD_SPOT, POD_SUBNETWORK, POD_QUEUED, POD_HOSTS, DRY_RUN, the verb, `where`, gcloud's
-# zone and project, `nodes`, the names of the slices, and `scratch`, a folder. Also runs in bash 3.2, which macOS has.
+# launch/pod_rental.sh lists its functions. Reads POD_NAME, POD_TYPE, POD_SPOT, POD_FLEX, POD_SUBNETWORK, POD_QUEUED,
+# `where`, gcloud's zone and project, and `nodes`, the names of the slices. Also runs in bash 3.2, which macOS has.
+
+api_name="Cloud TPU API" api_service=tpu.googleapis.com api_role=roles/tpu.admin
+api_zones='gcloud compute tpus locations list'
 
 # gcloud's --version for a type of accelerator.
 image_of() {
@@ -11,6 +14,7 @@ image_of() {
     v5litepod-*) echo v2-alpha-tpuv5-lite ;;
     v5p-*) echo v2-alpha-tpuv5 ;;
     v6e-*) echo v2-alpha-tpuv6e ;;
+    tpu7x-*) fail "--type $1 is not in the Cloud TPU API; Compute Engine has it: give --api compute (POD_API)." ;;
     *) fail "--type $1 is not an accelerator type that is known here: v2-8, v3-32, v4-32, v5litepod-16, v5p-16, v6e-16 and" \
       "their like. For another, give its image by --version." ;;
   esac
@@ -28,36 +32,10 @@ machines_of() {
 
 # ask WHAT NAME FORMAT: what `gcloud compute tpus WHAT describe` prints, or ABSENT.
 ask() {
-  local answer code=0
-  answer=$(gcloud compute tpus "$1" describe "$2" ${where[@]+"${where[@]}"} --format="$3" 2>&1) || code=$?
-  if ((code == 0)); then
-    echo "$answer"
-  elif [[ $answer == *NOT_FOUND*"$2"* ]]; then
-    echo ABSENT
-  else
-    refused "$code" "$answer"
-  fi
+  answer "*NOT_FOUND*$2*" gcloud compute tpus "$1" describe "$2" ${where[@]+"${where[@]}"} --format="$3"
 }
 
-# change COMMAND…: runs gcloud to create or delete something. Its messages come at the end, so that a failure begins with
-# its cause.
-change() {
-  local code=0
-  if [[ -n $DRY_RUN ]]; then
-    call "$@"
-    return
-  fi
-  echo "== gcloud ${*:4:3} (this can take minutes)"
-  "$@" 2>"$scratch/change" || code=$?
-  if ((code == 0)); then
-    cat "$scratch/change" >&2
-  else
-    refused "$code" "$(<"$scratch/change")"
-  fi
-}
-
-# Prints READY if all slices are, else gcloud's state of the first that is not (CREATING, PREEMPTED …), the state of the
-# queued resource if it has no slices yet (WAITING_FOR_RESOURCES …), or ABSENT. Then a line per slice: name, machines.
+# The state of the first slice that is not READY, or of the queued resource if it has no slices yet.
 describe_pod() {
   local node answer queue=ABSENT state=READY slices=
   # The queue first: slices that come in between are seen.
@@ -71,46 +49,20 @@ describe_pod() {
   printf '%s\n%s' "$state" "$slices"
 }
 
-refuse_hosts() {
-  [[ -z $POD_HOSTS ]] || fail "$verb is for pods; the machines of --hosts ($POD_HOSTS) are yours to start and to end."
-}
-
-create() {
-  local flags version state=ABSENT
-  refuse_hosts
-  version=${POD_VERSION:-$(image_of "$POD_TYPE")}
-  flags=(${where[@]+"${where[@]}"} --accelerator-type="$POD_TYPE")
+create_pod() {
+  local flags=(${where[@]+"${where[@]}"} --accelerator-type="$POD_TYPE")
   [[ -z ${POD_SPOT:-} ]] || flags+=(--spot)
   [[ -z ${POD_SUBNETWORK:-} ]] || flags+=(--subnetwork="$POD_SUBNETWORK")
-  if [[ -z $DRY_RUN ]]; then
-    state=$(describe_pod)
-    state=${state%%[[:space:]]*}
-  fi
-  case $state in
-    ABSENT) ;;
-    READY)
-      echo "$POD_NAME is there already."
-      return
-      ;;
-    ACCEPTED | WAITING_FOR_RESOURCES | PROVISIONING)
-      wait_for_turn
-      return
-      ;;
-    *)
-      echo "error: $POD_NAME is there already and $state; \`pod.sh delete\` first." >&2
-      exit 1
-      ;;
-  esac
   if ((${#nodes[@]} > 1)); then
     flags=(--node-count="${#nodes[@]}" --node-prefix="$POD_NAME" "${flags[@]}")
   elif [[ -n ${POD_QUEUED:-} ]]; then
     flags=(--node-id="$POD_NAME" "${flags[@]}")
   fi
   if [[ -n ${POD_QUEUED:-} ]]; then
-    change gcloud compute tpus queued-resources create "$POD_NAME" "${flags[@]}" --runtime-version="$version" "$@"
+    change gcloud compute tpus queued-resources create "$POD_NAME" "${flags[@]}" --runtime-version="$1" "${@:2}"
     [[ -n $DRY_RUN ]] || wait_for_turn
   else
-    change gcloud compute tpus tpu-vm create "$POD_NAME" "${flags[@]}" --version="$version" "$@"
+    change gcloud compute tpus tpu-vm create "$POD_NAME" "${flags[@]}" --version="$1" "${@:2}"
   fi
 }
 
@@ -136,9 +88,8 @@ wait_for_turn() {
   done
 }
 
-delete() {
+delete_pod() {
   local there='' what=tpu-vm flags=(${where[@]+"${where[@]}"})
-  refuse_hosts
   if [[ -n ${POD_QUEUED:-} ]]; then
     what=queued-resources
     flags+=(--force) # With its slices.
@@ -151,16 +102,32 @@ delete() {
   fi
 }
 
-state() {
-  local answer node
-  if [[ -n $POD_HOSTS ]]; then
-    echo READY
-  elif [[ -n $DRY_RUN ]]; then
-    for node in "${nodes[@]}"; do
-      call gcloud compute tpus tpu-vm describe "$node" ${where[@]+"${where[@]}"} --format='value(state)'
+print_state() {
+  local node
+  for node in "${nodes[@]}"; do
+    call gcloud compute tpus tpu-vm describe "$node" ${where[@]+"${where[@]}"} --format='value(state)'
+  done
+}
+
+name_machines() {
+  local node machines i
+  machines=$(machines_of "$POD_TYPE")
+  for node in "${nodes[@]}"; do
+    for ((i = 0; i < machines; i++)); do
+      worker_nodes+=("$node")
+      worker_places+=("$i")
     done
-  else
-    answer=$(describe_pod)
-    echo "${answer%%[[:space:]]*}"
-  fi
+  done
+}
+
+ssh_to() {
+  local flags=(${where[@]+"${where[@]}"})
+  (($# < 3)) || flags+=(--quiet)
+  flags+=(--worker="$2")
+  (($# < 3)) || flags+=(--command="$3")
+  call gcloud compute tpus tpu-vm ssh "$1" "${flags[@]}"
+}
+
+scp_to() {
+  call gcloud compute tpus tpu-vm scp "$3" "$1:$4" ${where[@]+"${where[@]}"} --quiet --worker="$2"
 }
