@@ -20,6 +20,7 @@ _THERE = r"Used [\d.]+[KMGT] of (?P<amount>[\d.]+)(?P<unit>[KMGT]) (?:hbm|smem|v
 _CHIPS = (
     *(("H100", "h100", 1), ("H200", "h200", 1), ("A100", "a100", 1), ("TPU v4", "v4", 2)),
     *(("TPU v5 lite", "v5e", 1), ("TPU v5e", "v5e", 1), ("TPU v5", "v5p", 2), ("TPU v6", "v6e", 1)),
+    ("TPU7x", "tpu7x", 1),
 )
 _REMEDIES = {
     "limba.train": (

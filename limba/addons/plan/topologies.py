@@ -1,7 +1,7 @@
 """TPU slices and GPU boxes: their names, chips, memory and peak rate.
 
-A slice has Google's name: `v4-32` counts TensorCores (v2, v3, v4, v5p), `v5e-16` and `v6e-16` count chips. GPUs are
-`h100-8`: a kind and a number of cards, eight to a box. Works before JAX is imported.
+A slice has Google's name: `v4-32` counts TensorCores (v2, v3, v4, v5p, TPU7x), `v5e-16` and `v6e-16` count chips. GPUs
+are `h100-8`: a kind and a number of cards, eight to a box. Works before JAX is imported.
 """
 
 import dataclasses
@@ -56,6 +56,7 @@ CHIPS = {
     "v5e": Chip("tpu", "TPU v5 lite", 197e12, 15.75 * GIB, 819e9, 200e9, 3e9),
     "v5p": Chip("tpu", "TPU v5", 459e12, 95.74 * GIB, 2765e9, 600e9, 6e9, cores_per_chip=2),
     "v6e": Chip("tpu", "TPU v6", 918e12, 31.25 * GIB, 1640e9, 400e9, 12e9),
+    "tpu7x": Chip("tpu", "TPU7x", 2307e12, 94.75 * GIB, 7380e9, 600e9, 12e9, devices_per_chip=2, cores_per_chip=2),
     "h100-pcie": Chip("gpu", "NVIDIA H100 PCIe", 756e12, 79.6 * GIB, 2.0e12, 64e9, 25e9),
     "h100": Chip("gpu", "NVIDIA H100", 989e12, 79.6 * GIB, 3.35e12, 450e9, 50e9),
     "h200": Chip("gpu", "NVIDIA H200", 989e12, 140.4 * GIB, 4.8e12, 450e9, 50e9),
@@ -64,9 +65,16 @@ CHIPS = {
 }
 
 # Google's other names for a generation.
-_ALIASES = {"v5litepod": "v5e", "v6litepod": "v6e", "v5": "v5p", "a100-80gb": "a100", "h100-sxm": "h100"}
+_ALIASES = {
+    "v5litepod": "v5e",
+    "v6litepod": "v6e",
+    "v5": "v5p",
+    "v7x": "tpu7x",
+    "a100-80gb": "a100",
+    "h100-sxm": "h100",
+}
 
-# Chips of a slice, as the accelerator types have them. Three dims: v4 and v5p.
+# Chips of a slice, as the accelerator types have them. Three dims: v4, v5p and TPU7x.
 _FLAT = {
     1: (1, 1), 4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8), 64: (8, 8), 128: (8, 16), 256: (16, 16), 512: (16, 32),
     1024: (32, 32),
@@ -80,6 +88,7 @@ _CHIPS_OF_SLICES = {
     "v3": (4, 16, 32, 64, 128, 256, 512, 1024),
     "v4": tuple(_CUBIC),
     "v5p": tuple(_CUBIC),
+    "tpu7x": tuple(_CUBIC),
     "v5e": (1, 4, 8, 16, 32, 64, 128, 256),
     "v6e": (1, 4, 8, 16, 32, 64, 128, 256),
 }
@@ -121,7 +130,7 @@ class Topology:
     @property
     def shape(self) -> tuple[int, ...]:
         """Chips of a TPU slice by axis."""
-        return (_CUBIC if self.kind in ("v4", "v5p") else _FLAT)[self.num_chips]
+        return (_CUBIC if self.kind in ("v4", "v5p", "tpu7x") else _FLAT)[self.num_chips]
 
     @property
     def num_hosts(self) -> int:

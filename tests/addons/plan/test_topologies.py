@@ -13,12 +13,20 @@ from limba.addons.plan import topologies
         ("v5litepod-16", 16, 16, 4, (4, 4)),
         ("v5p-16", 8, 8, 2, (2, 2, 2)),
         ("v6e-16", 16, 16, 4, (4, 4)),
+        ("tpu7x-16", 8, 16, 2, (2, 2, 2)),
+        ("v7x-8", 4, 8, 1, (2, 2, 1)),
     ],
 )
 def test_names_of_slices(name, chips, devices, hosts, shape):
     topology = topologies.find(name)
     assert (topology.num_chips, topology.num_devices, topology.num_hosts) == (chips, devices, hosts)
     assert topology.shape == shape
+
+
+def test_a_device_of_tpu7x_is_half_a_chip():
+    chip = topologies.find("tpu7x-8").chip
+    assert (chip.memory, chip.peak_per_device) == (94.75 * topologies.GIB, 1153.5e12)
+    assert topologies.peak_flops("TPU7x") == 1153.5e12
 
 
 def test_every_name_is_found_again():

@@ -39,6 +39,7 @@ def test_a_real_one_is_seen():
             ["20.50 GiB were asked for; each device of 16 x TPU v5 lite has 15.75 GiB", "v5e-16"],
         ),
         (_TPU, "TPU v4", 4, ["--topology v4-8"]),
+        (_TPU, "TPU7x", 8, ["--topology tpu7x-8"]),
         (_GPU, "NVIDIA H100 80GB HBM3", 8, ["93.13 GiB were asked for; each device of 8 x", "74.51 GiB", "h100-8"]),
         (_GPU, "Some GPU", 1, ["--topology NAME"]),
     ],
