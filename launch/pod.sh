@@ -41,10 +41,12 @@ Options, also as variables of the environment or of pod.env. The command line wi
   --zone ZONE          POD_ZONE         (gcloud's configured zone)
   --project PROJECT    POD_PROJECT      (gcloud's configured project)
   --type TYPE          POD_TYPE         accelerator: v2-8, v3-32, v4-32, v5litepod-16, v5p-16, v6e-16 …; needed
+  --api API            POD_API          tpus: the Cloud TPU API, v2 to v6e; compute: Compute Engine, v5p, v6e, tpu7x-16 … (tpus)
   --version IMAGE      POD_VERSION      of the machines (the image for the type)
   --subnetwork NAME    POD_SUBNETWORK
   --spot               POD_SPOT=1       cheaper; Google may take it away at any time
-  --queued             POD_QUEUED=1     use a queued resource and wait for it; delete needs it too
+  --queued             POD_QUEUED=1     wait for capacity instead of failing: a queued resource; delete needs it too
+  --flex DURATION      POD_FLEX         flex-start of Compute Engine: wait for capacity and keep it so long, 7d at most
   --slices N           POD_SLICES       several slices of this type as one pod, by a queued resource; all verbs need it (1)
   --hosts A,B,C        POD_HOSTS        hosts to reach by ssh instead of a pod, or a file with one per line; the first is
                                         process 0. create and delete do not work with hosts.
@@ -77,7 +79,8 @@ fail() {
 source "$REPOSITORY/launch/variables.sh"
 
 read_config() {
-  local names='NAME|ZONE|PROJECT|TYPE|VERSION|SUBNETWORK|SPOT|QUEUED|SLICES|HOSTS|COORDINATOR|DIR|BUCKET|WORKER_ENV|ON_WORKERS|POLL_SECONDS'
+  local names='NAME|ZONE|PROJECT|TYPE|VERSION|SUBNETWORK|SPOT|QUEUED|SLICES|HOSTS|COORDINATOR|DIR|BUCKET|WORKER_ENV|WITH'
+  names+='|ON_WORKERS|API|FLEX|POLL_SECONDS'
   read_variables "$1" "POD_${names//|/|POD_}" keep
 }
 
@@ -85,7 +88,7 @@ verb='' plain=''
 while (($#)); do
   case $1 in
     --name | --zone | --project | --type | --version | --subnetwork | --slices | --hosts | --coordinator | --dir | \
-      --bucket | --worker-env | --on-workers | --with | --config)
+      --bucket | --worker-env | --on-workers | --with | --config | --api | --flex)
       [[ $# -ge 2 ]] || fail "$1 lacks its value."
       name=$(tr a-z- A-Z_ <<<"${1#--}")
       printf -v "POD_$name" '%s' "$2"
@@ -124,7 +127,7 @@ for word in "$@"; do
     exec:--dry-run) fail "exec has --dry-run in its command. Put it before exec if pod.sh is to print only; else give the" \
       "command in quotes, as one word." ;;
     *:--dry-run) DRY_RUN=1 ;;
-    run:--name | run:--zone | run:--project | run:--type | run:--slices | run:--hosts | run:--coordinator | run:--dir | \
+    run:--api | run:--name | run:--zone | run:--project | run:--type | run:--slices | run:--hosts | run:--coordinator | run:--dir | \
       run:--worker-env | run:--on-workers | run:--with | run:--config) fail "$word is an option of pod.sh; put it before the recipe." ;;
     *) words+=("$word") ;;
   esac
@@ -148,7 +151,7 @@ elif [[ -f pod.env ]]; then
 fi
 POD_NAME=${POD_NAME:-} POD_TYPE=${POD_TYPE:-} POD_DIR=${POD_DIR:-limba} POD_HOSTS=${POD_HOSTS:-}
 POD_COORDINATOR=${POD_COORDINATOR:-} POD_POLL_SECONDS=${POD_POLL_SECONDS:-20} DRY_RUN=${DRY_RUN:-}
-POD_SLICES=${POD_SLICES:-1} POD_WITH=${POD_WITH:-}
+POD_SLICES=${POD_SLICES:-1} POD_WITH=${POD_WITH:-} POD_API=${POD_API:-tpus} POD_FLEX=${POD_FLEX:-}
 [[ -z $POD_WITH || -d $POD_WITH ]] || fail "--with (POD_WITH) is '$POD_WITH', which is no folder here."
 if [[ -z $POD_HOSTS && (-z $POD_NAME || -z $POD_TYPE) ]]; then
   missing=()
@@ -172,6 +175,16 @@ fi
 POD_DIR=${POD_DIR#\~/} # The worker's shell gets it quoted, and does not expand it.
 [[ -z $POD_NAME || $POD_NAME =~ ^[a-z][a-z0-9-]*$ ]] ||
   fail "--name (POD_NAME) is '$POD_NAME'; a pod's name has lower-case letters, digits and dashes, and begins with a letter."
+[[ $POD_API == tpus || $POD_API == compute ]] || fail "--api (POD_API) is '$POD_API'; it is tpus or compute."
+if [[ $POD_API == compute && -z $POD_HOSTS ]]; then
+  [[ -n ${POD_ZONE:-} && -n ${POD_PROJECT:-} ]] ||
+    fail "--api compute (POD_API) also needs --project (POD_PROJECT) and --zone (POD_ZONE)."
+  ((${#nodes[@]} == 1)) || fail "--api compute (POD_API) rents one slice, and --slices (POD_SLICES) is $POD_SLICES."
+fi
+if [[ -n $POD_FLEX ]]; then
+  [[ $POD_FLEX =~ ^[1-9][0-9]*[mhd]$ ]] || fail "--flex (POD_FLEX) is '$POD_FLEX'; give a duration, such as 7d or 12h."
+  [[ $POD_API == compute && -z ${POD_SPOT:-} ]] || fail "--flex (POD_FLEX) is for --api compute (POD_API), without --spot."
+fi
 where=()
 [[ -z ${POD_ZONE:-} ]] || where+=(--zone="$POD_ZONE")
 [[ -z ${POD_PROJECT:-} ]] || where+=(--project="$POD_PROJECT")
@@ -180,8 +193,8 @@ where=()
 source "$REPOSITORY/launch/gcloud_errors.sh"
 # shellcheck source=launch/pod_rental.sh
 source "$REPOSITORY/launch/pod_rental.sh"
-# shellcheck source=launch/pod_tpus.sh
-source "$REPOSITORY/launch/pod_tpus.sh"
+# shellcheck source=launch/pod_tpus.sh source=launch/pod_compute.sh
+source "$REPOSITORY/launch/pod_$POD_API.sh"
 # shellcheck source=launch/pod_workers.sh
 source "$REPOSITORY/launch/pod_workers.sh"
 # shellcheck source=launch/pod_check.sh
@@ -297,7 +310,7 @@ bash "$dir/launch/worker.sh"'
 }
 
 status() {
-  local i line answers commit process step age quiet=() commits=() code=0
+  local i line answers index commit process step age quiet=() commits=() code=0
   if [[ -n $DRY_RUN ]]; then
     each in_repository 'bash launch/worker.sh --status'
     return
@@ -312,9 +325,11 @@ status() {
     elif [[ $line == process=none* ]]; then
       echo "$i       ${line#process=}"
     else
-      read -r _ commit process step age _ <<<"$line"
-      age=${age#*=}
-      printf '%-7s %-19s %-22s %-13s %s\n' "$i" "${commit#*=}" "${process#*=}" "${step#*=}" "$age s ago"
+      read -r index commit process step age _ <<<"$line"
+      # Machines may be listed in another order than the run counts them.
+      index=${index#*=} age=${age#*=}
+      [[ $index == "$i" ]] || index="$i ($index)"
+      printf '%-7s %-19s %-22s %-13s %s\n' "$index" "${commit#*=}" "${process#*=}" "${step#*=}" "$age s ago"
       commits+=("${commit#*=}")
       # Bash would run the commands in a text that it takes for a number, and the worker's answer is data.
       is_number "$age" || age=300

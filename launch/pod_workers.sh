@@ -25,6 +25,8 @@ call() {
   for word in "$@"; do
     if [[ $word == *$'\n'* ]]; then
       line+="$(printf %q "$word") "
+    elif [[ $word =~ ^\$\{vms\[[0-9]+\]\}(:[A-Za-z0-9_./-]+)?$ ]]; then
+      line+="\"$word\" " # A name that name_machines of launch/pod_compute.sh lets the shell find.
     else
       line+="$(quote "$word") "
     fi

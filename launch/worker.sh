@@ -105,7 +105,8 @@ find_place() {
       "SLURM_STEP_NODELIST for one worker alone."
   elif [[ $kind == tpu ]] && endpoints=$(tpu_attribute worker-network-endpoints); then
     endpoints=${endpoints//[^,]/}
-    index=$(tpu_attribute agent-worker-number) count=$((${#endpoints} + 1))
+    index=$(tpu_attribute agent-worker-number) || index=
+    count=$((${#endpoints} + 1))
     is_number "$index" || fail "the machine's metadata give it the number '$index' among the workers; it is a whole number."
     index=$((index + count * $(tpu_slices MEGASCALE_SLICE_ID 0))) count=$((count * $(tpu_slices MEGASCALE_NUM_SLICES 1)))
   fi

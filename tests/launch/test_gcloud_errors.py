@@ -55,7 +55,43 @@ FINAL = {
         "gcloud does not start: install it again",
     ),
 }
+COMPUTE = {"POD_API": "compute", "POD_TYPE": "v5p-16", "POD_ZONE": "us-east5-a", "POD_PROJECT": "p"}
+POLICY = "ERROR: (gcloud.compute.resource-policies.create.workload-policy) Could not fetch resource:\n - "
+FINAL_COMPUTE = {
+    "compute: no API": (
+        POLICY + "Compute Engine API has not been used in project 1 before or it is disabled.",
+        "the Compute Engine API is not enabled in p: run `gcloud services enable compute.googleapis.com`.",
+    ),
+    "compute: permission": (
+        POLICY + "Required 'compute.resourcePolicies.create' permission for 'projects/p/regions/us-east5/x'",
+        "gcloud's account may not do this in p (--project, POD_PROJECT): ask its owner for the role "
+        "roles/compute.instanceAdmin.v1",
+    ),
+    "compute: zone": (
+        POLICY + "The resource 'projects/p/zones/us-east5-a' was not found",
+        "the zone us-east5-a (--zone, POD_ZONE) does not exist or has no TPUs for p: `gcloud compute ",
+    ),
+    "compute: machine": (
+        POLICY + "Machine type with name 'ct5p-hightpu-4t' does not exist in zone 'us-east5-a'.",
+        "the zone us-east5-a (--zone, POD_ZONE) does not exist or has no TPUs for p",
+    ),
+    "compute: quota": (
+        POLICY + "Quota 'TPU-V5P-per-project-region' exceeded.  Limit: 0.0 in region us-east5.",
+        "the quota of p for v5p-16 in us-east5-a is 0 (--type, --zone): ask for more at https://",
+    ),
+    "compute: exists": (
+        POLICY + "The resource 'projects/p/regions/us-east5/resourcePolicies/limba' already exists",
+        "limba (--name, POD_NAME) is there already: `pod.sh state` shows its state",
+    ),
+    "compute: network": (
+        POLICY + "The resource 'projects/p/regions/us-east5/subnetworks/x' was not found",
+        "something that the command names does not exist in p and us-east5-a",
+    ),
+}
 TRANSIENT = {
+    "compute: capacity": POLICY
+    + "ZONE_RESOURCE_POOL_EXHAUSTED: The zone 'projects/p/zones/us-east5-a' does not have enough resources available.",
+    "compute: quota in use": POLICY + "Quota 'TPU-V5P-per-project-region' exceeded.  Limit: 8.0 in region us-east5.",
     "capacity": CREATE + 'RESOURCE_EXHAUSTED: There is no more capacity in the zone "z"',
     "quota in use": CREATE + "Quota limit 'TPUV4' has been exceeded. Limit: 32 in zone z",
     "aborted": CREATE + "ABORTED: The operation was aborted",
@@ -72,11 +108,15 @@ def env(tmp_path):
     return launching.environment(tmp_path, POD_NAME="limba", POD_TYPE="v4-16", POD_ZONE="z", WAIT="0", LIMIT="2")
 
 
-@pytest.mark.parametrize("name", FINAL)
+def _create(env, name):
+    return launching.call("pod.sh", "create", env=env | (COMPUTE if name.startswith("compute: ") else {}))
+
+
+@pytest.mark.parametrize("name", [*FINAL, *FINAL_COMPUTE])
 def test_a_refusal_that_stays_names_cause_and_remedy_first(env, tmp_path, name):
-    message, words = FINAL[name]
+    message, words = (FINAL | FINAL_COMPUTE)[name]
     (tmp_path / "cloud/refuse-create").write_text(message)
-    result = launching.call("pod.sh", "create", env=env)
+    result = _create(env, name)
     lines = result.stderr.splitlines()
     assert result.returncode == 2 and lines[0].startswith(f"error: {words}"), result.stderr
     assert (
@@ -89,14 +129,17 @@ def test_a_refusal_that_stays_names_cause_and_remedy_first(env, tmp_path, name):
 @pytest.mark.parametrize("name", TRANSIENT)
 def test_an_error_that_may_go_away_is_no_refusal(env, tmp_path, name):
     (tmp_path / "cloud/refuse-create").write_text(TRANSIENT[name])
-    result = launching.call("pod.sh", "create", env=env)
+    result = _create(env, name)
     assert result.returncode == 1 and "Traceback" not in result.stderr
     assert result.stderr.startswith("error: gcloud failed (exit code 1); this may go away by itself.\n  gcloud: ")
 
 
-def test_every_verb_that_asks_for_the_pod_says_it(env, tmp_path):
+@pytest.mark.parametrize("api", [{}, COMPUTE], ids=["tpus", "compute"])
+def test_every_verb_that_asks_for_the_pod_says_it(env, tmp_path, api):
+    env = env | api
     (tmp_path / "cloud/refuse-describe").write_text(FINAL["no project"][0])
-    for verb in ("create", "state", "status", "stop", "delete"):
+    # Compute Engine's things are deleted without a question for them.
+    for verb in ("create", "state", "status", "stop", *(() if api else ("delete",))):
         result = launching.call("pod.sh", verb, env=env)
         assert result.returncode == 2 and result.stderr.startswith("error: gcloud has no project"), verb
     (tmp_path / "cloud/refuse-describe").unlink()

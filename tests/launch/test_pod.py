@@ -1,6 +1,7 @@
 """The verbs of launch/pod.sh in order, over a fake gcloud and a fake ssh whose workers are folders."""
 
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -8,7 +9,36 @@ import pytest
 from tests.launch import launching
 
 TYPE = ("--name", "limba", "--type", "v4-16", "--zone", "z")  # two machines
+COMPUTE = (
+    "--name",
+    "limba",
+    "--type",
+    "v5p-16",
+    "--zone",
+    "us-east5-a",
+    "--project",
+    "p",
+    "--api",
+    "compute",
+)  # two, too
 V4_32 = ("--name", "limba", "--type", "v4-32")
+CREATES = {
+    TYPE: [
+        "gcloud compute tpus tpu-vm create limba --zone=z --accelerator-type=v4-16 --subnetwork=tpusubnet "
+        "--version=tpu-ubuntu2204-base --network=mine"
+    ],
+    COMPUTE: [
+        "gcloud compute resource-policies create workload-policy limba --project=p --region=us-east5 "
+        "--type=HIGH_THROUGHPUT --accelerator-topology=2x2x2",
+        "gcloud compute instance-templates create limba --project=p --machine-type=ct5p-hightpu-4t "
+        "--image-family=ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e --image-project=ubuntu-os-accelerator-images "
+        "--boot-disk-size=200GB --maintenance-policy=TERMINATE --scopes=cloud-platform "
+        "--subnet=projects/p/regions/us-east5/subnetworks/tpusubnet --network=mine",
+        "gcloud compute instance-groups managed create limba --zone=us-east5-a --project=p --template=limba --size=2 "
+        "--default-action-on-vm-failure=do-nothing "
+        "--workload-policy=projects/p/regions/us-east5/resourcePolicies/limba --target-size-policy-mode=bulk",
+    ],
+}
 
 
 @pytest.fixture(scope="module")
@@ -35,21 +65,21 @@ def pod(place):
 
 
 def _rows(result):
-    return [line.split() for line in result.stdout.splitlines()[1:]]
+    return [re.sub(r" \(\d\)", "", line).split() for line in result.stdout.splitlines()[1:]]
 
 
-def test_the_verbs_in_order(pod, place):
+@pytest.mark.parametrize("TYPE", CREATES, ids=["tpus", "compute"])
+def test_the_verbs_in_order(pod, place, TYPE):
     directory, repository = place
+    shutil.rmtree(directory / "run")
+    (directory / "run").mkdir()
     assert pod("state", *TYPE).stdout == "ABSENT\n"
     early = pod("status", *TYPE)
     assert early.returncode == 1 and "pod limba is ABSENT, not READY. `pod.sh create` makes it" in early.stderr
 
     created = pod("create", *TYPE, "--subnetwork", "tpusubnet", "--", "--network=mine")
     assert created.returncode == 0, created.stderr
-    assert created.calls.splitlines()[-1] == (
-        "gcloud compute tpus tpu-vm create limba --zone=z --accelerator-type=v4-16 --subnetwork=tpusubnet "
-        "--version=tpu-ubuntu2204-base --network=mine"
-    )
+    assert [line for line in created.calls.splitlines() if " create " in line] == CREATES[TYPE]
     assert pod("create", *TYPE).stdout == "limba is there already.\n"
 
     secret = directory / "worker.env"
@@ -73,6 +103,8 @@ def test_the_verbs_in_order(pod, place):
         return rows if all(re.fullmatch(r"\d+/20000", row[3]) for row in rows) else None
 
     rows = launching.wait_for(both_step, "steps")
+    # Compute Engine lists machines by name, the run counts them in its own way: both numbers are shown.
+    assert ("\n0 (1) " in pod("status", *TYPE).stdout) == (TYPE == COMPUTE)
     assert [row[0] for row in rows] == ["0", "1"]
     assert all(row[1] == new[:10] and row[2].startswith("running:") and int(row[4]) < 60 for row in rows)
     starts = sorted((directory / "run/starts").read_text().splitlines())
@@ -103,7 +135,7 @@ def test_the_verbs_in_order(pod, place):
     assert int((directory / "run/checkpoint").read_text()) > 0
 
     head = pod("exec", *TYPE, "git -C limba rev-parse HEAD")
-    assert sorted(line for line in head.stdout.splitlines() if "SSH" not in line) == [f"[0] {new}", f"[1] {new}"]
+    assert sorted(re.findall(r"^\[.\] \w+$", head.stdout, re.M)) == [f"[0] {new}", f"[1] {new}"]
     assert pod("delete", *TYPE).returncode == 0
     assert pod("state", *TYPE).stdout == "ABSENT\n"
 
@@ -364,7 +396,7 @@ def test_images(pod, kind, image, machines):
 
 def test_configuration_by_file_environment_and_flag(pod, place, tmp_path):
     config = tmp_path / "pod.env"
-    config.write_text("# ours\nPOD_NAME=file\nPOD_ZONE=file-z\nPOD_TYPE=v6e-8\n")
+    config.write_text(f"# ours\nPOD_NAME=file\nPOD_ZONE=file-z\nPOD_TYPE=v6e-8\nPOD_WITH={tmp_path}\n")
     flags = ("--config", str(config), "--name", "flag")
     result = pod("delete", "--dry-run", *flags, POD_NAME="environment", POD_ZONE="environment-z")
     assert result.stdout == "gcloud compute tpus tpu-vm delete flag --zone=environment-z --quiet\n"

@@ -17,6 +17,7 @@ SOURCED = {
     "environment.sh",
     "gcloud_errors.sh",
     "pod_check.sh",
+    "pod_compute.sh",
     "pod_rental.sh",
     "pod_tpus.sh",
     "pod_workers.sh",

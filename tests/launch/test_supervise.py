@@ -127,11 +127,15 @@ def test_an_error_at_once_is_repeated_twice(env, tmp_path):
     assert last.startswith("SEED is x; give a number. Not started again: it ended with code 1 within 60 seconds of its")
 
 
+TPUS = {"POD_NAME": "limba", "POD_TYPE": "v4-16", "POD_ZONE": "z", "WAIT": "0"}
+COMPUTE = TPUS | {"POD_API": "compute", "POD_TYPE": "v5p-16", "POD_ZONE": "us-east5-a", "POD_PROJECT": "p"}
+
+
 @pytest.fixture
-def pod(tmp_path, repository):
-    """A pod of two workers that is set up; returns its environment and repository."""
+def pod(tmp_path, repository, request):
+    """A pod of two workers that is set up, of TPUS or the test's settings; returns its environment and repository."""
     launching.make_environment(tmp_path)
-    env = launching.environment(tmp_path, POD_NAME="limba", POD_TYPE="v4-16", POD_ZONE="z", WAIT="0")
+    env = launching.environment(tmp_path, **getattr(request, "param", TPUS))
     for verb in ("create", "setup"):
         assert launching.call("pod.sh", verb, env=env, repository=repository).returncode == 0
     return env, repository
@@ -148,7 +152,10 @@ def test_on_a_pod_a_worker_that_is_killed(pod, tmp_path):
     assert "ended with code 137 at step" in result.stderr and "done, after 1 restarts" in result.stderr
 
 
-def test_a_pod_that_is_taken_is_made_again_with_the_same_commit(pod, tmp_path):
+@pytest.mark.parametrize(
+    ("pod", "state"), [(TPUS, "PREEMPTED"), (COMPUTE, "TERMINATED")], indirect=["pod"], ids=["tpus", "compute"]
+)
+def test_a_pod_that_is_taken_is_made_again_with_the_same_commit(pod, state, tmp_path):
     env, repository = pod
     cloud = tmp_path / "cloud"
     before = launching.git(repository, "rev-parse", "HEAD")
@@ -161,12 +168,12 @@ def test_a_pod_that_is_taken_is_made_again_with_the_same_commit(pod, tmp_path):
         text=True,
     )
     launching.wait_for(lambda: (tmp_path / "run/checkpoint").exists(), "checkpoint")
-    (cloud / "limba/state").write_text("PREEMPTED\n")
+    (cloud / "limba/state").write_text(f"{state}\n")
     for log in cloud.glob("limba/worker-*/limba/logs/worker-*.pid"):
         os.kill(int(log.read_text().split()[0]), signal.SIGKILL)
     assert process.wait(timeout=120) == 0
     said = process.stderr.read()
-    assert "the pod is PREEMPTED: creating it" in said and "done, after 1 restarts" in said
+    assert f"the pod is {state}: creating it" in said and "done, after 1 restarts" in said
     calls = (cloud / "calls").read_text()
     assert calls.index("delete limba") < calls.rindex("create limba") < calls.rindex("--setup")
     made = cloud / "limba/worker-0/limba"
