@@ -46,7 +46,7 @@ def open_requests(
       ValueError: as `TextScorer`.
     """
     params, _ = load_model_params(model, partitioner, restore_checkpoint_cfg)
-    scorer = TextScorer(model, partitioner, params, mode, batch_size, finds_likeliest=True)
+    scorer = TextScorer(model, partitioner, params, mode, batch_size, finds_ranks=True)
     form = model_forms.form_of(model)
 
     def answer(lines: Sequence[str]) -> list[str]:

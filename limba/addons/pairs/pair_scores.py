@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from limba.addons.pairs import differing_words, pair_metrics, scored_rows
 from limba.addons.pairs.pairs_tasks import ReadRow, ScorePairs
@@ -20,19 +21,82 @@ from limba.tasks.registry.steps import bind
 from limba.tasks.supervised import row_preprocessor
 
 
+class PairScorer:
+    """Scores the pairs of tasks by one kind.
+
+    Args:
+      kind: of `scored_rows.KINDS`.
+      form: the class of `pair_formats` that the model has.
+      split: of the tasks, which `pairs_tasks.make_pairs_task` has made.
+      batch_size: rows at a time.
+      longest: tokens of a row that the network has positions for.
+
+    Raises:
+      ValueError: for a kind that the model has no score of, and for a bad row: all are read.
+    """
+
+    def __init__(
+        self,
+        model: BaseTransformerModel,
+        partitioner: PjitPartitioner,
+        tasks: Sequence[Any],
+        *,
+        kind: str,
+        form: str,
+        split: str,
+        batch_size: int,
+        longest: int | None,
+    ):
+        scored_rows.check_kind(kind, form)
+        self._kind, self._form, self._split = kind, form, split
+        for task in tasks:
+            row_preprocessor.warn(row_preprocessor.find_in_rows(task, split, None))
+        self._scorer = Scorer(model, partitioner, batch_size, longest)
+
+    def score(self, task: Any, params: Any) -> tuple[list[pair_metrics.ScoredSentence], np.ndarray]:
+        """The sentences of a task's pairs, right ones and wrong ones in turn, and their scores, float64 `[sentences]`.
+
+        Raises:
+          NotFiniteError: for a sentence whose score is not finite.
+        """
+        texts: list[tuple[str, str, str]] = []
+        count = sum(len(numbers) for _, numbers, _ in task.source.numbered_tables(self._split))
+
+        def named(number: int) -> str:
+            return untrusted_files.shown(texts[number // 2][number % 2])
+
+        rows = self._sentences(task, texts)
+        scores, tokens, _ = self._scorer.score(params, rows, 2 * count, named, "sentence")
+        targets = [
+            pair_metrics.ScoredSentence(i // 2, i % 2 == 0, texts[i // 2][2], num_tokens, texts[i // 2][i % 2])
+            for i, num_tokens in enumerate(tokens.tolist())
+        ]
+        return targets, scores
+
+    def _sentences(self, task: Any, texts: list[tuple[str, str, str]]) -> Iterator[Iterable[ScoredRow]]:
+        """The rows of the sentences, right ones and wrong ones in turn; the texts of each pair are added to `texts`."""
+        (step,) = task.preprocessors
+        bound: ScorePairs = bind(step, task.output_features, None)
+        vocabulary = task.output_features["targets"].vocabulary
+        maker = scored_rows.row_maker(self._form, TextReader(vocabulary, bound.form).ids, bound.mode_tokens)
+        read = bound.row_reader()
+        for file, number, document in task.source.numbered_documents(self._split):
+            row = read(document, f"row {number} (the first is 0) of {file}")
+            texts.append(row.texts)
+            yield from sentence_rows(maker, self._kind, row)
+
+
 class KindEvaluator:
     """Scores the pairs of tasks by one kind, with the metrics and loggers of an evaluation.
 
     Args:
       config: with the tasks of `pairs_tasks.make_pairs_task`.
       evaluator_cls: `task_metrics.Evaluator` with its loggers, which write to `directory`.
-      kind: of `scored_rows.KINDS`.
-      form: the class of `pair_formats` that the model has.
+      kind, form, longest: as of `PairScorer`.
       tasks: those of the configuration.
-      longest: tokens of a row that the network has positions for.
 
     Raises:
-      ValueError: for a kind that the model has no score of, and for a bad row: all are read.
+      ValueError: as `PairScorer`.
     """
 
     def __init__(
@@ -48,11 +112,17 @@ class KindEvaluator:
         tasks: Sequence[Any],
         longest: int | None,
     ):
-        scored_rows.check_kind(kind, form)
-        self._kind, self._form, self._split, self._tasks = kind, form, config.split, tasks
-        for task in tasks:
-            row_preprocessor.warn(row_preprocessor.find_in_rows(task, config.split, None))
-        self._scorer = Scorer(model, partitioner, config.batch_size, longest)
+        self._tasks = tasks
+        self._scorer = PairScorer(
+            model,
+            partitioner,
+            tasks,
+            kind=kind,
+            form=form,
+            split=config.split,
+            batch_size=config.batch_size,
+            longest=longest,
+        )
         folder = directory / "inference_eval"
         folder.mkdir(parents=True, exist_ok=True)
         classes = evaluator_cls(config=config, feature_converter=model.FEATURE_CONVERTER_CLS).logger_cls
@@ -73,18 +143,7 @@ class KindEvaluator:
                 logger.close()
 
     def _evaluate(self, task: Any, params: Any, step: int) -> dict[str, Any]:
-        texts: list[tuple[str, str, str]] = []
-        count = sum(len(numbers) for _, numbers, _ in task.source.numbered_tables(self._split))
-
-        def named(number: int) -> str:
-            return untrusted_files.shown(texts[number // 2][number % 2])
-
-        rows = self._sentences(task, texts)
-        scores, tokens, _ = self._scorer.score(params, rows, 2 * count, named, "sentence")
-        targets = [
-            pair_metrics.ScoredSentence(i // 2, i % 2 == 0, texts[i // 2][2], num_tokens, texts[i // 2][i % 2])
-            for i, num_tokens in enumerate(tokens.tolist())
-        ]
+        targets, scores = self._scorer.score(task, params)
         metrics = pair_metrics.pair_accuracy(targets, scores.tolist())
         if jax.process_index() == 0:
             values = {name: metric_loggers.Scalar(value) for name, value in metrics.items()}
@@ -92,18 +151,6 @@ class KindEvaluator:
             for log in self._loggers:
                 log(task_name=task.name, step=step, metrics=values, dataset=(), inferences=inferences, targets=targets)
         return metrics
-
-    def _sentences(self, task: Any, texts: list[tuple[str, str, str]]) -> Iterator[Iterable[ScoredRow]]:
-        """The rows of the sentences, right ones and wrong ones in turn; the texts of each pair are added to `texts`."""
-        (step,) = task.preprocessors
-        bound: ScorePairs = bind(step, task.output_features, None)
-        vocabulary = task.output_features["targets"].vocabulary
-        maker = scored_rows.row_maker(self._form, TextReader(vocabulary, bound.form).ids, bound.mode_tokens)
-        read = bound.row_reader()
-        for file, number, document in task.source.numbered_documents(self._split):
-            row = read(document, f"row {number} (the first is 0) of {file}")
-            texts.append(row.texts)
-            yield from sentence_rows(maker, self._kind, row)
 
 
 def sentence_rows(maker: RowMaker, kind: str, row: ReadRow) -> Iterator[Iterable[ScoredRow]]:

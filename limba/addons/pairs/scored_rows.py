@@ -23,6 +23,7 @@ arXiv:2305.10588, in which the pieces of a long word do not give each other away
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -86,8 +87,8 @@ class RowMaker(Protocol):
         """Of a sentence of a pair: `features` as `pair_formats` make them, `regions` the characters that differ."""
         ...
 
-    def whole(self, text: str, tokens: TokenSpans) -> Iterator[ScoredRow]:
-        """Of a whole text."""
+    def by_word(self, text: str, tokens: TokenSpans) -> Iterator[list[ScoredRow]]:
+        """Of a whole text: the rows of each word; a decoder, which reads it once, has one row for all of them."""
         ...
 
     def continuation(self, tokens: TokenSpans, begin: int, ends: bool) -> Iterator[ScoredRow]:
@@ -106,9 +107,9 @@ class BlankRows:
         del tokens, regions
         return [ScoredRow(features["inputs"], features["targets"], [], [1] * len(features["targets"]))]
 
-    def whole(self, text: str, tokens: TokenSpans) -> Iterator[ScoredRow]:
+    def by_word(self, text: str, tokens: TokenSpans) -> Iterator[list[ScoredRow]]:
         for begin, end in word_groups(text, tokens):
-            yield self._blank(tokens.ids, begin, end, closes=True)
+            yield [self._blank(tokens.ids, begin, end, closes=True)]
 
     def continuation(self, tokens: TokenSpans, begin: int, ends: bool) -> Iterator[ScoredRow]:
         yield self._blank(tokens.ids, begin, len(tokens.ids), closes=ends)
@@ -132,10 +133,9 @@ class MaskRows:
         targets = features["targets"]
         return [ScoredRow(features["inputs"], targets, features["target_positions"], [1] * len(targets))]
 
-    def whole(self, text: str, tokens: TokenSpans) -> Iterator[ScoredRow]:
+    def by_word(self, text: str, tokens: TokenSpans) -> Iterator[list[ScoredRow]]:
         for begin, end in word_groups(text, tokens):
-            for i in range(begin, end):
-                yield self._masked(tokens.ids, i, end)
+            yield [self._masked(tokens.ids, i, end) for i in range(begin, end)]
 
     def pieces(self, tokens: TokenSpans) -> Iterator[ScoredRow]:
         for i in range(len(tokens.ids)):
@@ -164,9 +164,9 @@ class LeftToRightRows:
         inside = [int(any(a < end and begin < b for begin, end in regions)) for a, b in tokens.spans]
         return [ScoredRow([], features["targets"], [], [*inside, 0])]
 
-    def whole(self, text: str, tokens: TokenSpans) -> Iterator[ScoredRow]:
+    def by_word(self, text: str, tokens: TokenSpans) -> Iterator[list[ScoredRow]]:
         del text
-        yield from self.continuation(tokens, 0, True)
+        yield [*self.continuation(tokens, 0, True)]
 
     def continuation(self, tokens: TokenSpans, begin: int, ends: bool) -> Iterator[ScoredRow]:
         end = [self.ids.eos_id] if ends else []
@@ -201,7 +201,7 @@ def of_text(maker: RowMaker, kind: str, text: str, tokens: TokenSpans) -> Iterat
     if kind == "pieces":
         assert isinstance(maker, MaskRows), "checked by check_kind"
         return maker.pieces(tokens)
-    return maker.whole(text, tokens)
+    return itertools.chain.from_iterable(maker.by_word(text, tokens))
 
 
 def context_length(tokens: TokenSpans, begin: int) -> int:

@@ -34,12 +34,13 @@ class Scores(NamedTuple):
     Attributes:
       scores: log probabilities, float64 `[texts]`.
       num_tokens: how many tokens are scored, int64 `[texts]`.
-      are_likeliest: whether each scored token is the likeliest of its place, bool `[texts]`; None if not asked for.
+      ranks: the worst place that a scored token has among all tokens by probability, from 1, int64 `[texts]`: 1 if each
+        is the likeliest; None if not asked for.
     """
 
     scores: np.ndarray
     num_tokens: np.ndarray
-    are_likeliest: np.ndarray | None
+    ranks: np.ndarray | None
 
 
 class Scorer:
@@ -48,7 +49,7 @@ class Scorer:
     Args:
       batch_size: rows at a time; rounded up to a multiple that the mesh divides.
       longest: tokens that the network has positions for; None is no limit.
-      finds_likeliest: whether to look for the likeliest token of each place, too.
+      finds_ranks: whether to compute the ranks, too.
     """
 
     def __init__(
@@ -57,14 +58,14 @@ class Scorer:
         partitioner: PjitPartitioner,
         batch_size: int = 32,
         longest: int | None = None,
-        finds_likeliest: bool = False,
+        finds_ranks: bool = False,
     ):
         self._model = model
         self._convert = converters.CONVERTERS[converters.name_of(model.FEATURE_CONVERTER_CLS)]
         self._batch_size = -(-batch_size // partitioner.num_data_shards) * partitioner.num_data_shards
         self._longest = longest
-        self._finds_likeliest = finds_likeliest
-        step = self._likeliest_step if finds_likeliest else model.score_batch
+        self._finds_ranks = finds_ranks
+        step = self._ranks_step if finds_ranks else model.score_batch
         self._infer = batch_inference.make_infer_fn(step, self._batch_size, partitioner)
 
     def score(
@@ -104,16 +105,18 @@ class Scorer:
                 ) from error
         of_rows, aux = batch_inference.split_aux(found)
         scores = np.bincount(owners, weights=np.asarray(of_rows, np.float64), minlength=num_texts)
-        if not self._finds_likeliest:
+        if not self._finds_ranks:
             return Scores(scores, tokens, None)
-        others = np.bincount(owners, weights=aux["num_others"], minlength=num_texts)
-        return Scores(scores, tokens, others == 0)
+        ranks = np.ones(num_texts, np.int64)
+        np.maximum.at(ranks, owners, np.asarray(aux["rank"], np.int64))
+        return Scores(scores, tokens, ranks)
 
-    def _likeliest_step(self, params: Any, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """The score of each row, and how many of its scored tokens are not the likeliest."""
-        likeliest = jnp.argmax(self._model.logits(params, batch), axis=-1)
-        is_other = (likeliest != batch["decoder_target_tokens"]) & (batch["decoder_loss_weights"] > 0)
-        return self._model.score_batch(params, batch), {"num_others": jnp.sum(is_other, axis=-1)}
+    def _ranks_step(self, params: Any, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """The score of each row, and the worst rank of its scored tokens."""
+        logits = self._model.logits(params, batch)
+        own = jnp.take_along_axis(logits, batch["decoder_target_tokens"][..., None], axis=-1)
+        ranks = jnp.where(batch["decoder_loss_weights"] > 0, 1 + jnp.sum(logits > own, axis=-1), 1)
+        return self._model.score_batch(params, batch), {"rank": jnp.max(ranks, axis=-1)}
 
     def _batches(
         self, texts: Iterable[Iterable[ScoredRow]], owners: list[int], tokens: np.ndarray, name_text: Any

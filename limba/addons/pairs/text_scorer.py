@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from limba.addons.pairs import model_forms, pair_formats, scored_rows
 from limba.addons.pairs.scored_rows import ScoredRow
 from limba.addons.pairs.scorer import Scorer
@@ -28,6 +30,21 @@ class TextScore(NamedTuple):
     is_likeliest: bool = False
 
 
+class WordScores(NamedTuple):
+    """Of texts, word by word.
+
+    Attributes:
+      scores: of the kind "whole", float64 `[texts]`.
+      owners: the number of the text of each word, int64 `[words]`.
+      ranks: of each word, int64 `[words]`: the worst rank that one of its tokens, or its end, has in its blank. None of
+        a decoder, which has no blanks.
+    """
+
+    scores: np.ndarray
+    owners: np.ndarray
+    ranks: np.ndarray | None
+
+
 class TextScorer:
     """A model that scores texts.
 
@@ -35,7 +52,7 @@ class TextScorer:
       params: of the network, on the mesh.
       mode: text in front of the inputs of an encoder-decoder, such as UL2's "[NLU]".
       batch_size: rows at a time.
-      finds_likeliest: whether to look for the likeliest token of each place, too.
+      finds_ranks: whether to look for the ranks of tokens among all others, too.
 
     Attributes:
       name_text: the name of a text for messages, by its number from 0; may be set.
@@ -53,7 +70,7 @@ class TextScorer:
         params: Any,
         mode: str = "",
         batch_size: int = 32,
-        finds_likeliest: bool = False,
+        finds_ranks: bool = False,
     ):
         self._form = model_forms.form_of(model)
         vocabulary: Any = model.input_vocabulary
@@ -63,7 +80,7 @@ class TextScorer:
         tokens = list(vocabulary.encode(mode)) if mode else []
         self._maker = scored_rows.row_maker(self._form, self._reader.ids, tokens)
         self._longest = model_forms.longest_row(model)
-        self._scorer = Scorer(model, partitioner, batch_size, self._longest, finds_likeliest)
+        self._scorer = Scorer(model, partitioner, batch_size, self._longest, finds_ranks)
         self._params = params
 
     def score(self, texts: Sequence[str], kind: str = "whole") -> list[TextScore]:
@@ -80,6 +97,28 @@ class TextScorer:
         tokens = self._read(texts)
         rows = (scored_rows.of_text(self._maker, kind, *one) for one in zip(texts, tokens, strict=True))
         return self._run(rows, len(texts))
+
+    def score_words(self, texts: Sequence[str]) -> WordScores:
+        """The scores of whole texts with the ranks of their words, of a scorer with `finds_ranks`.
+
+        A rank of 1 says that greedy decoding writes the word into its blank. An encoder is told the number of its
+        pieces by the masks.
+
+        Raises:
+          ValueError, NotFiniteError: as `score`.
+        """
+        tokens = list(self._read(texts))
+        has_blanks = self._form != "WholeSentences"
+        counts = [len(scored_rows.word_groups(*one)) if has_blanks else 1 for one in zip(texts, tokens, strict=True)]
+        if 0 in counts:
+            raise ValueError(f"{self.name_text(counts.index(0))} has no token to score: leave it out.")
+        owners = np.repeat(np.arange(len(texts)), counts)
+        rows = (word for one in zip(texts, tokens, strict=True) for word in self._maker.by_word(*one))
+        names = lambda word: self.name_text(int(owners[word]))  # noqa: E731
+        found = self._scorer.score(self._params, rows, len(owners), names, "word" if has_blanks else "text")
+        assert found.ranks is not None, "made with finds_ranks"
+        scores = np.bincount(owners, weights=found.scores, minlength=len(texts))
+        return WordScores(scores, owners, found.ranks if has_blanks else None)
 
     def continuations(self, contexts: Sequence[str], texts: Sequence[str], ends: bool = True) -> list[TextScore]:
         """The scores of texts, each behind its context; what is between them, such as a blank, is part of one of them.
@@ -99,8 +138,8 @@ class TextScorer:
         return self._run(rows, len(texts))
 
     def _run(self, rows: Iterable[Iterable[ScoredRow]], count: int) -> list[TextScore]:
-        scores, tokens, likeliest = self._scorer.score(self._params, rows, count, self.name_text)
-        are_likeliest = [False] * count if likeliest is None else likeliest.tolist()
+        scores, tokens, ranks = self._scorer.score(self._params, rows, count, self.name_text)
+        are_likeliest = [False] * count if ranks is None else (ranks == 1).tolist()
         return [TextScore(*one) for one in zip(scores.tolist(), tokens.tolist(), are_likeliest, strict=True)]
 
     def _read(self, texts: Sequence[str]) -> Iterator[TokenSpans]:

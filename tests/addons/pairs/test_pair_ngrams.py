@@ -53,7 +53,7 @@ def test_what_is_left_out_changes_no_difference():
     rng = np.random.default_rng(0)
     right, wrong = ([7, 8, 9, *rng.integers(3, 20, 3).tolist(), 5, 6, 5, 6] for _ in range(2))
     sentences = [np.array(right, np.int64), np.array([*wrong[:-1], 6], np.int64)]
-    contexts, (owner, place) = pair_ngrams._contexts(sentences)
+    contexts, (owner, place) = pair_ngrams._contexts(sentences, pair_ngrams._differing_parts(sentences))
     made_up = np.sin(contexts.words + 3.0 * contexts.left + 7.0 * contexts.left_but_one)
     scores = np.zeros(2)
     np.add.at(scores, owner, made_up[place])

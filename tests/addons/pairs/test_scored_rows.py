@@ -36,7 +36,7 @@ def test_bytes_of_a_word_are_with_the_blank_before_it():
 
 def test_rows_of_an_encoder_decoder():
     maker = BlankRows(IDS, [50])
-    found = [row[:2] + row[3:] for row in maker.whole(TEXT, TOKENS)]
+    found = [row[:2] + row[3:] for word in maker.by_word(TEXT, TOKENS) for row in word]
     assert found[1] == ([50, 10, 99, 14, 15, 1], [99, 11, 12, 13, 98], [0, 1, 1, 1, 1])
     assert found[3] == ([50, 10, 11, 12, 13, 14, 99, 1], [99, 15, 1], [0, 1, 1])  # EOS ends the text
     assert len(found) == 4
@@ -46,7 +46,7 @@ def test_rows_of_an_encoder_decoder():
 
 def test_rows_of_an_encoder():
     maker = MaskRows(IDS)
-    whole = [*maker.whole(TEXT, TOKENS)]
+    whole = [row for word in maker.by_word(TEXT, TOKENS) for row in word]
     assert len(whole) == 6
     assert whole[2] == ([2, 10, 11, 4, 4, 14, 15, 3], [12], [3], [1])  # its word's next piece is masked, too
     assert whole[3] == ([2, 10, 11, 12, 4, 14, 15, 3], [13], [4], [1])
@@ -60,7 +60,7 @@ def test_rows_of_an_encoder():
 def test_rows_of_a_decoder():
     maker = LeftToRightRows(IDS)
     targets = [*TOKENS.ids, 1]
-    assert [*maker.whole(TEXT, TOKENS)] == [([], targets, [], [1] * 7)]
+    assert [row for word in maker.by_word(TEXT, TOKENS) for row in word] == [([], targets, [], [1] * 7)]
     assert maker.words({"targets": targets}, TOKENS, [(2, 4)]) == [([], targets, [], [0, 0, 1, 1, 0, 0, 0])]
     assert [*maker.continuation(TOKENS, 4, True)] == [([], targets, [], [0, 0, 0, 0, 1, 1, 1])]
     assert [*maker.continuation(TOKENS, 4, False)] == [([], targets[:-1], [], [0, 0, 0, 0, 1, 1])]

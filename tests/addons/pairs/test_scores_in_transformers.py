@@ -156,7 +156,7 @@ def test_an_encoder(new_encoder, tokenizer_file, tmp_path, variant):  # noqa: F8
     with torch.no_grad():
         logits = theirs(input_ids=torch.tensor([[2, 7, 4, 3]])).logits[0, 2]
     first, second = (f" w{int(i)}" for i in logits.argsort(descending=True)[:2])
-    likeliest = _scorer(model, run, finds_likeliest=True).continuations(["w7", "w7"], [first, second], ends=False)
+    likeliest = _scorer(model, run, finds_ranks=True).continuations(["w7", "w7"], [first, second], ends=False)
     assert [one.is_likeliest for one in likeliest] == [True, False]
     with pytest.raises(ValueError, match=r"text 0 has 52 tokens, and the model reads at most 48: texts are not cut"):
         scorer.score([" ".join(["w7"] * 50)])
