@@ -27,6 +27,10 @@ _REASONS: dict[tuple[str, str], str] = {
         "limba/addons/engines/onnx/onnx_graphs.py",
         "warnings.simplefilter",
     ): "in a conversion, which has no thread of its own",
+    (
+        "limba/addons/pairs/scoreboard/board_rows.py",
+        "contextlib.redirect_stdout",
+    ): "around a conversion, which has no thread of its own",
     ("limba/addons/surgery/extend.py", "os.environ"): _START,
     ("limba/addons/surgery/replace.py", "os.environ"): _START,
     ("limba/addons/surgery/trim.py", "os.environ"): _START,

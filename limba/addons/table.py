@@ -38,6 +38,8 @@ class Addon(NamedTuple):
 PARTS: Mapping[str, str] = {
     "eval": "another evaluation of `limba eval`: add_flags(parser), check_flags(flags, parser), is_asked(flags), "
     "run(flags, bindings)",
+    "scoreboard": "measurements of `limba scoreboard`: add_flags(parser), check_flags(flags, parser), is_asked(flags), "
+    "run(flags, models, checkpoints)",
     "check": "a kind of folder of `limba convert check`: kind(report), compare(model, folder, report)",
     "folder": "`limba convert check` of a folder alone: check(model, hints)",
     "serve": "a run for a faster engine of `limba serve`: kept_folder(checkpoint, average, part, say)",
@@ -57,18 +59,27 @@ ADDONS: Mapping[str, Addon] = {
             "score": ("limba.addons.pairs.score_command", "how likely texts are to a model, to rank or filter them"),
             "lm-eval": ("limba.addons.pairs.lm_eval_command", "tasks of lm-eval, T5s by their blanks"),
         },
-        parts={"eval": "limba.addons.pairs.eval_pairs"},
+        parts={
+            "eval": "limba.addons.pairs.eval_pairs",
+            "scoreboard": "limba.addons.pairs.scoreboard.board_command",
+        },
         gin_modules=("limba.addons.pairs",),
-        gin_hidden=("limba.addons.pairs.conllu_files", "limba.addons.pairs.pairs_command"),
+        gin_hidden=(
+            "limba.addons.pairs.conllu_files",
+            "limba.addons.pairs.pairs_command",
+            "limba.addons.pairs.scoreboard",
+        ),
         gin_names={
             "limba.addons.pairs.eval_pairs": ("evaluate_pairs",),
             "limba.addons.pairs.score_command": ("score_texts",),
             "limba.addons.pairs.lm_eval_command": ("open_requests",),
+            "limba.addons.pairs.scoreboard.board_rows": ("open_checkpoint",),
         },
         gin_programs=(
             "limba.addons.pairs.eval_pairs.evaluate_pairs",
             "limba.addons.pairs.score_command.score_texts",
             "limba.addons.pairs.lm_eval_command.open_requests",
+            "limba.addons.pairs.scoreboard.board_rows.open_checkpoint",
         ),
         other_names={"tasks.minimal_pairs": "limba.addons.pairs"},
     ),
@@ -81,7 +92,7 @@ ADDONS: Mapping[str, Addon] = {
             "report": ("limba.addons.pages.report_command", "a page about one or several runs, in one file"),
             "scoreboard": (
                 "limba.addons.pages.scoreboard",
-                "figures and costs of runs side by side, with n-grams below",
+                "runs, exports and folders of transformers side by side: their evaluations, or measured on files",
             ),
         }
     ),

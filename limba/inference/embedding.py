@@ -42,8 +42,8 @@ def encode(model: BaseTransformerModel, params: Any, batch: Mapping[str, Array])
     return module.apply(variables, tokens, method=lambda network, x: network.encoder(x, types, enable_dropout=False))
 
 
-def _in_dtype(model: BaseTransformerModel, dtype: str | None) -> BaseTransformerModel:
-    """The model with its network in another dtype, where its configuration says the dtype."""
+def in_dtype(model: BaseTransformerModel, dtype: str | None) -> BaseTransformerModel:
+    """The model with its network in another dtype, where its configuration says the dtype; None is as it is."""
     module: Any = model.module
     config: Any = getattr(module, "config", None)
     if dtype is None or not hasattr(config, "dtype"):
@@ -103,7 +103,7 @@ class Embedder:
             raise ValueError(f"--pooling {pooling}: use one of {', '.join(POOLINGS)}.")
         for name, value in {"max_inputs_length": max_inputs_length, "batch_size": batch_size}.items():
             number_ranges.check(f"Embedder.{name}", value, AT_LEAST_1)
-        self._model, self._pooling = _in_dtype(model, dtype), pooling
+        self._model, self._pooling = in_dtype(model, dtype), pooling
         self._longest = text_batches.longest_row(model, max_inputs_length)
         self._batch_size = -(-batch_size // partitioner.num_data_shards) * partitioner.num_data_shards
         self._params = (

@@ -32,22 +32,33 @@ def retrieval(targets: Sequence[TextPair], scores: tuple[Any, Mapping[str, Any]]
     Args:
       scores: what `ContrastiveModel.score_batch` gives: cosines, and the vectors "first" and "second" `[pairs, embed]`.
     """
-    pairs = targets[:MOST_PAIRS]
-    first, second = (np.asarray(scores[1][name], np.float32)[: len(pairs)] for name in ("first", "second"))
+    found = retrieval_ranks(targets[:MOST_PAIRS], *(scores[1][name] for name in ("first", "second")))
+    return {
+        "accuracy_at_1": 100 * float(np.mean(found == 1)),
+        "mrr": 100 * float(np.mean(1 / found)),
+        "num_pairs": len(found),
+    }
+
+
+def retrieval_ranks(pairs: Sequence[TextPair], first: Any, second: Any) -> np.ndarray:
+    """The rank of the second text of each pair among those of all, for its first text, as `retrieval` counts them.
+
+    Args:
+      first, second: vectors of length 1 of at least these pairs, `[pairs, embed]`.
+
+    Returns:
+      Int64 `[pairs]`, from 1.
+    """
+    first, second = (np.asarray(vectors, np.float32)[: len(pairs)] for vectors in (first, second))
     ids = [np.unique([getattr(x, side) for x in pairs], return_inverse=True)[1] for side in ("first", "second")]
-    ranks: list[float] = []
+    ranks: list[int] = []
     for start in range(0, len(pairs), _ROWS_AT_A_TIME):
         rows = np.arange(start, min(start + _ROWS_AT_A_TIME, len(pairs)))
         cosines = first[rows] @ second.T
         is_right = (ids[0][rows, None] == ids[0]) | (ids[1][rows, None] == ids[1])
         own = cosines[np.arange(len(rows)), rows]
         ranks += (1 + np.sum((cosines >= own[:, None]) & ~is_right, axis=1)).tolist()
-    found = np.array(ranks)
-    return {
-        "accuracy_at_1": 100 * float(np.mean(found == 1)),
-        "mrr": 100 * float(np.mean(1 / found)),
-        "num_pairs": len(pairs),
-    }
+    return np.array(ranks, np.int64)
 
 
 def cosine_correlations(targets: Sequence[TextPair], scores: tuple[Any, Mapping[str, Any]]) -> Metrics:

@@ -7,7 +7,11 @@ A line for each run, one more for the average that it keeps, and one for a folde
 last evaluation's figures of text (docs/evaluate.md), accuracy over minimal pairs where `limba eval RUN --pairs` has
 been there (a column for each file, with its number of pairs), hours, and seed. N-grams of the training split are below,
 once for each set of targets. Nats per character compare between vocabularies, other figures between runs of one
-vocabulary. Lines below the table say which rows do not compare. Nothing is evaluated.
+vocabulary. Lines below the table say which rows do not compare. Nothing is evaluated, unless files are given:
+
+    limba scoreboard runs/small exports/other --text texts.txt --pairs pairs.jsonl --train corpus.jsonl
+
+measures these models, and folders of transformers, on the files (docs/scoreboard.md).
 """
 
 import argparse
@@ -16,6 +20,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
+from limba.addons import table as table_of_addons
 from limba.addons.pages import scoreboard_rows
 from limba.checkpoint_files import directories
 from limba.files import json_text, named_flags, output_folder, written_files
@@ -135,14 +140,24 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "runs",
         nargs="+",
-        type=Path,
-        metavar="RUN",
+        metavar="MODEL",
         help="folders of runs, means of `limba average` that `limba eval` has measured, or exports",
     )
-    parser.add_argument("--checkpoints", choices=("latest", "all"), default="latest", help="latest (default), or all")
+    parser.add_argument(
+        "--checkpoints", default="latest", metavar="WHICH", help="latest (default), all, or measured steps: 500,1000"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the table: .csv, .json, .md or .txt")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw nats per character over steps, as a .png")
+    others = [*table_of_addons.parts("scoreboard")]
+    for other in others:
+        other.add_flags(parser)
     flags = parser.parse_args(argv)
+    for other in others:
+        other.check_flags(flags, parser)
+        if other.is_asked(flags):
+            return other.run(flags, list(map(str, flags.runs)), flags.checkpoints)
+    if flags.checkpoints not in ("latest", "all"):
+        parser.error(f"--checkpoints is {flags.checkpoints!r}; without files to measure on it is latest or all.")
     if flags.out is not None and flags.out.suffix not in _FORMATS:
         parser.error(f"--out {flags.out}: its name ends with {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}.")
     if flags.picture is not None and flags.picture.suffix != ".png":
@@ -150,8 +165,9 @@ def main(argv: Sequence[str]) -> int:
     for flag, file in (("--out", flags.out), ("--picture", flags.picture)):
         if file is not None:
             written_files.require_folder(file, flag)
-    found = [row for run in flags.runs for row in rows_of(run, flags.checkpoints == "all")]
-    picture = _picture(flags.runs) if flags.picture is not None else None
+    runs = list(map(Path, flags.runs))
+    found = [row for run in runs for row in rows_of(run, flags.checkpoints == "all")]
+    picture = _picture(runs) if flags.picture is not None else None
     rows = scoreboard_rows.ngrams_once(found)
     print(_content(rows, ".txt"), end="")
     if flags.out is not None:

@@ -38,7 +38,7 @@ def words_of(text: str) -> list[Span]:
     character is one.
     """
     found: list[Span] = []
-    kinds = [_kind(character) for character in text]
+    kinds = [kind_of(character) for character in text]
     for i, kind in enumerate(kinds):
         if kind == "mark" and text[i] in _JOINERS and kinds[i - 1 : i] == ["letter"] == kinds[i + 1 : i + 2]:
             kinds[i] = kind = "letter"
@@ -51,12 +51,13 @@ def words_of(text: str) -> list[Span]:
 
 def blank_between(before: str, after: str) -> str:
     """What stands between two texts: "" where one of them has a blank there, is empty, or has a script without."""
-    ends = (_kind(before[-1]), _kind(after[0])) if before and after else ("blank",)
+    ends = (kind_of(before[-1]), kind_of(after[0])) if before and after else ("blank",)
     return "" if {"blank", "alone"} & set(ends) else " "
 
 
 @functools.lru_cache(10_000)  # A third of the time of making rows, otherwise.
-def _kind(character: str) -> str:
+def kind_of(character: str) -> str:
+    """What a character is: "letter", "mark", "blank", or "alone", a word of a script without blanks between words."""
     if character.isspace():
         return "blank"
     if unicodedata.category(character)[0] in "PS":

@@ -2,6 +2,7 @@
 
 from limba.models import (
     BaseTransformerModel,
+    ContrastiveModel,
     DecoderOnlyModel,
     EncoderClassifier,
     EncoderDecoderModel,
@@ -16,12 +17,17 @@ def form_of(model: BaseTransformerModel) -> str:
     """What a kind of model reads of a text: the name of a class of `limba.addons.pairs.pair_formats`.
 
     Raises:
-      ValueError: for a classifier or regressor, and for a prefix LM that reads its inputs in both directions.
+      ValueError: for a classifier, a regressor and a model of vectors, and for a prefix LM that reads its inputs in
+        both directions.
     """
     if isinstance(model, EncoderClassifier):
         raise ValueError(
             f"{type(model).__name__} gives labels or numbers, and words no probability: scores need the model that it "
             "was fine-tuned from, an encoder with a masked-LM head, or a T5 or decoder."
+        )
+    if isinstance(model, ContrastiveModel):
+        raise ValueError(
+            "ContrastiveModel gives vectors of texts, and words no probability: score the run it began with."
         )
     if isinstance(model, EncoderOnlyModel):
         return "MaskedWords"

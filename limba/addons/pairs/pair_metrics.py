@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from limba.tasks.metrics.text_metrics import Metrics, are_finite, check_lengths
 
 # Of the normal distribution: 95 % lie within this number of standard deviations.
-_Z = 1.959963984540054
+Z_95 = 1.959963984540054
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +81,9 @@ def wilson_interval(num_right: int, num_all: int) -> tuple[float, float]:
     """
     if num_all < 1:
         return 0.0, 1.0
-    share, z2 = num_right / num_all, _Z * _Z
+    share, z2 = num_right / num_all, Z_95 * Z_95
     middle = share + z2 / (2 * num_all)
-    half = _Z * math.sqrt(share * (1 - share) / num_all + z2 / (4 * num_all * num_all))
+    half = Z_95 * math.sqrt(share * (1 - share) / num_all + z2 / (4 * num_all * num_all))
     low, high = ((middle + sign * half) / (1 + z2 / num_all) for sign in (-1, 1))
     return max(low, 0.0) if num_right else 0.0, min(high, 1.0) if num_right < num_all else 1.0
 

@@ -16,15 +16,23 @@ from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
 from limba.tasks.pipeline import converters
 
-# Up to a length rows are padded to the next multiple of the number behind it: few lengths are compiled, and little is
-# padding.
+# Up to a length rows are padded to the next multiple of the number behind it, so that little is padding.
 _STEPS = ((4, 1), (64, 8), (256, 32), (1024, 128))
+# Batches of a length that have to be there before it is compiled, which takes as long as many batches. Rows that are
+# left are padded to the next power of two.
+_WORTH_COMPILING = 8
 
 
 def padded_length(length: int, longest: int | None = None) -> int:
     """The length that a row is padded to; at most `longest`, the positions of the network."""
     step = next((step for most, step in _STEPS if length <= most), 512)
     rounded = -(-length // step) * step
+    return rounded if longest is None else max(min(rounded, longest), length)
+
+
+def _padded_roughly(length: int, longest: int | None) -> int:
+    """The length that a row of a rare length is padded to: the next power of two, at most `longest`."""
+    rounded = 1 << max(length - 1, 0).bit_length() if length else 0
     return rounded if longest is None else max(min(rounded, longest), length)
 
 
@@ -121,7 +129,8 @@ class Scorer:
     def _batches(
         self, texts: Iterable[Iterable[ScoredRow]], owners: list[int], tokens: np.ndarray, name_text: Any
     ) -> Iterator[tuple[np.ndarray, Batch]]:
-        """Numbers of rows, and the features of these, as soon as enough rows of a length are there."""
+        """Numbers of rows, and the features of these, as soon as enough rows of a length are there; the others last."""
+        size, enough = self._batch_size, self._batch_size * _WORTH_COMPILING
         waiting: dict[tuple[int, int], list[tuple[int, ScoredRow]]] = {}
         for number, rows in enumerate(texts):
             for row in rows:
@@ -133,12 +142,16 @@ class Scorer:
                 if length > self._longest_seen:
                     self._longest_text, self._longest_seen = number, length
                 tokens[number] += sum(row.weights)
-                if len(group) == self._batch_size:
-                    yield self._batch(waiting.pop(lengths), *lengths)
+                if len(group) == enough:
+                    full = waiting.pop(lengths)
+                    yield from (self._batch(full[i : i + size], *lengths) for i in range(0, enough, size))
             if not tokens[number]:
                 raise ValueError(f"{name_text(number)} has no token to score: leave it out.")
-        for lengths, group in sorted(waiting.items()):
-            yield self._batch(group, *lengths)
+        left = [row for _, group in sorted(waiting.items()) for row in group]
+        for start in range(0, len(left), size):
+            group = left[start : start + size]
+            longest = (max(len(row[part]) for _, row in group) for part in (0, 1))  # inputs, targets
+            yield self._batch(group, *(_padded_roughly(length, self._longest) for length in longest))
 
     def _batch(
         self, group: Sequence[tuple[int, ScoredRow]], inputs_length: int, targets_length: int

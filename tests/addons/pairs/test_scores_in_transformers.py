@@ -3,12 +3,15 @@
 import functools
 import json
 
+import gin
 import jax
 import numpy as np
 import pytest
 
+from convert import from_hf
 from convert.model_files import any_format
 from convert.to_hf import to_hf
+from limba.addons.pages import scoreboard
 from limba.addons.pairs import eval_pairs
 from limba.addons.pairs.text_scorer import TextScorer
 from limba.checkpoints import checkpointing
@@ -66,7 +69,14 @@ def t5(new_run, spiece_model, tmp_path_factory):
         found = torch.log_softmax(logits, -1)[torch.arange(len(targets)), torch.tensor(targets)]
         return float(found[skip:].sum())
 
-    return model, run, tokenizer, log_probability
+    @torch.no_grad()
+    def rank(inputs, targets):
+        """The worst rank of the targets behind the sentinel."""
+        logits = theirs(input_ids=torch.tensor([inputs]), labels=torch.tensor([targets])).logits[0][1:]
+        own = logits[torch.arange(len(targets) - 1), torch.tensor(targets[1:])]
+        return 1 + int((logits > own[:, None]).sum(-1).max())
+
+    return model, home / "hf", run, tokenizer, log_probability, rank
 
 
 def _words(tokenizer, text):
@@ -87,7 +97,7 @@ def _blanked(words, first, end, sentinels):
 
 
 def test_a_t5(t5, tmp_path, monkeypatch):
-    model, run, tokenizer, log_probability = t5
+    model, _, run, tokenizer, log_probability, _ = t5
     sentinels = tokenizer.convert_tokens_to_ids(["<extra_id_0>", "<extra_id_1>"])
     texts = [PAIR["good"], "fi gogo ba mumu cedi lu ba", PAIR["bad"], "bona"]
     words = {text: _words(tokenizer, text) for text in texts}
@@ -121,6 +131,47 @@ def test_a_t5(t5, tmp_path, monkeypatch):
     monkeypatch.setattr(scorer._scorer, "_infer", exhausted)
     with pytest.raises(ValueError, match=r"the longest text so far, text 1, has rows of \d+ tokens, of which 3 are"):
         scorer.score(["bona", "bona " * 9, "bona"])
+
+
+def test_a_scoreboard(t5, tmp_path, capsys):
+    """Figures of an export, and of the run that is made of it, are those of its class in transformers."""
+    _, export, _, tokenizer, log_probability, rank = t5
+    sentinels = tokenizer.convert_tokens_to_ids(["<extra_id_0>", "<extra_id_1>"])
+    texts = [PAIR["good"], "fi gogo ba mumu cedi lu ba", "bona"]
+    pairs = [PAIR, PAIR | {"good": PAIR["bad"], "bad": PAIR["good"], "phenomenon": "turned"}]
+    (tmp_path / "held.txt").write_text("\n\n".join(texts) + "\n", "utf-8")
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs), "utf-8")
+    (tmp_path / "corpus.txt").write_text("Fi gogo ba, mumu cedi lu ba!\nbona ba\n", "utf-8")
+    from_hf.from_hf(export, tmp_path / "run", verify=False)
+    files = {"text": "held.txt", "pairs": "pairs.jsonl", "train": "corpus.txt", "output_dir": "out"}
+    flags = [x for name, file in files.items() for x in (f"--{name}", str(tmp_path / file))]
+    assert scoreboard.main([str(tmp_path / "run"), str(export), *flags]) == 0
+    found = json.loads((tmp_path / "out/scoreboard.json").read_text("utf-8"))
+    blanked = []
+    for text in texts:
+        words = _words(tokenizer, text)
+        blanked.append([_blanked(words, i, i + 1, sentinels) for i in range(len(words))])
+    nats = [-sum(log_probability(*one, 1) for one in of_text) for of_text in blanked]
+    ranks = [rank(*one) for of_text in blanked for one in of_text]
+    first, second = (
+        log_probability(*_blanked(_words(tokenizer, PAIR[side]), 1, 2, sentinels), 0) for side in ("good", "bad")
+    )
+    run, of_export, *others = found["rows"]
+    assert run["figures"] == of_export["figures"] and (run["kind"], run["step"]) == ("T5", 10)
+    of_texts, without = (run[x]["held"] for x in ("figures", "without_leaks"))
+    assert of_texts["nats/character"]["value"] == pytest.approx(sum(nats) / sum(map(len, texts)), abs=1e-4)
+    assert of_texts["median rank"]["value"] == np.median(ranks)
+    assert of_texts["word found %"]["value"] == pytest.approx(100 * np.mean(np.array(ranks) == 1))
+    of_others = (nats[0] + nats[2]) / (len(texts[0]) + len(texts[2]))
+    assert without["nats/character"]["value"] == pytest.approx(of_others, abs=1e-4)
+    assert found["sets"][0]["leaks"] == {"touched": 1, "in_a_row": 1, "whole": 1, "short": 2}
+    accuracy = {name: x["value"] for name, x in run["figures"]["pairs"].items()}
+    is_won = 100.0 * (first > second)
+    assert accuracy == {"accuracy %": 50, "accuracy %/made": is_won, "accuracy %/turned": 100 - is_won}
+    assert [row["name"] for row in others] == ["unigram", "bigram", "trigram", "chance"]
+    said = capsys.readouterr().out
+    assert "– [1]" in said and "[1] It reads from left to right, and has no blanks." in said
+    assert not gin.config._CONFIG
 
 
 @pytest.mark.parametrize("variant", ["bert"])
@@ -158,6 +209,13 @@ def test_an_encoder(new_encoder, tokenizer_file, tmp_path, variant):  # noqa: F8
     first, second = (f" w{int(i)}" for i in logits.argsort(descending=True)[:2])
     likeliest = _scorer(model, run, finds_ranks=True).continuations(["w7", "w7"], [first, second], ends=False)
     assert [one.is_likeliest for one in likeliest] == [True, False]
+    by_word = _scorer(model, run, finds_ranks=True).score_words([*pair.values()])
+    assert by_word.scores == pytest.approx(alone, abs=1e-4)
+    with torch.no_grad():
+        row = [x if i != 2 else tokenizer.mask_token_id for i, x in enumerate(ids["good"])]
+        logits = theirs(input_ids=torch.tensor([row])).logits[0, 2]
+    assert by_word.ranks[1] == 1 + int((logits > logits[ids["good"][2]]).sum())
+    assert by_word.owners.tolist() == [0] * 4 + [1] * 4
     with pytest.raises(ValueError, match=r"text 0 has 52 tokens, and the model reads at most 48: texts are not cut"):
         scorer.score([" ".join(["w7"] * 50)])
     with pytest.raises(ValueError, match=r"text 1: a sentence has the special token '\[MASK\]' in its text"):

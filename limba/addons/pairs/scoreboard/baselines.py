@@ -1,0 +1,83 @@
+"""What stands below the models of a scoreboard: n-grams of the training corpus, and chance."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from limba.addons.pairs import pair_ngrams
+from limba.addons.pairs.scoreboard.evaluation_sets import SPLIT, EvaluationSet
+from limba.addons.pairs.scoreboard.measures import (
+    Figure,
+    Figures,
+    Measured,
+    MeasuredPairs,
+    MeasuredTexts,
+    lengths_of,
+    pairs_task,
+)
+from limba.tasks.ngrams import spliced_texts
+from limba.tasks.ngrams.counts import NgramCounts
+from limba.tasks.vocabularies import sentencepiece_models
+
+NO_VECTORS = "n-grams give no vectors of texts."
+NO_CHANCE = "The loss of chance depends on the vocabulary."
+
+
+class NgramCounter:
+    """Counts of the first documents of a corpus, with the tokens of a vocabulary.
+
+    Args:
+      most_tokens: documents are counted until so many were.
+    """
+
+    def __init__(self, vocabulary: Any, most_tokens: int):
+        self._vocabulary, self._most = vocabulary, most_tokens
+        size = sentencepiece_models.ids_of(vocabulary).vocab_size
+        self.counts = NgramCounts(size, before=False)
+
+    def read(self, documents: Sequence[str]) -> None:
+        """Counts documents, unless there were enough."""
+        if not documents or self.counts.num_tokens >= self._most:
+            return
+        tokens = pair_ngrams.tokens_of(documents, self._vocabulary)
+        flat = np.concatenate(tokens)
+        begins = np.zeros(len(flat), bool)
+        lengths = np.array([len(of_text) for of_text in tokens])
+        begins[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
+        self.counts.add(spliced_texts.SplicedTexts(flat, begins, np.zeros(len(flat), bool), True, False))
+
+
+def measure(of: EvaluationSet, counts: NgramCounts, form: str, vocabulary: Any) -> dict[str, Measured]:
+    """A set by n-grams, by their short names; no n-gram is asked for retrieval.
+
+    Args:
+      form: the class of `pair_formats` that the model of the vocabulary has.
+    """
+    if of.kind == "retrieval":
+        return {}
+    if of.kind == "pairs":
+        task = pairs_task(of, form, vocabulary)
+        targets, found = pair_ngrams.scores(task, SPLIT, counts, vocabulary)
+        return {name: MeasuredPairs(targets, scores) for name, scores in found.items()}
+    texts = pair_ngrams.tokens_of(of.texts, vocabulary)
+    whole = [(0, len(tokens)) for tokens in texts]
+    found = pair_ngrams.log_probabilities(texts, whole, counts, vocabulary)
+    nothing, characters = np.zeros(0, np.int64), lengths_of(of.texts)
+    return {name: MeasuredTexts(-scores, characters, nothing, None) for name, scores in found.items()}
+
+
+def chance(of: EvaluationSet) -> Figures:
+    """What a guess gets right; nothing of texts."""
+    if of.kind == "texts":
+        return {}
+    number, name = (2, "accuracy %") if of.kind == "pairs" else (len(of.items), "answer found %")
+    return {name: Figure(100 / number, None, None, len(of.items), "pairs" if of.kind == "pairs" else "queries")}
+
+
+def read_once(parts: Iterable[Sequence[str]], readers: Sequence[Any]) -> Iterator[int]:
+    """Has each reader read the parts of a corpus, and yields how many documents a part had."""
+    for part in parts:
+        for reader in readers:
+            reader.read(part)
+        yield len(part)

@@ -1,0 +1,207 @@
+"""A scoreboard: its rows with their figures, as a table, as Markdown for a model card, and as JSON."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from limba.addons.pairs.scoreboard import leaks, measures
+from limba.addons.pairs.scoreboard.evaluation_sets import EvaluationSet
+from limba.addons.pairs.scoreboard.measures import Figure, Figures, Measured
+from limba.reports import results_table
+
+_MISSING = "–"
+_NO_BLANKS = "It reads from left to right, and has no blanks."
+_ALL_TOUCHED = "All of it stands in the training corpus."
+_WITHOUT_LEAKS = "without leaks"
+# The plural of an item.
+_ITEMS = {"texts": "texts", "pairs": "pairs", "retrieval": "queries"}
+
+
+@dataclasses.dataclass
+class RowFigures:
+    """A row: what was measured of a model, or of a baseline.
+
+    Attributes:
+      kind: "T5", "encoder", "decoder", "n-grams" …
+      facts: what else the JSON has of it, such as its checkpoint.
+      figures, untouched: by the name of a set; the second without the items that stand in the training corpus.
+      reasons: by the name of a set, why there is no figure.
+    """
+
+    title: str
+    kind: str
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    figures: dict[str, Figures] = dataclasses.field(default_factory=dict)
+    untouched: dict[str, Figures] = dataclasses.field(default_factory=dict)
+    reasons: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def add(self, of: EvaluationSet, measured: Measured) -> None:
+        """The figures of a set, and those without its leaks."""
+        self.figures[of.name] = measured.figures(np.ones(len(of.items), bool))
+        if of.leaks is not None and of.leaks.touched.any() and not of.leaks.touched.all():
+            self.untouched[of.name] = measured.figures(~of.leaks.touched)
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of the table."""
+
+    of: EvaluationSet
+    name: str
+    is_untouched: bool = False
+
+    @property
+    def title(self) -> str:
+        return f"{self.of.name} {self.name}" + (f" {_WITHOUT_LEAKS}" if self.is_untouched else "")
+
+    def figure(self, row: RowFigures) -> Figure | None:
+        return (row.untouched if self.is_untouched else row.figures).get(self.of.name, {}).get(self.name)
+
+    def reason(self, row: RowFigures) -> str:
+        """Why a row has no figure."""
+        if self.is_untouched and self.of.leaks is not None and self.of.leaks.touched.all():
+            return _ALL_TOUCHED
+        return row.reasons.get(self.of.name) or _NO_BLANKS
+
+
+@dataclasses.dataclass(frozen=True)
+class Board:
+    """A scoreboard.
+
+    Attributes:
+      corpus: what was read to find leaks, such as {"files": […], "documents": 3, "words": 50}; None if nothing was.
+      notes: sentences about all rows.
+    """
+
+    sets: Sequence[EvaluationSet]
+    rows: Sequence[RowFigures]
+    corpus: Mapping[str, Any] | None
+    notes: Sequence[str] = ()
+
+    def columns(self) -> list[Column]:
+        """Those of each set; without leaks only where there are some."""
+        made = []
+        for of in self.sets:
+            made += [Column(of, name) for name in measures.NAMES[of.kind]]
+            if of.leaks is not None and of.leaks.touched.any():
+                made.append(Column(of, measures.NAMES[of.kind][0], is_untouched=True))
+        return [column for column in made if any(column.figure(row) for row in self.rows) or column.is_untouched]
+
+    def cells(self) -> tuple[list[list[str]], list[str]]:
+        """The cells of the table, with the head first, and the reasons of those that have no number."""
+        columns, reasons = self.columns(), dict[str, int]()
+        lines = [["model", "kind", "step", *(column.title for column in columns)]]
+        for row in self.rows:
+            cells = []
+            for column in columns:
+                if (figure := column.figure(row)) is not None:
+                    cells.append(shown(figure))
+                else:
+                    number = reasons.setdefault(column.reason(row), len(reasons) + 1)
+                    cells.append(f"{_MISSING} [{number}]")
+            step = row.facts.get("step")
+            lines.append([row.title, row.kind, "" if step is None else f"{step:,}", *cells])
+        if self.corpus is not None:
+            lines.append(["share in the training corpus", "", "", *(_share(column) for column in columns)])
+        return lines, [f"[{number}] {reason}" for reason, number in reasons.items()]
+
+    def said(self) -> list[str]:
+        """Sentences below the table: what its numbers are of, and what they do not say."""
+        said = ["In brackets are 95 % intervals. A rank has none: it is the median of the words or queries."]
+        said += [f"{of.name}: {_described(of)}" for of in self.sets]
+        if any(of.kind == "texts" for of in self.sets) and len({row.kind for row in self.rows} - {""}) > 1:
+            said.append(
+                "Losses compare within a kind alone: a T5 and an encoder guess each word with all others in sight, a "
+                "decoder and n-grams from left to right."
+            )
+        if self.corpus is None:
+            said.append("Leaks were not looked for: --train FILES names the training corpus.")
+        else:
+            said.append(
+                f"Training corpus: {self.corpus['documents']:,} documents, {self.corpus['words']:,} words. What a "
+                "model saw beside it is not known."
+            )
+            if "ngram_tokens" in self.corpus:
+                said.append(
+                    f"N-grams are of its first {self.corpus['ngram_tokens']:,} tokens, in the pieces of "
+                    f"{self.corpus['ngram_pieces_of']}."
+                )
+        return [*said, *self.notes]
+
+    def text(self) -> str:
+        lines, reasons = self.cells()
+        return "\n".join([*results_table.aligned_behind_names(lines), "", *reasons, *self.said()]) + "\n"
+
+    def markdown(self) -> str:
+        lines, reasons = self.cells()
+        rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+        table = "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in rows)
+        return table + "\n" + "".join(f"- {sentence}\n" for sentence in [*reasons, *self.said()])
+
+    def json(self) -> dict[str, Any]:
+        """Every figure with its interval and its count, those of phenomena too."""
+        return {
+            "sets": [
+                {"name": of.name, "file": of.file, "kind": of.kind, "items": len(of.items), "leaks": _counts(of)}
+                for of in self.sets
+            ],
+            "rows": [
+                {
+                    "name": row.title,
+                    "kind": row.kind,
+                    **row.facts,
+                    "figures": _plain(row.figures),
+                    "without_leaks": _plain(row.untouched),
+                    "reasons": row.reasons,
+                }
+                for row in self.rows
+            ],
+            "training_corpus": self.corpus,
+            "notes": self.said(),
+        }
+
+
+def shown(figure: Figure) -> str:
+    """A figure in a cell, with its interval."""
+    digits = 3 if figure.unit == "characters" else 0 if figure.low is None and figure.value.is_integer() else 1
+    value = f"{figure.value:,.{digits}f}"
+    if figure.low is None or figure.high is None:
+        return value
+    return f"{value} ({figure.low:,.{digits}f} to {figure.high:,.{digits}f})"
+
+
+def _share(column: Column) -> str:
+    touched = column.of.leaks
+    if touched is None or column.is_untouched:
+        return ""
+    return f"{100 * touched.touched.mean():.1f} %"
+
+
+def _described(of: EvaluationSet) -> str:
+    items = f"{len(of.items):,} {_ITEMS[of.kind]} of {of.file}"
+    if of.kind == "texts":
+        items += f", {measures.lengths_of(of.texts).sum():,} characters"
+    if of.leaks is None:
+        return f"{items}."
+    found = _counts(of)
+    assert found is not None
+    short = ""
+    if found["short"]:
+        short = f" {found['short']:,} have fewer than {leaks.SHORTEST} words, and were looked for as lines alone."
+    return (
+        f"{items}. {found['touched']:,} stand in the training corpus: {found['in_a_row']:,} with {leaks.NGRAM} words "
+        f"in a row, or all of a shorter text, and {found['whole']:,} as a line.{short}"
+    )
+
+
+def _counts(of: EvaluationSet) -> dict[str, int] | None:
+    if of.leaks is None:
+        return None
+    found = {"touched": of.leaks.touched, "in_a_row": of.leaks.in_a_row, "whole": of.leaks.whole}
+    return {name: int(x.sum()) for name, x in (found | {"short": of.leaks.is_short}).items()}
+
+
+def _plain(figures: Mapping[str, Figures]) -> dict[str, dict[str, Any]]:
+    return {of: {name: dataclasses.asdict(figure) for name, figure in found.items()} for of, found in figures.items()}
