@@ -9,7 +9,15 @@ import pytest
 from limba.addons.pages import scoreboard
 from limba.addons.pairs import pair_ngrams
 from limba.addons.pairs.pair_metrics import ScoredSentence
-from limba.addons.pairs.scoreboard import baselines, board, board_picture, evaluation_sets, leaks, measures
+from limba.addons.pairs.scoreboard import (
+    baselines,
+    board,
+    board_picture,
+    board_rows,
+    evaluation_sets,
+    leaks,
+    measures,
+)
 from tasks.vocabularies import ByteVocabulary
 
 BYTES = ByteVocabulary(100)
@@ -40,6 +48,8 @@ def test_figures_of_some_items():
     assert pairs.figures(np.array([True, True, True]))["accuracy %"].value == pytest.approx(100 / 3)
     assert pairs.figures(np.array([True, False, True]))["accuracy %/p"].value == 50
     retrieval = measures.MeasuredRetrieval(np.array([1, 4, 1, 2])).figures(np.array([True, True, False, True]))
+    guess = baselines.chance(evaluation_sets.EvaluationSet("q", "q.csv", "retrieval", [("a", "b")] * 4, [""] * 4))
+    assert (guess["answer found %"].value, guess["median rank"].value) == (25, 2.5)
     assert retrieval["answer found %"].value == pytest.approx(100 / 3) and retrieval["median rank"].value == 2
     assert (retrieval["answer found %"].low, retrieval["answer found %"].high) == pytest.approx((6.15, 79.23), abs=0.01)
 
@@ -83,7 +93,47 @@ def test_a_table_says_what_is_missing_and_what_leaked():
     assert made.json()["sets"][0]["leaks"] == {"touched": 1, "in_a_row": 1, "whole": 1, "short": 0}
     assert "| run\\|1 |" in made.markdown()
     picture = board_picture.draw(made)
-    assert picture.count("<circle") == 3 and "run|1: 1.667 (0.307 to 3.027)" in picture
+    assert picture.count("<circle") == 3 and "run|1, 1,000: 1.667 (0.307 to 3.027)" in picture
+
+
+class NoModel:
+    """An opened model of a class that scores no texts."""
+
+    partitioner = None
+
+    @property
+    def model(self):
+        return self
+
+    def params(self):
+        return {}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run in the working directory, as far as its folders show it, that keeps an average from step 8 on."""
+    monkeypatch.chdir(tmp_path)
+    for step in (7, 9):
+        (tmp_path / f"run/checkpoint_{step}/state").mkdir(parents=True)
+    step_of = lambda path: int(str(path).rpartition("_")[2])  # noqa: E731
+    monkeypatch.setattr(board_rows.run_folder, "find_gin", lambda _: "config.gin")
+    monkeypatch.setattr(board_rows.parameters, "checkpoint_step", step_of)
+    average = {"state/average/updates": 1}
+    monkeypatch.setattr(board_rows.saved_tensors, "open_tensors", lambda path: average if step_of(path) > 8 else {})
+
+
+@pytest.mark.parametrize(
+    ("which", "expected"),
+    [
+        ("latest", [("run", 9), ("run, average", 9)]),
+        ("all", [("run", 7), ("run", 9), ("run, average", 9)]),
+        ("7", [("run", 7)]),
+        ("9,7", [("run", 9), ("run, average", 9), ("run", 7)]),
+    ],
+)
+def test_rows_of_a_run(run, which, expected):
+    assert [(row.title, row.step) for row in board_rows.find(["run"], which)] == expected
+    assert [row.title for row in board_rows.find(["run/checkpoint_7"], which)] == ["run/checkpoint_7"]
 
 
 @pytest.mark.parametrize(
@@ -101,18 +151,15 @@ def test_a_table_says_what_is_missing_and_what_leaked():
         (["run", "--text", "texts.txt", "--checkpoints", "last"], "--checkpoints is 'last'; give latest, all, or"),
         (["run", "run", "--text", "texts.txt"], "run is given twice"),
         (["run", "--text", "texts.txt", "--train", "texts.txt", "--ngram_tokens", "0"], "--ngram_tokens is 0"),
+        (["run", "--text", "texts.txt"], "Nothing could be measured. run: .* and NoModel does not"),
         (["run", "--train", "texts.txt"], "--train goes with files to measure on"),
         (["run", "--text", "texts.txt", "--good_column", "x"], "--good_column goes with --pairs FILE"),
         (["run", "--text", "texts.txt", "--out", "x.md"], "--out is for evaluations that were made"),
         (["run", "--checkpoints", "7"], "without files to measure on it is latest or all"),
     ],
 )
-def test_bad_input_is_named_before_a_model_is_read(flags, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "run/checkpoint_7/state").mkdir(parents=True)
-    monkeypatch.setattr("limba.addons.pairs.scoreboard.board_rows.run_folder.find_gin", lambda _: "config.gin")
-    monkeypatch.setattr("limba.addons.pairs.scoreboard.board_rows.parameters.checkpoint_step", lambda _: 7)
-    monkeypatch.setattr("limba.addons.pairs.scoreboard.board_rows.saved_tensors.open_tensors", lambda _: {})
+def test_bad_input_is_named_before_a_model_is_read(flags, message, run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(board_rows, "open_row", lambda row: NoModel())
     for name in ("empty", "out"):
         (tmp_path / name).mkdir()
     (tmp_path / "out/scoreboard.md").touch()

@@ -71,8 +71,14 @@ def chance(of: EvaluationSet) -> Figures:
     """What a guess gets right; nothing of texts."""
     if of.kind == "texts":
         return {}
-    number, name = (2, "accuracy %") if of.kind == "pairs" else (len(of.items), "answer found %")
-    return {name: Figure(100 / number, None, None, len(of.items), "pairs" if of.kind == "pairs" else "queries")}
+    count = len(of.items)
+    if of.kind == "pairs":
+        return {"accuracy %": Figure(50.0, None, None, count, "pairs")}
+    share, rank = (
+        Figure(100 / count, None, None, count, "queries"),
+        Figure((count + 1) / 2, None, None, count, "queries"),
+    )
+    return {"answer found %": share, "median rank": rank}
 
 
 def read_once(parts: Iterable[Sequence[str]], readers: Sequence[Any]) -> Iterator[int]:

@@ -37,6 +37,12 @@ class RowFigures:
     untouched: dict[str, Figures] = dataclasses.field(default_factory=dict)
     reasons: dict[str, str] = dataclasses.field(default_factory=dict)
 
+    @property
+    def label(self) -> str:
+        """The title with the step."""
+        step = self.facts.get("step")
+        return self.title if step is None else f"{self.title}, {step:,}"
+
     def add(self, of: EvaluationSet, measured: Measured) -> None:
         """The figures of a set, and those without its leaks."""
         self.figures[of.name] = measured.figures(np.ones(len(of.items), bool))
