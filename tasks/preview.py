@@ -3,6 +3,7 @@
 limba preview my_recipe.gin                    # the recipe's task, with its lengths
 limba preview runs/mine                        # that of a run
 limba preview my_task --module my_tasks
+limba preview my_recipe.gin --words            # counts the words of the whole split, for a budget of BabyLM
 """
 
 import argparse
@@ -23,10 +24,13 @@ from limba.tasks.pipeline import task_batches
 from limba.tasks.pipeline.feature_lengths import without_length
 from limba.tasks.pretraining import denoising
 from limba.tasks.registry import get_subtasks, providers
+from limba.tasks.sources.sharded import ShardedSource
 from limba.tasks.supervised.token_labels import LabelTokens
 from limba.tasks.vocabularies import LabelVocabulary, MultiLabelVocabulary, NumberVocabulary, without_tensorflow
 
 _OF_LABELS, _OF_NUMBERS = "EncoderClassificationFeatureConverter", "EncoderRegressionFeatureConverter"
+# Words between blanks that a model of BabyLM's tracks may be trained on.
+_BUDGETS = (10_000_000, 100_000_000)
 _PAIRS = {sentence_pairs.FOLLOWS: "B follows A", sentence_pairs.DOES_NOT_FOLLOW: "B does not follow A"}
 
 
@@ -78,6 +82,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--inputs_length", type=int, help="that of the gin files, else 512")
     parser.add_argument("--targets_length", type=int, help="that of the gin files, else computed from the objective")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--words", action="store_true", help="count the words of all documents of the split, and stop")
     words = [*map(_gin_of_run, sys.argv[1:] if argv is None else argv)]
     reads_gin = any(word.endswith(".gin") or word.startswith("--gin") for word in words)
     if reads_gin:
@@ -132,6 +137,24 @@ def _take_from_gin(args: argparse.Namespace) -> None:
     print(f"--- {args.task[0]}, split {args.split}")
 
 
+def word_count(task: Any, split: str) -> str:
+    """A sentence about the words between blanks of a split, each document once, beside the budgets of BabyLM.
+
+    Raises:
+      ValueError: for a task that reads no corpus of texts, or has a source of SeqIO's.
+    """
+    documents = words = 0
+    for sub in get_subtasks(task):
+        columns = [step.text_column for step in sub.preprocessors if isinstance(step, denoising.Denoise)]
+        if not columns or not isinstance(sub.source, ShardedSource):
+            raise ValueError(f"--words counts the texts of a pre-training task of Limba's, and {sub.name!r} is none.")
+        for _, _, table in sub.source.numbered_tables(split):
+            documents += len(table)
+            words += sum(len(str(text).split()) for text in table.column(columns[0]).to_pylist() if text is not None)
+    of_budgets = ", ".join(f"{words / budget:.1%} of {budget:,}" for budget in _BUDGETS)
+    return f"split {split}: {words:,} words in {documents:,} documents, {of_budgets}"
+
+
 def preview(args: argparse.Namespace) -> None:
     try:
         task = providers.find_provider(args.task, args.module)
@@ -141,6 +164,9 @@ def preview(args: argparse.Namespace) -> None:
 
             raise ValueError(messages.missing_file(args.task)) from None
         raise
+    if args.words:
+        print(f"--- {word_count(task, args.split)}")
+        return
     lengths = feature_lengths(task, args.inputs_length or 512, args.targets_length)
     config = contract.DatasetConfig(args.task, lengths, args.split, 1, seed=args.seed, use_memory_cache=False)
     converter = converter_of(task)

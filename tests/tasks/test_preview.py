@@ -28,6 +28,16 @@ def test_preview_command(task, capsys):
         preview.main(["test_tak"])
 
 
+def test_words_are_those_between_blanks_of_all_documents(tmp_path, capsys):
+    (tmp_path / "words.jsonl").write_text('{"text": "ein Haus,\\n zwei"}\n{"text": ""}\n{"text": "drei"}\n')
+    pretraining.register_pretraining_task(
+        "preview_words", data_files={"train": str(tmp_path / "words.jsonl")}, vocabulary=ByteVocabulary(100)
+    )
+    preview.main(["preview_words", "--words"])
+    shares = "0.0% of 10,000,000, 0.0% of 100,000,000"
+    assert capsys.readouterr().out == f"--- split train: 4 words in 3 documents, {shares}\n"
+
+
 def test_a_language_model_has_no_inputs(data_files, capsys):
     pretraining.register_pretraining_task(
         "preview_lm", data_files=data_files, vocabulary=ByteVocabulary(100), objective=objectives.FullLM()
