@@ -346,6 +346,12 @@ def _missing(
     new = [name for name in missing if name in parts or any(x.fullmatch(name) for x in patterns)]
     others = [name for name in missing if name not in statistics and name not in new]
     if not config.fallback_to_scratch:
+        if others and not problems and all(map(pretraining_parts.is_part, others)):
+            raise CheckpointMismatchError(
+                f"{path} is the encoder of a pre-training without its generator, which fills masks: it was converted "
+                "from the encoder's folder. Train it on, which makes a new generator, or begin a classifier with it "
+                "(docs/encoders.md); to fill masks, convert the generator's folder (`ElectraForMaskedLM`)."
+            )
         problems += [f"{name}: missing" for name in others]
     extra = [name for name in tensors if name not in wanted]
     if extra and config.strict and not config.transformations():

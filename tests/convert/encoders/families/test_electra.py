@@ -13,6 +13,7 @@ from convert.from_hf import from_hf
 from convert.model_files import any_format
 from convert.model_files.model import ModelHints
 from convert.to_hf import to_hf
+from limba import infer
 from limba.checkpoint_files import run_folder
 from tests.convert.encoders import conftest
 
@@ -39,6 +40,8 @@ def test_a_detector_has_the_logits_of_transformers_4_and_5_and_comes_back(export
     for path, tensor in model.tensors.items():
         np.testing.assert_array_equal(np.asarray(tensor), np.asarray(back.tensors[path]), err_msg=path)
     assert "include 'gin/models/encoder_electra.gin'" in (tmp_path / "back" / "model.gin").read_text()
+    with pytest.raises(ValueError, match="is the encoder of a pre-training without its generator, which fills masks"):
+        infer.main(["--run_dir", str(tmp_path / "back"), "--input", "a [MASK]"])
 
 
 def test_the_generator_is_a_masked_language_model_with_the_same_tables(exported, tmp_path):
