@@ -32,7 +32,7 @@ one interrupts. The exit code is that of limba train: 0 TRAIN_STEPS reached, 75 
 Its place among several workers, from the first that applies:
   LIMBA_COORDINATOR_ADDRESS, LIMBA_PROCESS_COUNT, LIMBA_PROCESS_INDEX   all three: HOST:PORT of process 0, count, index
   SLURM        a task of srun; see launch/slurm.sbatch
-  TPU          the machine's metadata
+  TPU          the machine's metadata, or GKE's variables
   otherwise one worker uses all devices of the machine
 
 Environment variables (also in the file .limba-env, as NAME=VALUE; values are literal, quotes around one are taken off):
@@ -75,10 +75,11 @@ tpu_attribute() {
     "http://${GCE_METADATA_IP:-metadata.google.internal}/computeMetadata/v1/instance/attributes/$1"
 }
 
-# tpu_slices NAME DEFAULT: a number that only the machines of several slices have, in a line such as MEGASCALE_NUM_SLICES: '2'.
+# tpu_slices NAME DEFAULT: a number that only the machines of several slices have, in a variable of GKE's or in a line of the
+# metadata such as MEGASCALE_NUM_SLICES: '2'.
 tpu_slices() {
-  local value
-  value=$(tpu_attribute tpu-env | sed -nE "s/^ *$1: *'?([0-9]+)'?.*/\1/p") || true
+  local value=${!1:-}
+  [[ -n $value ]] || value=$(tpu_attribute tpu-env | sed -nE "s/^ *$1: *'?([0-9]+)'?.*/\1/p") || true
   echo "${value:-$2}"
 }
 
@@ -103,9 +104,9 @@ find_place() {
     [[ $index =~ ^[0-9]+$ && $count =~ ^[0-9]+$ && 10#$index -lt 10#$count ]] || fail "SLURM_STEP_NODELIST is set, and SLURM_PROCID" \
       "is '$index' and SLURM_NTASKS '$count': this is a part of a SLURM step's environment. Start by srun, or unset" \
       "SLURM_STEP_NODELIST for one worker alone."
-  elif [[ $kind == tpu ]] && endpoints=$(tpu_attribute worker-network-endpoints); then
-    endpoints=${endpoints//[^,]/}
-    index=$(tpu_attribute agent-worker-number) || index=
+  elif [[ $kind == tpu ]] && endpoints=${TPU_WORKER_HOSTNAMES:-$(tpu_attribute worker-network-endpoints)}; then
+    endpoints=${endpoints//[^,]/} # On GKE the place is in variables.
+    index=${TPU_WORKER_ID:-$(tpu_attribute agent-worker-number)} || index=
     count=$((${#endpoints} + 1))
     is_number "$index" || fail "the machine's metadata give it the number '$index' among the workers; it is a whole number."
     index=$((index + count * $(tpu_slices MEGASCALE_SLICE_ID 0))) count=$((count * $(tpu_slices MEGASCALE_NUM_SLICES 1)))

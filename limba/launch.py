@@ -3,6 +3,7 @@
     limba launch                                        # all of them
     limba launch worker.sh my.gin --gin.TRAIN_STEPS=2000
     limba launch --print worker.sh                      # its text, to read or to copy
+    limba launch --to KIND …                            # a manifest of another scheduler: --to --help
 
 In a clone, `bash launch/worker.sh` installs exact versions into an environment of the clone. From an installed package
 this command uses the environment that it is in, and logs are in `logs/` of the working directory.
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from limba.addons import table
 from limba.files import named_flags, repository
 
 FOLDER = repository.REPOSITORY / "launch"
@@ -25,6 +27,11 @@ _JOBS = ("quickstart", "encoder", "moods", "diacritics", "speedrun")
 
 def main(argv: Sequence[str]) -> int:
     """Prints, or becomes the launcher; returns the exit code."""
+    if argv and argv[0].partition("=")[0] == "--to":
+        for part in table.parts("launch"):
+            return part.main(argv)
+        print("error: limba launch --to is not here: no add-on writes manifests.", file=sys.stderr)
+        return 1
     parser = named_flags.Parser(
         prog="limba launch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

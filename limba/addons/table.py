@@ -43,6 +43,7 @@ PARTS: Mapping[str, str] = {
     "check": "a kind of folder of `limba convert check`: kind(report), compare(model, folder, report)",
     "folder": "`limba convert check` of a folder alone: check(model, hints)",
     "serve": "a run for a faster engine of `limba serve`: kept_folder(checkpoint, average, part, say)",
+    "launch": "`limba launch --to KIND`: main(argv)",
     "script_keys": "keys of Hugging Face's scripts: check_key(key), is_known_script(name)",
 }
 
@@ -140,7 +141,8 @@ ADDONS: Mapping[str, Addon] = {
                 "run some steps of a training, and show where their time goes",
             ),
             "gin-check": ("limba.addons.plan.lint.gin_check", "parse gin files and resolve every name in them"),
-        }
+        },
+        parts={"launch": "limba.addons.plan.manifests.command"},
     ),
     "surgery": Addon(
         {

@@ -170,6 +170,13 @@ def test_tpu_place(env, tmp_path, metadata, place):
     assert f"== worker {place} on " in _command(tmp_path, int(place.split()[0]))
 
 
+def test_tpu_place_on_gke(env, tmp_path):
+    gke = {"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "1", "MEGASCALE_NUM_SLICES": "3", "MEGASCALE_SLICE_ID": "2"}
+    env = env | gke | {"LIMBA_ACCELERATOR": "tpu", "FAKE_ALONE": "1"}
+    assert launching.call("worker.sh", "quickstart", env=env).returncode == 0
+    assert "== worker 5 of 6 on " in _command(tmp_path, 5)
+
+
 def test_variables_for_the_worker_come_from_a_file(env, repository, tmp_path):
     """They are literal: the file is not a script."""
     file = repository / ".limba-env"
