@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 # Sourced by launch/pod.sh: says in one sentence why gcloud refuses, and whether trying again can help.
 #
 # Reads POD_NAME, POD_TYPE, POD_ZONE, POD_PROJECT and `api_…`, the pod's API. Also runs in bash 3.2, which macOS has.

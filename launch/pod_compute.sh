@@ -57,9 +57,10 @@ image_of() {
 
 # A node is a machine. Those that Google has not made yet have no status, or PENDING while it waits for all of them.
 describe_pod() {
+  local absent="*instanceGroupManagers/$POD_NAME' was not found*"
   local text line name status action lost='' waits='' made='' lines='' found=0 state=READY
   machine_of "$POD_TYPE"
-  text=$(answer "*instanceGroupManagers/$POD_NAME' was not found*" "${group[@]}" list-instances "$POD_NAME" "${where[@]}" \
+  text=$(answer "$absent" "${group[@]}" list-instances "$POD_NAME" "${where[@]}" \
     --format='csv[no-heading](instance.basename(),instanceStatus,currentAction)') || return
   if [[ $text == ABSENT ]]; then
     echo ABSENT
@@ -82,7 +83,7 @@ describe_pod() {
     state=${lost:-${waits:-$made}}
   elif ((found < machines)); then
     # Machines are missing: they have ended and were deleted, unless the group still changes.
-    text=$(answer '' "${group[@]}" describe "$POD_NAME" "${where[@]}" --format='value(status.isStable)') || return
+    text=$(answer "$absent" "${group[@]}" describe "$POD_NAME" "${where[@]}" --format='value(status.isStable)') || return
     state=TERMINATED
     [[ $text != *False* ]] || state=PROVISIONING
   fi

@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2053,SC2154
 # Sourced by launch/pod.sh: rents a pod, tells its state and gives it back, by one of two APIs of Google's.
 #
 # launch/pod_tpus.sh (the Cloud TPU API) and launch/pod_compute.sh (Compute Engine) have the same functions, and nothing else
@@ -28,7 +28,6 @@ answer() {
   text=$("${@:2}" 2>&1) || code=$?
   if ((code == 0)); then
     echo "$text"
-  # shellcheck disable=SC2053 # A pattern.
   elif [[ $text == $1 ]]; then
     echo ABSENT
   else
