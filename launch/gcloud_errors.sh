@@ -9,8 +9,7 @@ explain() {
   local zone=${POD_ZONE:-its configured zone} project=${POD_PROJECT:-its configured project} text=$2
   local zero="[Qq]uota.*[Ll]imit:? ?'?0(\.0)?([^0-9.]|\$)"
   case $text in
-    *UNAVAILABLE* | *ABORTED* | *DEADLINE_EXCEEDED* | *INTERNAL* | *apacity* | *"imed out"* | *"onnection"* | *"Max retries"* | \
-      *RESOURCE_POOL_EXHAUSTED* | *"enough resources available"*) return 1 ;;
+    *UNAVAILABLE* | *ABORTED* | *DEADLINE_EXCEEDED* | *INTERNAL* | *apacity* | *"imed out"* | *"onnection"* | *"Max retries"*) return 1 ;;
     *"active account selected"* | *eauthentication* | *invalid_grant* | *UNAUTHENTICATED*)
       echo "gcloud has no account, or its login has expired: run \`gcloud auth login\`." ;;
     *"property [project]"* | *"find attribute [project]"*)

@@ -3,7 +3,7 @@
     limba launch                                        # all of them
     limba launch worker.sh my.gin --gin.TRAIN_STEPS=2000
     limba launch --print worker.sh                      # its text, to read or to copy
-    limba launch --to KIND …                            # a manifest of another scheduler: --to --help
+    limba launch --to jobset --help                     # a manifest for another scheduler
 
 In a clone, `bash launch/worker.sh` installs exact versions into an environment of the clone. From an installed package
 this command uses the environment that it is in, and logs are in `logs/` of the working directory.

@@ -7,6 +7,7 @@ import sys
 import pytest
 import yaml
 
+from tests import house
 from tests.launch import launching
 
 RUN = ("quickstart", "--gin.MODEL_DIR='gs://b/run'", "--gin.TRAIN_STEPS=400")
@@ -21,6 +22,15 @@ def _written(*words):
 def env(tmp_path):
     launching.make_environment(tmp_path)
     return launching.environment(tmp_path, LIMBA_LOGS=str(tmp_path / "logs"))
+
+
+def test_the_image_has_what_a_worker_runs():
+    lines = (launching.ROOT / "launch/train.Dockerfile").read_text().splitlines()
+    copied = {name for line in lines if line.startswith("COPY ") for name in line.split()[1:-1]}
+    assert copied == {*house.PACKAGES, "gin", "launch", "pyproject.toml", "setup.py", "README.md", "LICENSE"}
+    assert all((launching.ROOT / name).exists() for name in copied)
+    # The exact versions first; after that nothing is installed at a start.
+    assert lines.index("RUN bash launch/worker.sh --setup") < lines.index("ENV VENV=/limba/.venv LOCK=none")
 
 
 def test_pods_of_a_jobset_save_and_resume(env, tmp_path):
