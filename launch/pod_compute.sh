@@ -122,7 +122,7 @@ rent() {
   made=(template ${made[@]+"${made[@]}"})
   # All machines at once or none; Compute Engine asks for this where it joins chips, and for flex-start.
   ((machines == 1)) && [[ -z $POD_FLEX ]] || policy+=(--target-size-policy-mode=bulk)
-  # A flex-start template makes an empty group, which then grows.
+  # A flex-start template makes an empty group, which then grows: Compute Engine refuses resize requests where there are TPUs.
   [[ -z $POD_FLEX ]] || size=0
   change "${group[@]}" create "$POD_NAME" "${where[@]}" --template="$POD_NAME" --size="$size" \
     --default-action-on-vm-failure=do-nothing ${policy[@]+"${policy[@]}"} || return

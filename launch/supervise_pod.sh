@@ -10,12 +10,14 @@ pods() {
   return "$code"
 }
 
-# Creates and sets up a pod that does not exist or was taken away.
+bare='' # A pod that this supervisor rents and has not set up yet.
+
+# Creates and sets up a pod that does not exist or was taken away. A setup that failed is done again.
 provide_pod() {
   local state commit
   state=$(pods state) || return
   case $state in
-    READY) return ;;
+    READY) [[ -n $bare ]] || return 0 ;;
     ABSENT | PREEMPTED | TERMINATED | STOPPED | SUSPENDED | FAILED)
       say "the pod is $state: creating it."
       pods delete || true # It may be gone already.
@@ -27,8 +29,10 @@ provide_pod() {
       ;;
   esac
   commit=$(git -C "$REPOSITORY" rev-parse --verify --quiet refs/limba/deployed || true)
-  pods create || return
-  pods setup ${commit:+"$commit"}
+  bare=1
+  [[ $state == READY ]] || pods create || return
+  pods setup ${commit:+"$commit"} || return
+  bare=
 }
 
 run_on_pod() {

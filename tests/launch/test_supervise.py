@@ -169,11 +169,12 @@ def test_a_pod_that_is_taken_is_made_again_with_the_same_commit(pod, state, tmp_
     )
     launching.wait_for(lambda: (tmp_path / "run/checkpoint").exists(), "checkpoint")
     (cloud / "limba/state").write_text(f"{state}\n")
+    (cloud / "refuse-scp-once").write_text("Connection reset")  # The new pod's first setup fails.
     for log in cloud.glob("limba/worker-*/limba/logs/worker-*.pid"):
         os.kill(int(log.read_text().split()[0]), signal.SIGKILL)
     assert process.wait(timeout=120) == 0
     said = process.stderr.read()
-    assert f"the pod is {state}: creating it" in said and "done, after 1 restarts" in said
+    assert f"the pod is {state}: creating it" in said and "done, after 2 restarts" in said
     calls = (cloud / "calls").read_text()
     assert calls.index("delete limba") < calls.rindex("create limba") < calls.rindex("--setup")
     made = cloud / "limba/worker-0/limba"
