@@ -103,10 +103,10 @@ create_pod() {
 
 # rent IMAGE FLAGS…: makes the policy, the template and the group, and adds each to `made`, the last first.
 rent() {
-  local flags size=$machines policy=()
+  local flags size=$machines policy=() disk=hyperdisk-balanced
+  [[ $machine != ct5p-* ]] || disk=pd-balanced # The machines have no other kind for a boot disk.
   flags=(--project="$POD_PROJECT" --machine-type="$machine" --image-family="$1" --image-project=ubuntu-os-accelerator-images
-    --boot-disk-size=200GB --maintenance-policy=TERMINATE --scopes=cloud-platform)
-  [[ $machine != tpu7x-* ]] || flags+=(--boot-disk-type=hyperdisk-balanced)
+    --boot-disk-size=200GB --boot-disk-type="$disk" --maintenance-policy=TERMINATE --scopes=cloud-platform)
   [[ -z ${POD_SPOT:-} ]] || flags+=(--provisioning-model=SPOT --instance-termination-action=STOP)
   [[ -z $POD_FLEX ]] || flags+=(--provisioning-model=FLEX_START --max-run-duration="$POD_FLEX"
     --instance-termination-action=DELETE)

@@ -32,7 +32,7 @@ CREATES = {
         "--type=HIGH_THROUGHPUT --accelerator-topology=2x2x2",
         "gcloud compute instance-templates create limba --project=p --machine-type=ct5p-hightpu-4t "
         "--image-family=ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e --image-project=ubuntu-os-accelerator-images "
-        "--boot-disk-size=200GB --maintenance-policy=TERMINATE --scopes=cloud-platform "
+        "--boot-disk-size=200GB --boot-disk-type=pd-balanced --maintenance-policy=TERMINATE --scopes=cloud-platform "
         "--subnet=projects/p/regions/us-east5/subnetworks/tpusubnet --network=mine",
         "gcloud compute instance-groups managed create limba --zone=us-east5-a --project=p --template=limba --size=2 "
         "--default-action-on-vm-failure=do-nothing "

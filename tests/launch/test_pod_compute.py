@@ -66,6 +66,7 @@ def test_flex_start_waits_runs_and_ends(pod):
     assert " --machine-type=tpu7x-standard-4t --image-family=ubuntu-accel-2404-amd64-tpu-tpu7x " in creates[
         1
     ] and creates[1].endswith("FLEX_START --max-run-duration=7d --instance-termination-action=DELETE")
+    assert " --boot-disk-type=hyperdisk-balanced " in creates[1]
     assert " --size=0 " in creates[2] and creates[2].endswith(" --target-size-policy-mode=bulk")
     assert creates[3].endswith("resize ro --zone=us-east5-a --project=p --size=2")
     # Its end, as the machines' status or as no machines at all; then nobody can be reached.
