@@ -13,7 +13,7 @@ def test_every_flag_of_several_values_keeps_all_of_them():
                 if not (isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"):
                     continue
                 options = {word.arg: getattr(word.value, "value", None) for word in node.keywords}
-                names = [name.value for name in node.args if isinstance(name, ast.Constant)]
+                names = [ast.unparse(name).removeprefix("f").strip("'") for name in node.args]
                 if options.get("nargs") in ("+", "*") and names[0].startswith("-"):
                     found.append(names[0])
                     wrong += [] if options.get("action") == "extend" else [(str(path), names[0])]
