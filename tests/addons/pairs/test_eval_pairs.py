@@ -10,7 +10,7 @@ import pytest
 
 from limba import eval, models
 from limba.addons import pairs as minimal_pairs
-from limba.addons.pairs import eval_pairs, model_forms
+from limba.addons.pairs import eval_pairs, model_forms, text_scorer
 from limba.checkpoints import checkpointing, train_state
 from limba.data import contract
 from limba.inference import evaluation, metric_loggers, task_metrics
@@ -153,6 +153,10 @@ def test_a_decoder_scores_the_whole_sentence_with_its_end(tmp_path):
             expected = _log_probability(jax.jit(model.logits)(params, batch)[0], targets)
             assert line[f"score_{kind}"] == pytest.approx(expected, rel=1e-5)
             assert line[f"tokens_{kind}"] == len(targets) and line[f"sentence_{kind}"] == row[f"sentence_{kind}"]
+    scorer = text_scorer.TextScorer(model, small.partitioner(2), params, batch_size=4, finds_ranks=True)
+    found = scorer.score_words([row["sentence_good"] for row in PAIRS])
+    assert found.scores == pytest.approx([line["score_good"] for line in _lines(tmp_path)], rel=1e-5)
+    assert found.ranks is None and found.owners.tolist() == [0, 1, 2]
 
 
 def test_an_encoder_scores_the_masked_words(tmp_path):
