@@ -76,7 +76,13 @@ def t5(new_run, spiece_model, tmp_path_factory):
         own = logits[torch.arange(len(targets) - 1), torch.tensor(targets[1:])]
         return 1 + int((logits > own[:, None]).sum(-1).max())
 
-    return model, home / "hf", run, tokenizer, log_probability, rank
+    @torch.no_grad()
+    def vector(text):
+        """The mean of the encoder's vectors, EOS's too, of length 1."""
+        found = theirs.encoder(input_ids=torch.tensor([tokenizer(text).input_ids])).last_hidden_state[0].mean(0)
+        return (found / found.norm()).numpy()
+
+    return model, home / "hf", run, tokenizer, log_probability, rank, vector
 
 
 def _words(tokenizer, text):
@@ -97,7 +103,7 @@ def _blanked(words, first, end, sentinels):
 
 
 def test_a_t5(t5, tmp_path, monkeypatch):
-    model, _, run, tokenizer, log_probability, _ = t5
+    model, _, run, tokenizer, log_probability, *_ = t5
     sentinels = tokenizer.convert_tokens_to_ids(["<extra_id_0>", "<extra_id_1>"])
     texts = [PAIR["good"], "fi gogo ba mumu cedi lu ba", PAIR["bad"], "bona"]
     words = {text: _words(tokenizer, text) for text in texts}
@@ -135,7 +141,7 @@ def test_a_t5(t5, tmp_path, monkeypatch):
 
 def test_a_scoreboard(t5, tmp_path, capsys):
     """Figures of an export, and of the run that is made of it, are those of its class in transformers."""
-    _, export, _, tokenizer, log_probability, rank = t5
+    _, export, _, tokenizer, log_probability, rank, vector = t5
     sentinels = tokenizer.convert_tokens_to_ids(["<extra_id_0>", "<extra_id_1>"])
     texts = [PAIR["good"], "fi gogo ba mumu cedi lu ba", "bona"]
     pairs = [PAIR, PAIR | {"good": PAIR["bad"], "bad": PAIR["good"], "phenomenon": "turned"}]
@@ -143,7 +149,10 @@ def test_a_scoreboard(t5, tmp_path, capsys):
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs), "utf-8")
     (tmp_path / "corpus.txt").write_text("Fi gogo ba, mumu cedi lu ba!\nbona ba\n", "utf-8")
     from_hf.from_hf(export, tmp_path / "run", verify=False)
-    files = {"text": "held.txt", "pairs": "pairs.jsonl", "train": "corpus.txt", "output_dir": "out"}
+    queries = [*zip(texts, [*texts[1:], PAIR["bad"]], strict=True), ("gogo", "bona ba"), ("ba bona", "gogo fi")]
+    (tmp_path / "queries.csv").write_text("".join(f"{a},{b}\n" for a, b in [("query", "answer"), *queries]), "utf-8")
+    files = {"text": "held.txt", "pairs": "pairs.jsonl", "retrieval": "queries.csv", "train": "corpus.txt"}
+    files["output_dir"] = "out"
     flags = [x for name, file in files.items() for x in (f"--{name}", str(tmp_path / file))]
     assert scoreboard.main([str(tmp_path / "run"), str(export), *flags]) == 0
     found = json.loads((tmp_path / "out/scoreboard.json").read_text("utf-8"))
@@ -168,6 +177,11 @@ def test_a_scoreboard(t5, tmp_path, capsys):
     accuracy = {name: x["value"] for name, x in run["figures"]["pairs"].items()}
     is_won = 100.0 * (first > second)
     assert accuracy == {"accuracy %": 50, "accuracy %/made": is_won, "accuracy %/turned": 100 - is_won}
+    cosines = np.stack([vector(query) for query, _ in queries]) @ np.stack([vector(x) for _, x in queries]).T
+    nearer = (cosines > np.diag(cosines)[:, None]).sum(1)
+    of_queries = {name: x["value"] for name, x in run["figures"]["queries"].items()}
+    assert 0 < np.median(nearer), nearer
+    assert of_queries == {"answer found %": 100 * np.mean(nearer == 0), "median rank": 1 + np.median(nearer)}
     assert [row["name"] for row in others] == ["unigram", "bigram", "trigram", "chance"]
     said = capsys.readouterr().out
     assert "– [1]" in said and "[1] It reads from left to right, and has no blanks." in said

@@ -59,7 +59,11 @@ def _board(
             guess.figures[of.name] = found
         else:
             guess.reasons[of.name] = baselines.NO_CHANCE
-    return Board(sets, [*measured, *below, *([guess] if guess.figures else [])], corpus)
+    notes = []
+    if any(of.kind == "pairs" for of in sets):
+        usual = "the words that differ, of decoders the whole sentence (docs/scores.md)"
+        notes.append(f"What is scored of pairs: {flags.score or usual}.")
+    return Board(sets, [*measured, *below, *([guess] if guess.figures else [])], corpus, notes)
 
 
 def _measured(number: int, rows: Sequence[BoardRow], sets: Sequence[EvaluationSet], flags: Any) -> RowFigures:

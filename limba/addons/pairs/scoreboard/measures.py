@@ -171,10 +171,13 @@ class Measurer:
         """
         return {"texts": self._texts, "pairs": self._pairs, "retrieval": self._retrieval}[of.kind](of)
 
+    def _mode_of(self, form: str) -> str:
+        return self.mode if form == "FilledBlanks" else ""
+
     def _texts(self, of: EvaluationSet) -> Measured:
-        scorer = TextScorer(
-            self.opened.model, self.opened.partitioner, self.params, self.mode, BATCH_SIZE, finds_ranks=True
-        )
+        model, partitioner = self.opened.model, self.opened.partitioner
+        mode = self._mode_of(model_forms.form_of(model))
+        scorer = TextScorer(model, partitioner, self.params, mode, BATCH_SIZE, finds_ranks=True)
         scorer.name_text = lambda number: of.places[number]
         found = scorer.score_words(of.texts)
         return MeasuredTexts(-found.scores, lengths_of(of.texts), found.owners, found.ranks)
@@ -183,8 +186,7 @@ class Measurer:
         model = self.opened.model
         form, longest = model_forms.form_of(model), model_forms.longest_row(model)
         kind = self.score or ("whole" if form == "WholeSentences" else "words")
-        mode = self.mode if form == "FilledBlanks" else ""
-        task = pairs_task(of, form, model.input_vocabulary, mode, longest)
+        task = pairs_task(of, form, model.input_vocabulary, self._mode_of(form), longest)
         scorer = pair_scores.PairScorer(
             model,
             self.opened.partitioner,
