@@ -57,8 +57,8 @@ def rows_of_run(run: Path, every_step: bool) -> list[Row]:
     if not evaluations:
         raise FileNotFoundError(
             f"{run} has no {writers.METRICS_FILE}: name folders of runs (MODEL_DIR, or OUTPUT_DIR of `limba run`), "
-            "means that `limba eval` has measured, or exports whose model card has a loss. With --text FILE any model is "
-            "measured (docs/scoreboard.md)."
+            "means that `limba eval` has measured, or exports whose model card has a loss. With --text FILE any "
+            "model is measured (docs/scoreboard.md)."
         )
     made = []
     by_task = _by_task(average_lines.of_parameters(evaluations))

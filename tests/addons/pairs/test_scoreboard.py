@@ -84,10 +84,11 @@ def test_a_table_says_what_is_missing_and_what_leaked():
     )
     other.reasons["t"] = "It is a classifier."
     made = board.Board([texts], [row, other], {"documents": 5, "words": 10})
-    lines, reasons = made.cells()
+    reasons = {}
+    lines = made.cells(made.columns(), reasons)
     assert lines[0][3:] == ["t nats/character", "t word found %", "t median rank", "t nats/character without leaks"]
     assert lines[1][2:4] == ["1,000", "1.667 (0.307 to 3.027)"] and lines[1][6] == "1.000 (0.347 to 1.653)"
-    assert lines[2][3:] == ["– [1]"] * 4 and reasons == ["[1] It is a classifier."]
+    assert lines[2][3:] == ["– [1]"] * 4 and reasons == {"It is a classifier.": 1}
     assert lines[3][3:] == ["33.3 %", "33.3 %", "33.3 %", ""]
     assert made.json()["rows"][0]["figures"]["t"]["word found %"]["count"] == 3
     assert made.json()["sets"][0]["leaks"] == {"touched": 1, "in_a_row": 1, "whole": 1, "short": 0}

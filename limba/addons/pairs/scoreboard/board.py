@@ -95,9 +95,12 @@ class Board:
                 made.append(Column(of, measures.NAMES[of.kind][0], is_untouched=True))
         return [column for column in made if any(column.figure(row) for row in self.rows) or column.is_untouched]
 
-    def cells(self) -> tuple[list[list[str]], list[str]]:
-        """The cells of the table, with the head first, and the reasons of those that have no number."""
-        columns, reasons = self.columns(), dict[str, int]()
+    def cells(self, columns: Sequence[Column], reasons: dict[str, int]) -> list[list[str]]:
+        """The cells of a table of columns, with the head first.
+
+        Args:
+          reasons: why there is no number, and what stands for it in the cells; new ones are added.
+        """
         lines = [["model", "kind", "step", *(column.title for column in columns)]]
         for row in self.rows:
             cells = []
@@ -110,8 +113,8 @@ class Board:
             step = row.facts.get("step")
             lines.append([row.title, row.kind, "" if step is None else f"{step:,}", *cells])
         if self.corpus is not None:
-            lines.append(["share in the training corpus", "", "", *(_share(column) for column in columns)])
-        return lines, [f"[{number}] {reason}" for reason, number in reasons.items()]
+            lines.append(["share in the training corpus", "", "", *map(_share, columns)])
+        return lines
 
     def said(self) -> list[str]:
         """Sentences below the table: what its numbers are of, and what they do not say."""
@@ -137,14 +140,21 @@ class Board:
         return [*said, *self.notes]
 
     def text(self) -> str:
-        lines, reasons = self.cells()
-        return "\n".join([*results_table.aligned_behind_names(lines), "", *reasons, *self.said()]) + "\n"
+        """A table for each set, and what is said of all."""
+        reasons = dict[str, int]()
+        tables = [
+            [*results_table.aligned_behind_names(self.cells([x for x in self.columns() if x.of is of], reasons)), ""]
+            for of in self.sets
+        ]
+        return "\n".join([line for table in tables for line in table] + [*_numbered(reasons), *self.said()]) + "\n"
 
     def markdown(self) -> str:
-        lines, reasons = self.cells()
+        """One table, and a list of what is said of it."""
+        reasons = dict[str, int]()
+        lines = self.cells(self.columns(), reasons)
         rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
         table = "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in rows)
-        return table + "\n" + "".join(f"- {sentence}\n" for sentence in [*reasons, *self.said()])
+        return table + "\n" + "".join(f"- {sentence}\n" for sentence in [*_numbered(reasons), *self.said()])
 
     def json(self) -> dict[str, Any]:
         """Every figure with its interval and its count, those of phenomena too."""
@@ -167,6 +177,10 @@ class Board:
             "training_corpus": self.corpus,
             "notes": self.said(),
         }
+
+
+def _numbered(reasons: Mapping[str, int]) -> list[str]:
+    return [f"[{number}] {reason}" for reason, number in reasons.items()]
 
 
 def shown(figure: Figure) -> str:

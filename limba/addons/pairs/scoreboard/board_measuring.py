@@ -56,7 +56,7 @@ def _board(
     guess = RowFigures("chance", "")
     for of in sets:
         if found := baselines.chance(of):
-            guess.figures[of.name] = found
+            guess.figures[of.name] = guess.untouched[of.name] = found
         else:
             guess.reasons[of.name] = baselines.NO_CHANCE
     notes = []
