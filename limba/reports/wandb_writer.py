@@ -26,7 +26,7 @@ _TRUE = ("1", "ON", "YES", "TRUE")
 _HOST = "https://api.wandb.ai"
 # What `wandb init` and `wandb offline` write into the working directory's wandb/settings.
 _OF_FOLDER = ("entity", "project", "mode", "disabled")
-_SETTING = re.compile(r"^\s*([\w-]+)\s*[=:]\s*(.*?)\s*$", re.MULTILINE)
+_SETTING = re.compile(r"^[ \t]*([\w-]+)[ \t]*[=:](.*)", re.MULTILINE)
 
 
 def is_disabled() -> bool:
@@ -147,7 +147,8 @@ def _check_settings_of_folder() -> None:
     for file in (folder / "settings" for folder in _folders()):
         if not file.is_file():
             continue
-        for name, value in _SETTING.findall(untrusted_files.read_bytes(file).decode("utf-8", "replace")):
+        for name, text in _SETTING.findall(untrusted_files.read_bytes(file).decode("utf-8", "replace")):
+            value = text.strip()
             is_host = name.lower() == "base_url" and value in (_HOST, os.environ.get("WANDB_BASE_URL"))
             if name.lower() not in _OF_FOLDER and not is_host:
                 remedy = f"WANDB_BASE_URL={value}" if name.lower() == "base_url" else f"WANDB_{name.upper()}"

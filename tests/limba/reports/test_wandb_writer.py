@@ -4,6 +4,7 @@ import json
 import os
 import struct
 import sys
+import time
 
 import pytest
 
@@ -160,6 +161,11 @@ def test_a_folder_does_not_choose_the_server(tmp_path, monkeypatch):
     settings.write_text("[default]\nhttps_proxy: http://their.host\n")
     with pytest.raises(ValueError, match="sets https_proxy for"):
         WandbWriter.check()
+    settings.write_text("\n" * 50_000 + "https_proxy = a" + " " * 50_000 + "b\n")
+    begun = time.process_time()
+    with pytest.raises(ValueError, match="sets https_proxy for"):
+        WandbWriter.check()
+    assert time.process_time() - begun < 3
     os.truncate(settings, 2**35)  # holes
     with pytest.raises(ValueError, match="wandb/settings has 34,359,738,368 bytes"):
         WandbWriter.check()
