@@ -2,12 +2,13 @@
 
 import asyncio
 import base64
+import contextlib
 import dataclasses
 import hmac
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -34,6 +35,8 @@ _PATHS = (*_OPEN, "/metrics", "/v1/models", "/v1/completions", "/v1/embeddings")
 
 # Tokens. While an answer may be longer, the engine is told after each token whether somebody still waits for it.
 _LONG = 256
+# Of a request, that are read before texts of others have their turn.
+_TEXTS_OF_A_TURN = 8
 
 
 class Engine(Protocol):
@@ -86,29 +89,28 @@ class Service:
             finite answer, 503 if the queue is full, 504 if it takes too long.
         """
         ends_at = time.monotonic() + self.timeout_s
-        texts = await self._read(ends_at, lines, *settings)
         is_left = False
-        asking = [dataclasses.replace(x, listener=lambda token: is_left) if x.max_tokens > _LONG else x for x in texts]
-        results = self._submit(asking)
-        answering, leaving = asyncio.ensure_future(_all_of(results)), asyncio.ensure_future(_until_left(request))
-        ends: list[asyncio.Future[Any]] = [answering, leaving]
-        try:
-            await asyncio.wait(ends, timeout=ends_at - time.monotonic(), return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
-                raise RequestError(499, "The client has left.") if leaving.done() else self.too_late()
-            found = answering.result()
-        finally:  # Nobody waits any more: what is queued is taken back, a long answer ends at its next token.
-            is_left = True
-            for result in results:
-                result.cancel()
-            for end in ends:
-                end.cancel()
+        results: list[Future] = []
+        async with _leaving(request) as leaving:
+            try:
+                texts = await self._awaited(self._read(lines, *settings), leaving, ends_at)
+                asking = [
+                    dataclasses.replace(text, listener=lambda token: is_left) if text.max_tokens > _LONG else text
+                    for text in texts
+                ]
+                results = self._submit(asking)
+                found = await self._awaited(_all_of(results), leaving, ends_at)
+            finally:  # Nobody waits any more: what is queued is taken back, a long answer ends at its next token.
+                is_left = True
+                for result in results:
+                    result.cancel()
         return [_finite(reply) for reply in found], sum(len(text.ids) for text in texts)
 
-    async def stream(self, lines: Sequence[str], *settings: Any) -> Streams:
+    async def stream(self, request: fastapi.Request, lines: Sequence[str], *settings: Any) -> Streams:
         """The answers as they come. Raises RequestError as `replies`, for what is wrong before the first token."""
         ends_at = time.monotonic() + self.timeout_s
-        texts = await self._read(ends_at, lines, *settings)
+        async with _leaving(request) as leaving:
+            texts = await self._awaited(self._read(lines, *settings), leaving, ends_at)
         streams = Streams(self.engine.partial, texts, ends_at - time.monotonic())
         streams.expect(self._submit(streams.texts))
         return streams
@@ -123,20 +125,28 @@ class Service:
     def too_late(self) -> RequestError:
         return RequestError(504, f"There was no answer within {self.timeout_s:g} seconds.")
 
-    async def _read(self, ends_at: float, lines: Sequence[str], *settings: Any) -> list[Any]:
-        def read() -> list[Any]:
-            """Ends with its time: nothing stops a thread from outside."""
-            found = []
-            for line in lines:
-                if time.monotonic() > ends_at:
-                    raise self.too_late()
-                found.append(self.engine.read(line, *settings))
-            return found
+    async def _read(self, lines: Sequence[str], *settings: Any) -> list[Any]:
+        """The texts of the engine. Nothing stops a thread from outside: each turn reads a few of them."""
 
+        def read(start: int) -> list[Any]:
+            return [self.engine.read(line, *settings) for line in lines[start : start + _TEXTS_OF_A_TURN]]
+
+        found: list[Any] = []
+        while len(found) < len(lines):
+            found += await asyncio.to_thread(read, len(found))
+        return found
+
+    async def _awaited(self, work: Coroutine[Any, Any, Any], leaving: asyncio.Future, ends_at: float) -> Any:
+        """The result of work that ends when nobody waits for it: with RequestError, 499 or 504."""
+        working = asyncio.ensure_future(work)
         try:
-            return await asyncio.wait_for(asyncio.to_thread(read), ends_at - time.monotonic())
-        except TimeoutError:
-            raise self.too_late() from None
+            left = ends_at - time.monotonic()
+            await asyncio.wait([working, leaving], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise RequestError(499, "The client has left.") if leaving.done() else self.too_late()
+        finally:
+            working.cancel()
 
     def _submit(self, texts: Sequence[Any]) -> list[Future]:
         try:
@@ -191,7 +201,7 @@ def make_app(service: Service) -> fastapi.FastAPI:
         asked = request_fields.completion(request_fields.parse(await _body(request)), limits)
         head, settings = _head(limits.name), (asked.max_tokens, asked.temperature, asked.num_candidates)
         if asked.stream:
-            streams = await service.stream(asked.prompts, *settings)
+            streams = await service.stream(request, asked.prompts, *settings)
             events = _events(head, service, streams, asked.counts_tokens)
             return StreamingResponse(events, media_type="text/event-stream")
         found, of_texts = await service.replies(request, asked.prompts, *settings)
@@ -288,10 +298,19 @@ async def _all_of(results: Sequence[Future]) -> list[Any]:
     return [await asyncio.wrap_future(result) for result in results]
 
 
-async def _until_left(request: fastapi.Request) -> None:
-    """Returns when the client has left; its body has been read."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+@contextlib.asynccontextmanager
+async def _leaving(request: fastapi.Request) -> AsyncIterator[asyncio.Future]:
+    """A context with what is done when the client has left; its body has been read."""
+
+    async def until_left() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    leaving = asyncio.ensure_future(until_left())
+    try:
+        yield leaving
+    finally:
+        leaving.cancel()
 
 
 async def _body(request: fastapi.Request) -> bytes:

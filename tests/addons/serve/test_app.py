@@ -271,18 +271,53 @@ def test_a_full_queue_and_an_answer_that_takes_too_long():
     made.batcher.close()
 
 
-def test_texts_are_read_no_longer_than_somebody_waits():
-    class Slow(UpperCase):
-        def read(self, text, *settings):
-            read.append(text)
-            time.sleep(0.01)
-            return super().read(text, *settings)
+class _SlowReader(UpperCase):
+    def __init__(self):
+        super().__init__()
+        self.lines = []
 
-    read, made = [], service(Slow(), timeout_s=0.1)
-    with pytest.raises(request_fields.RequestError, match="There was no answer within"):
-        asyncio.run(made.stream(["a"] * 64))  # It returns when the thread has ended.
+    def read(self, text, *settings):
+        self.lines.append(text)
+        time.sleep(0.01)
+        return super().read(text, *settings)
+
+
+class _Client:
+    """A request whose client stays, or has left."""
+
+    def __init__(self, stays=True):
+        self._stays = stays
+
+    async def receive(self):
+        if self._stays:
+            await asyncio.sleep(60)
+        return {"type": "http.disconnect"}
+
+
+@pytest.mark.parametrize("method", ["replies", "stream"])
+@pytest.mark.parametrize(
+    ("timeout_s", "stays", "words"), [(0.1, True, "There was no answer within"), (60, False, "The client has left")]
+)
+def test_texts_are_read_no_longer_than_somebody_waits(method, timeout_s, stays, words):
+    engine = _SlowReader()
+    made = service(engine, timeout_s=timeout_s)
+    with pytest.raises(request_fields.RequestError, match=words):
+        asyncio.run(getattr(made, method)(_Client(stays), ["a"] * 64))  # It returns when the thread has ended.
     made.batcher.close()
-    assert 0 < len(read) < 64
+    assert len(engine.lines) < 64
+
+
+def test_one_text_does_not_wait_until_all_of_another_request_are_read():
+    engine = _SlowReader()
+    made = service(engine, max_queue=256)
+
+    async def ask():
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        await asyncio.gather(*(made.replies(_Client(), lines) for lines in (["a"] * 32, ["a"] * 32, ["b"])))
+
+    asyncio.run(ask())
+    made.batcher.close()
+    assert engine.lines.index("b") == 16
 
 
 def test_clients_that_leave_print_nothing(caplog):
