@@ -335,6 +335,9 @@ class Server(uvicorn.Server):
             except OSError as error:  # The process, or the machine, has no descriptor left.
                 logger.warning("No connection can be taken now (%s): they wait. Raise `ulimit -n`.", error.strerror)
                 break
+            if _has(accepted, select.POLLRDHUP):  # Its client has left: what it sent is not read.
+                accepted.close()
+                continue
             accepted.setblocking(False)
             task = loop.create_task(loop.connect_accepted_socket(self._connection, accepted))
             self._opening.add(task)
@@ -351,7 +354,7 @@ class Server(uvicorn.Server):
 
     def _has_room(self, listening_at: socket.socket) -> bool:
         """Whether one more connection can be taken, or none has come; else others make room."""
-        if not self._is_full() or not _has_come(listening_at):
+        if not self._is_full() or not _has(listening_at, select.POLLIN):
             return True
         logger.warning(
             "All %d connections are in use: those that wait longest for a request make room for others.",
@@ -396,10 +399,10 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def _has_come(listening_at: socket.socket) -> bool:
-    """Whether a connection waits to be taken."""
+def _has(polled: socket.socket, event: int) -> bool:
+    """Whether a socket has an event: a connection that waits to be taken, or a client that has left."""
     asked = select.poll()
-    asked.register(listening_at, select.POLLIN)
+    asked.register(polled, event)
     return bool(asked.poll(0))
 
 

@@ -252,6 +252,24 @@ def test_connections_leave_descriptors_for_files(monkeypatch, limit, expected):
     assert web_server.most_connections() == expected
 
 
+def test_clients_that_leave_before_they_are_taken_cost_nothing(started):
+    calls, standing = [], threading.Event()
+
+    async def counted(scope, receive, send):
+        calls.append(scope)
+        standing.wait(_LONGEST_S if len(calls) == 1 else 0)  # The whole process stands still.
+        await _echo(scope, receive, send)
+
+    _, _, port = started(counted, Times())
+    with _connect(port, _HEAD + b"Content-Length: 0\r\n\r\n"):
+        _wait_until(lambda: calls)
+        for _ in range(5):
+            _connect(port, _HEAD + b"Content-Length: 0\r\n\r\n").close()
+        standing.set()
+        assert _ask(port) == b"text"
+    assert len(calls) == 2
+
+
 def test_a_process_without_descriptors_for_clients(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (40, 40))
     with pytest.raises(ValueError, match="may open 40 files, which leaves none for clients; raise `ulimit -n`"):
