@@ -43,6 +43,8 @@ _GRACE_S = 0.5
 # A connection waits so long for its request before it makes room: that of an honest client is on its way.
 _PATIENCE_S = 0.5
 _RETRY_S = 0.05
+# Between two looks whether a client is there, of which nothing is read.
+_LOOK_S = 1.0
 # At the end of the server, for the rest of a request, and for an answer to be read.
 _REST_S = 5
 _BACKLOG = 2048
@@ -161,6 +163,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self._clocks = clocks
         self._clock: asyncio.TimerHandle | None = None
         self._received = bytearray(_READ_BYTES)
+        self._is_looked_at = False
 
     def get_buffer(self, sizehint: int) -> bytearray:
         return self._received
@@ -199,10 +202,22 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         elif self.conn.their_state in (h11.IDLE, h11.SEND_BODY) and self._num_lines() > _MOST_HEAD_LINES:
             self.send_400_response(f"More than {_MOST_HEAD_LINES} lines of headers.")
         is_whole = self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
+        if is_whole and self.flow.read_paused and not self._is_looked_at:
+            self._is_looked_at = True
+            self._look()
         if is_whole and self._clocks.waiting.pop(self, None) is not None:
             self._set_clock(self._clocks.times.answer_s)
             if self._clocks.times.answer_s is None:  # It makes room after those that have no whole request for longer.
                 self._clocks.waiting[self] = self.loop.time()
+
+    def _look(self) -> None:
+        """Drops a client that has left while it is answered: behind a request that it sent early nothing is read."""
+        if not self.flow.read_paused or self.transport.is_closing():
+            self._is_looked_at = False
+        elif _has(self.transport.get_extra_info("socket"), select.POLLRDHUP):
+            self.cut()
+        else:
+            self.loop.call_later(_LOOK_S, self._look)
 
     def on_response_complete(self) -> None:
         self._wait()
@@ -399,7 +414,7 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def _has(polled: socket.socket, event: int) -> bool:
+def _has(polled: Any, event: int) -> bool:
     """Whether a socket has an event: a connection that waits to be taken, or a client that has left."""
     asked = select.poll()
     asked.register(polled, event)

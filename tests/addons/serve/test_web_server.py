@@ -252,6 +252,22 @@ def test_connections_leave_descriptors_for_files(monkeypatch, limit, expected):
     assert web_server.most_connections() == expected
 
 
+def test_a_client_that_leaves_behind_a_second_request_ends_the_work_on_the_first(started, monkeypatch):
+    monkeypatch.setattr(web_server, "_LOOK_S", 0.05)
+    begun, ended = threading.Event(), threading.Event()
+
+    async def endless(scope, receive, send):
+        begun.set()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        ended.set()
+
+    _, _, port = started(endless, Times())
+    with _connect(port, 2 * (_HEAD + b"Content-Length: 0\r\n\r\n")):
+        assert begun.wait(_LONGEST_S) and not ended.wait(0.2)
+    assert ended.wait(_LONGEST_S)
+
+
 def test_clients_that_leave_before_they_are_taken_cost_nothing(started):
     calls, standing = [], threading.Event()
 
