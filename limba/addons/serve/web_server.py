@@ -4,8 +4,8 @@ A request has `timeout_s` to come whole, headers and body. Its answer has a time
 A connection that takes longer is cut off.
 
 There are at most `MOST_CONNECTIONS`, and no more than the process may open. Where more come, those that have waited
-longest for a request make room. So clients that send nothing, or half a request, keep nobody out. Where each connection
-has a request that is worked on, those that come wait.
+longest for a request, or for their client to read, make room. So clients that send nothing or half a request, or read
+no answer, keep nobody out. Where each connection has a request that is worked on, those that come wait.
 
 After a signal the server takes what comes for half a second, then what has come, answers it, and ends within
 `ending_s`.
@@ -102,8 +102,8 @@ class _Clocks:
     """What connections share.
 
     Attributes:
-      waiting: connections without a whole request, or with an answer without end, and since when; the oldest come
-        first.
+      waiting: connections without a whole request, with an answer that is not read or has no end, and since when; the
+        oldest come first.
       ends_at: when the last connection is cut off, of the loop's time; None while the server runs.
     """
 
@@ -201,11 +201,12 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             self._clocks.parse_later(self)
         elif self.conn.their_state in (h11.IDLE, h11.SEND_BODY) and self._num_lines() > _MOST_HEAD_LINES:
             self.send_400_response(f"More than {_MOST_HEAD_LINES} lines of headers.")
-        is_whole = self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
-        if is_whole and self.flow.read_paused and not self._is_looked_at:
+        if not self._is_answering():
+            return
+        if self.flow.read_paused and not self._is_looked_at:
             self._is_looked_at = True
             self._look()
-        if is_whole and self._clocks.waiting.pop(self, None) is not None:
+        if not self.flow.write_paused and self._clocks.waiting.pop(self, None) is not None:
             self._set_clock(self._clocks.times.answer_s)
             if self._clocks.times.answer_s is None:  # It makes room after those that have no whole request for longer.
                 self._clocks.waiting[self] = self.loop.time()
@@ -218,6 +219,15 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             self.cut()
         else:
             self.loop.call_later(_LOOK_S, self._look)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._clocks.waiting.setdefault(self, self.loop.time())  # Who reads no answer makes room, too.
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._is_answering() and self._clocks.times.answer_s is not None:
+            self._clocks.waiting.pop(self, None)
 
     def on_response_complete(self) -> None:
         self._wait()
@@ -250,6 +260,10 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
     def _is_idle(self) -> bool:
         """Whether nothing of a request is here."""
         return self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
+
+    def _is_answering(self) -> bool:
+        """Whether a whole request is here whose answer is not complete."""
+        return self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
 
     def _num_lines(self) -> int:
         """Of a head, or of what stands behind a body in chunks, that is not whole."""

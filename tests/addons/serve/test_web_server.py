@@ -206,6 +206,25 @@ def test_answers_without_end_make_room(started, monkeypatch):
         connection.close()
 
 
+def test_answers_that_nobody_reads_make_room(started, monkeypatch):
+    monkeypatch.setattr(web_server, "most_connections", lambda: 4)
+    monkeypatch.setattr(web_server, "_PATIENCE_S", 0.02)
+
+    async def much(scope, receive, send):
+        if scope["method"] == "POST":
+            await _echo(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(100):
+            await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
+
+    unread = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    *_, clients = started(much, Times(answer_s=60), [*[unread] * 8, _request(b"honest", _CLOSE)])
+    assert _last_line(clients.pop()) == b"honest"
+    for connection in clients:
+        connection.close()
+
+
 def test_errors_of_one_place_are_logged_once_a_minute(started, monkeypatch, caplog):
     monkeypatch.setattr(web_server._once_a_minute, "_passed", {})
 
