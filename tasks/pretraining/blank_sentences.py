@@ -23,7 +23,7 @@ _SPACES = re.compile("([\\s\u200b]+)")
 # ZWNJ and ZWJ, inside of words.
 _JOINERS = dict.fromkeys((0x200C, 0x200D))
 # Where a sentence ends: its marks, closing quotes and brackets, and white space. Or a line.
-_SENTENCE_ENDS = re.compile(r"""(?<=[.!?…؟۔।॥။។៕།።፧፨։])["'”’»)\]]*\s+|\s*\n\s*""")
+_SENTENCE_ENDS = re.compile(r"""(?<=[.!?…؟۔।॥။។៕།።፧፨։])["'”’»)\]]*\s+|(?<!\s)\s*\n\s*""")
 _FEWEST_CHARACTERS, _MOST_CHARACTERS = 20, 200
 
 

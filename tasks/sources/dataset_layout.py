@@ -17,7 +17,9 @@ from limba.tasks.sources import arrow_tables, class_names
 # Read by `datasets` to learn configurations and splits; of the other files it needs the names.
 _CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")
 # As huggingface_hub looks for it.
-_FRONT_MATTER = re.compile(r"\s*---[\r\n]+([\S\s]*?)[\r\n]+---(?:[\r\n]|$)")
+_FRONT_MATTER = re.compile(r"\s*+---[\r\n]([\S\s]*?)[\r\n]---(?:[\r\n]|$)")
+# `datasets` finds the front matter by an expression whose time is the cube of the line breaks in a row.
+_MANY_BREAKS = re.compile(r"[\r\n]{101}")
 # Of `save_to_disk`: `datasets` takes them for data of a folder that it does not load from the disk.
 _OF_SAVED = ("state.json", "dataset_dict.json", "dataset_info.json")
 
@@ -68,9 +70,7 @@ def of_names(
                 reason = f"{untrusted_files.cut(path)}: {error.strerror}"
                 raise ValueError(f"Data set {name!r} has names that no folder can have: {reason}.") from error
         for path in {*paths} & {*_CARDS}:
-            content = read(path)
-            _check_card(path, content, f"{path} of {name!r}")
-            (root / path).write_bytes(content)
+            (root / path).write_bytes(_checked_card(path, read(path), f"{path} of {name!r}"))
         try:
             builder = datasets.load_dataset_builder(
                 str(root), config, data_files=data_files, cache_dir=f"{directory}/cache"
@@ -118,23 +118,30 @@ def of_folder(folder: pathlib.Path, config: str | None = None, without: pathlib.
     return dataclasses.replace(found, files=files)
 
 
-def _check_card(name: str, content: bytes, where: str) -> None:
-    """Raises ValueError for a card that takes more than its size tells, or names data outside of its folder.
+def _checked_card(name: str, content: bytes, where: str) -> bytes:
+    """The part of a card that `datasets` reads.
 
-    `datasets` reads whatever it names: any file of this machine, any URL; and looks through any folder.
+    It reads whatever a card names: any file of this machine, any URL; and looks through any folder.
+
+    Raises:
+      ValueError: for a card that takes more than its size tells, or names data outside of its folder.
     """
     if name.endswith(".json"):
         untrusted_json.parse(content, where)
-        return
+        return content
     text = untrusted_files.decode(content, where)
     if name.endswith(".md"):
         found = _FRONT_MATTER.match(text)
-        text = found[1] if found else ""
+        text = found[1].strip("\r\n") if found else ""
+        content = f"---\n{text}\n---\n".encode() if found else b""
+        if _MANY_BREAKS.search(text):
+            raise ValueError(f"{where} has more than 100 line breaks in a row; remove some.")
     for key, value in _pairs(untrusted_yaml.check_card(text, where)):
         for path in _texts(value) if key in ("data_files", "data_dir") else ():
             if "://" in path or path.startswith(("/", "~")) or ".." in pathlib.PurePosixPath(path).parts:
                 shown = untrusted_files.shown(path)
                 raise ValueError(f"{where}: {key} names {shown}, outside of the data set; give the files yourself.")
+    return content
 
 
 def _pairs(node: Any) -> Iterable[tuple[str, Any]]:

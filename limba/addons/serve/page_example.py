@@ -10,7 +10,7 @@ from limba.training import first_rows
 
 _MOST_CHARACTERS = 300
 # Behind a row's text.
-_END = re.compile(r"\s*(</s>|\[SEP\])\s*$")
+_END = re.compile(r"(?<!\s)\s*(</s>|\[SEP\])\s*$")
 
 
 def find(checkpoint: str) -> str:

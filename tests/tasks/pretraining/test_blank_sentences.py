@@ -1,4 +1,5 @@
 import json
+import time
 
 import pytest
 
@@ -69,3 +70,10 @@ def test_sentences_of_a_task(tmp_path, caplog):
     with pytest.raises(ValueError, match=r"'blank_sentences' has no sentences of 6 to 25 words .*'train'"):
         blank_sentences.of_task(task.name, None, "train", 1)
     registry.TaskRegistry.remove(task.name)
+
+
+def test_many_spaces_take_no_minutes():
+    text = "The house" + " " * 100_000 + "\n is old."
+    begun = time.process_time()
+    assert blank_sentences.sentences(f"{text} {text[:-8]}") == ["The house", "is old.", "The house"]
+    assert time.process_time() - begun < 5
