@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 
 import fsspec
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet
 
 from limba.files import untrusted_files, untrusted_json
@@ -358,9 +359,22 @@ def _read_parquet(
             for number in range(group, file.num_row_groups):
                 for batch in file.iter_batches(batch_size, [number], columns):
                     arrays = [x.dictionary_decode() if pa.types.is_dictionary(x.type) else x for x in batch.columns]
+                    for name, array in zip(batch.schema.names, arrays, strict=True):
+                        _check_texts(name, array)
                     yield pa.table(arrays, names=batch.schema.names)
 
     return begin, tables()
+
+
+def _check_texts(column: str, values: pa.Array) -> None:
+    """Raises ValueError for a text that is longer than a line may be; a few kB of Parquet may stand for it."""
+    if values.nbytes <= bounded_lines.MOST_BYTES or not isinstance(values, pa.StringArray | pa.LargeStringArray):
+        return
+    longest = pyarrow.compute.max(pyarrow.compute.binary_length(values)).as_py() or 0
+    if longest > bounded_lines.MOST_BYTES:
+        raise ValueError(
+            f"a text of column {column!r} has {longest:,} bytes; at most {bounded_lines.MOST_BYTES:,} are read"
+        )
 
 
 def _decoded(schema: pa.Schema) -> pa.Schema:

@@ -40,6 +40,15 @@ def test_a_line_without_an_end(kind, pack, tmp_path):
         list(_documents(file))
 
 
+def test_a_text_of_parquet_that_is_too_long(tmp_path):
+    for size in (MOST - 1, MOST + 1):
+        pa.parquet.write_table(pa.table({"text": ["a", "a" * size]}), tmp_path / f"{size}.parquet", compression="zstd")
+    assert len(list(_documents(tmp_path / f"{MOST - 1}.parquet"))) == 2
+    words = rf"a text of column 'text' has {MOST + 1:,} bytes; at most {MOST:,} are read"
+    with pytest.raises(http_retries.BrokenFileError, match=words):
+        list(_documents(tmp_path / f"{MOST + 1}.parquet"))
+
+
 def test_lines_of_some_length_are_read(tmp_path):
     file = tmp_path / "long.txt"
     file.write_text("\n".join("a" * (MOST - 2**20) for _ in range(5)))
