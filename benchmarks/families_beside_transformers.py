@@ -36,6 +36,7 @@ from convert.model_files import any_format
 from convert.to_hf import to_hf
 from limba import models
 from tasks.pretraining import masked_text
+from tests.convert import hub_gemmas
 
 STEPS, ROWS, LENGTH, MASKED, TARGETS, RATE = 20, 4, 12, 3, 7, 1e-3
 MOST_OUTPUTS, MOST_LOSSES = 1e-5, 1e-4
@@ -99,6 +100,7 @@ T5S = (
     *("madlad", "codet5", "codet5p", "pile_t5", "prott5", "prostt5", "flan", "aya"),
     *("t5_encoder", "umt5_encoder"),
 )
+GEMMAS = hub_gemmas.CLASSES
 
 
 def encoder_settings(family: Encoder, seed: int) -> dict[str, Any]:
@@ -137,6 +139,8 @@ class Case:
     @property
     def is_new(self) -> bool:
         """Whether version 5 of transformers alone has the class."""
+        if self.family in GEMMAS:
+            return GEMMAS[self.family][1]
         return self.family in ENCODERS and ENCODERS[self.family].is_new
 
 
@@ -148,6 +152,9 @@ def new_models(cases: Sequence[Case]) -> list[list[Any]]:
     for case in cases:
         if case.family in T5S:
             hub_t5s.write(case.family, case.folder, case.seed)
+        elif case.family in GEMMAS:
+            settings = hub_gemmas.settings(case.family, case.seed)
+            wanted.append([GEMMAS[case.family][0], settings, str(case.folder)])
         else:
             family = ENCODERS[case.family]
             wanted.append([family.class_name, encoder_settings(family, case.seed), str(case.folder)])
@@ -156,6 +163,8 @@ def new_models(cases: Sequence[Case]) -> list[list[Any]]:
 
 def convert(case: Case) -> None:
     """There and back, and the batches in the ids of the folder."""
+    if case.family in GEMMAS:
+        hub_gemmas.write_tokenizer(case.folder)
     if case.family in ENCODERS:
         _write_words(case.folder, ENCODERS[case.family].pad_id)
     checkpoint = from_hf(case.folder, case.home / "run", verify=False)
@@ -243,7 +252,7 @@ def compare(case: Case) -> Found:
         theirs = dict(content)
     outputs, losses = _in_limba(opened, batches)
     real = batches["attention_mask"][0] > 0
-    if case.family in T5S and "labels" in batches:
+    if case.family not in ENCODERS and "labels" in batches:
         real = batches["labels"][0] != -100
     if outputs.shape[-1] == len(order := _exchanged(opened)):
         outputs = outputs[..., order]
@@ -406,7 +415,7 @@ def run_script(version: str, request: Path) -> None:
     python = sys.executable if version == "4" else os.environ.get("LIMBA_HF5_PYTHON", "")
     if not python:
         raise ValueError(
-            "LIMBA_HF5_PYTHON is not set, and EuroBERT and NomicBERT need transformers 5: set it to such an "
+            "LIMBA_HF5_PYTHON is not set; EuroBERT, NomicBERT and T5Gemma 2 need transformers 5: set it to such an "
             "interpreter (tests/run.sh makes .venv-hf5/bin/python), or leave these out with --families."
         )
     # A PYTHONPATH would bring this environment's packages along.
@@ -423,7 +432,7 @@ def main(argv: Sequence[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    known = [*T5S, *ENCODERS]
+    known = [*T5S, *GEMMAS, *ENCODERS]
     parser.add_argument("--families", nargs="+", choices=known, default=known, metavar="NAME", help=", ".join(known))
     parser.add_argument("--seed", type=int, default=0, help="draws the sizes, the numbers and the batches")
     flags = parser.parse_args(argv)

@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    known = [*beside.T5S, *beside.ENCODERS]
+    known = [*beside.T5S, *beside.GEMMAS, *beside.ENCODERS]
     parser.add_argument("--families", nargs="+", choices=known, default=known, metavar="NAME", help=", ".join(known))
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
     flags = parser.parse_args(argv)

@@ -42,7 +42,7 @@ def main(request_file: str) -> None:
 
 
 def save_new(class_name: str, settings: dict[str, Any], folder: str) -> None:
-    """Norms have scales about 0.8, so that an exchanged one shows."""
+    """Norms multiply by about 0.8, so that an exchanged one shows; T5Gemma's by 1 + the parameter."""
     import torch
     import transformers
 
@@ -50,10 +50,11 @@ def save_new(class_name: str, settings: dict[str, Any], folder: str) -> None:
     config = getattr(transformers, f"{stem}Config")(**settings)
     model = getattr(transformers, class_name)(config)
     # The same numbers in whichever folder: a test's is named after how often tests ran.
+    of_norm = -0.2 if "Gemma" in class_name else 0.8
     rng = np.random.default_rng(zlib.crc32(json.dumps([class_name, settings], sort_keys=True).encode()))
     for name, tensor in model.named_parameters():
         if "embed_positions" not in name:  # which are no parameters of RoFormer's, but sines
-            center = 0.8 if "norm" in name.lower().split(".")[-2] and name.endswith("weight") else 0.03
+            center = of_norm if "norm" in name.lower().split(".")[-2] and name.endswith("weight") else 0.03
             with torch.no_grad():
                 tensor.copy_(torch.from_numpy(rng.normal(center, 0.2, tensor.shape).astype(np.float32)))
     model.save_pretrained(folder)
@@ -65,7 +66,9 @@ def _load(folder: Path) -> Any:
     import transformers
 
     class_name = json.loads((folder / "config.json").read_text())["architectures"][0]
-    return getattr(transformers, class_name).from_pretrained(folder).to(torch.float32).eval()
+    # T5Gemma's own attention alone has its soft caps.
+    how = {"attn_implementation": "eager"} if "Gemma" in class_name else {}
+    return getattr(transformers, class_name).from_pretrained(folder, **how).to(torch.float32).eval()
 
 
 def _outputs(model: Any, batches: dict[str, Any], step: int) -> tuple[Any, Any]:

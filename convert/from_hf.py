@@ -147,7 +147,9 @@ def say_folder(opened: Model) -> None:
         return
     if folder.left_out:
         names = ", ".join(folder.left_out)
-        print(f"Not converted, because a {opened.head.class_name} has no use for them: {names}.")
+        of_head = f"a {opened.head.class_name} has no use for them"
+        because = opened.family.left_out_because if opened.family.has_decoder else of_head
+        print(f"Not converted, because {because}: {names}.")
     if folder.is_headless:
         warning = "has no masked language model's head. It gets a new one: train it."
         if opened.head == heads.OF_PAIRS:

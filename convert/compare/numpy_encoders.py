@@ -416,10 +416,10 @@ def _attend(
     return rounding(attended.transpose(0, 2, 1, 3).reshape(attended.shape[0], attended.shape[2], -1))
 
 
-def turned(x: Array, base: float, interleaved: bool = False) -> Array:
-    """Rotary positions of `[batch, heads, length, kv]`."""
+def turned(x: Array, base: float, interleaved: bool = False, speed: float = 1.0) -> Array:
+    """Rotary positions of `[batch, heads, length, kv]`; `speed` multiplies all angles."""
     pairs = x.shape[-1] // 2
-    angles = np.arange(x.shape[2])[:, None] * base ** (-np.arange(pairs) / pairs)
+    angles = np.arange(x.shape[2])[:, None] * speed * base ** (-np.arange(pairs) / pairs)
     cos, sin = np.cos(angles), np.sin(angles)
     first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., :pairs], x[..., pairs:])
     turned = (first * cos - second * sin, second * cos + first * sin)

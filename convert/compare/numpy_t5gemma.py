@@ -1,10 +1,11 @@
 """The forward pass of Hugging Face's T5Gemma in NumPy: what an export means, computed without the code that wrote it.
 
-It follows Gemma 2's definition (arXiv:2408.00118), with T5Gemma's cross-attention (arXiv:2504.06225), from Hugging
-Face's tensors, and shares nothing with Limba's network or table of names. For checks, not for speed; see `numpy_t5`.
+It follows Gemma 2's definition (arXiv:2408.00118), with T5Gemma's cross-attention (arXiv:2504.06225) or T5Gemma 2's
+merged attention, from Hugging Face's tensors, and shares nothing with Limba's network or table of names. For checks,
+not for speed; see `numpy_t5`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ import numpy as np
 from limba.convert.compare.float64 import Rounding, product, rows_of
 from limba.convert.compare.numpy_encoders import turned
 from limba.convert.compare.numpy_t5 import ACTIVATIONS, Array, Config, TorchWeights, activation
+
+# The base of rotary positions, and their speed; None turns nothing.
+_Angle = tuple[float, float] | None
 
 
 def logits(
@@ -28,7 +32,7 @@ def logits(
     encoded = network.stack("encoder", input_ids, visible, None)
     decoded = network.stack("decoder", decoder_input_ids, causal, (encoded, visible))
     is_tied = config["tie_word_embeddings"]
-    kernel = weights.embedding("model.decoder.embed_tokens") if is_tied else weights.kernel("lm_head.out_proj")
+    kernel = weights.embedding(network.embedding("decoder")) if is_tied else weights.kernel("lm_head.out_proj")
     return _capped(product(decoded, kernel), config["gemma_layers"]["final_logit_softcapping"])
 
 
@@ -37,20 +41,32 @@ class _Network:
         self._weights, self._config, self._rounding = weights, config, rounding
         self._gemma: Mapping[str, Any] = config["gemma_layers"]
 
+    def embedding(self, stack: str) -> str:
+        return f"model.{'encoder' if self._gemma['shared_embedding'] else stack}.embed_tokens"
+
     def stack(self, stack: str, ids: Array, visible: Array, encoded: tuple[Array, Array] | None) -> Array:
-        x = rows_of(self._weights.embedding(f"model.{stack}.embed_tokens"), ids) * self._config["d_model"] ** 0.5
-        window, every = self._gemma["sliding_window"], self._gemma["global_attention_every"]
+        x = rows_of(self._weights.embedding(self.embedding(stack)), ids) * self._config["d_model"] ** 0.5
+        gemma, length = self._gemma, ids.shape[1]
+        window, every = gemma["sliding_window"], gemma["global_attention_every"]
+        base, speed = gemma["rotary_base"], 1 / gemma["rotary_factor"]
         for i in range(self._config["num_layers"] if encoded is None else self._config["num_decoder_layers"]):
-            layer, seen = f"model.{stack}.layers.{i}", visible
+            layer, seen, angle = f"model.{stack}.layers.{i}", visible, (base, speed)
             if window is not None and (i + 1) % every:
-                distances = np.arange(ids.shape[1]) - np.arange(ids.shape[1])[:, None]
-                seen = visible & (np.abs(distances) < window)
+                before = after = window - 1
+                if encoded is None and gemma["halved_encoder_window"]:
+                    before, after = (window + 1) // 2 - 1, window // 2
+                distances = np.arange(length) - np.arange(length)[:, None]
+                seen = visible & (-before <= distances) & (distances <= after)
+                angle = gemma["local_rotary_base"] or base, 1.0
             y = self._norm(f"{layer}.pre_self_attn_layernorm", x)
-            y = self._attention(f"{layer}.self_attn", y, y, seen, is_turned=True)
+            if encoded is not None and gemma["merged_attention"]:
+                y = self._attention(f"{layer}.self_attn", y, [(y, seen, angle), (*encoded, None)], angle)
+            else:
+                y = self._attention(f"{layer}.self_attn", y, [(y, seen, angle)], angle)
             x = self._rounding(x + self._norm(f"{layer}.post_self_attn_layernorm", y))
-            if encoded is not None:
+            if encoded is not None and not gemma["merged_attention"]:
                 y = self._norm(f"{layer}.pre_cross_attn_layernorm", x)
-                y = self._attention(f"{layer}.cross_attn", y, *encoded, is_turned=False)
+                y = self._attention(f"{layer}.cross_attn", y, [(*encoded, None)], None)
                 x = self._rounding(x + self._norm(f"{layer}.post_cross_attn_layernorm", y))
             y = self._feed_forward(f"{layer}.mlp", self._norm(f"{layer}.pre_feedforward_layernorm", x))
             x = self._rounding(x + self._norm(f"{layer}.post_feedforward_layernorm", y))
@@ -63,24 +79,33 @@ class _Network:
     def _product(self, module: str, x: Array) -> Array:
         return self._rounding(product(x, self._weights.kernel(module)))
 
-    def _attention(self, module: str, x: Array, memory: Array, visible: Array, is_turned: bool) -> Array:
+    def _attention(self, module: str, x: Array, seen: Sequence[tuple[Array, Array, _Angle]], angle: _Angle) -> Array:
+        """Of queries from `x` to all of `seen`: states, which of them are visible, and how their keys are turned."""
         num_heads, head_dim = self._config["num_heads"], self._config["d_kv"]
 
-        def heads(name: str, source: Array) -> Array:
+        def heads(name: str, source: Array, angle: _Angle) -> Array:
             projected = self._product(f"{module}.{name}_proj", source)
-            by_head = projected.reshape(*source.shape[:2], -1, head_dim).transpose(0, 2, 1, 3)
-            if is_turned and name != "v":
-                by_head = self._rounding(turned(by_head, self._gemma["rotary_base"]))
+            by_head = projected.reshape(*source.shape[:2], -1, head_dim)
+            if self._gemma["qk_norm"] and name != "v":
+                by_head = self._norm(f"{module}.{name}_norm", by_head)
+            by_head = by_head.transpose(0, 2, 1, 3)
+            if angle is not None and name != "v":
+                by_head = self._rounding(turned(by_head, angle[0], speed=angle[1]))
             return np.repeat(by_head, num_heads // by_head.shape[1], axis=1)
 
         scale = (self._gemma["query_pre_attn_scalar"] or head_dim) ** -0.5
-        scores = self._rounding(heads("q", x) @ heads("k", memory).transpose(0, 1, 3, 2) * scale)
-        # Finite: padding may see nothing within its window, and must not become NaN.
-        scores = np.where(visible, _capped(scores, self._gemma["attn_logit_softcapping"]), -1e30)
-        exponentials = self._rounding(np.exp(scores - scores.max(-1, keepdims=True)))
-        attended = exponentials / exponentials.sum(-1, keepdims=True) @ heads("v", memory)
-        joined = attended.transpose(0, 2, 1, 3).reshape(*x.shape[:2], -1)
-        return self._product(f"{module}.o_proj", self._rounding(joined))
+        query, scores = heads("q", x, angle), []
+        for source, visible, of_keys in seen:
+            products = self._rounding(query @ heads("k", source, of_keys).transpose(0, 1, 3, 2) * scale)
+            # Finite: padding may see nothing within its window, and must not become NaN.
+            scores.append(np.where(visible, _capped(products, self._gemma["attn_logit_softcapping"]), -1e30))
+        joined = np.concatenate(scores, -1)
+        exponentials = self._rounding(np.exp(joined - joined.max(-1, keepdims=True)))
+        value = np.concatenate([heads("v", source, None) for source, *_ in seen], 2)
+        attended = exponentials / exponentials.sum(-1, keepdims=True) @ value
+        return self._product(
+            f"{module}.o_proj", self._rounding(attended.transpose(0, 2, 1, 3).reshape(*x.shape[:2], -1))
+        )
 
     def _feed_forward(self, module: str, x: Array) -> Array:
         gate = ACTIVATIONS[activation(self._config["feed_forward_proj"])](self._product(f"{module}.gate_proj", x))

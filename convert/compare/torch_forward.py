@@ -31,7 +31,10 @@ def possible(family: T5Family) -> str | None:
         return f"transformers has no {family.model_class}"
     if not importlib.util.find_spec("torch"):
         return "torch is not installed"
-    return None if transformers_library.version() else "transformers is not installed"
+    if not (version := transformers_library.version()):
+        return "transformers is not installed"
+    has_class = transformers_library.has_model(family.model_type)
+    return None if has_class else f"transformers {version} has no {family.model_class}"
 
 
 def logits(folder: Path, tensors: Mapping[str, SavedTensor], batch: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -101,6 +104,8 @@ def _model(folder: Path, tensors: Mapping[str, SavedTensor]) -> Any:
     config._attn_implementation = "eager" if config.model_type == "t5gemma" else None
     with torch.device("meta"):
         model = kind.from_config(config, dtype=torch.float32, **transformers_library.NO_CODE)
+    if config.model_type == "t5gemma2":
+        _leave_out_images(model)
     for module in list(model.modules()):
         for name, child in module.named_children():
             if child._buffers:  # Of rotary positions, which are computed from the configuration.
@@ -123,6 +128,22 @@ def _model(folder: Path, tensors: Mapping[str, SavedTensor]) -> Any:
     return model
 
 
+def _leave_out_images(model: Any) -> None:
+    """Leaves a T5Gemma 2 without what it has for images, as Limba reads it: the tower, and an embedding of a token."""
+    import torch
+
+    encoder = model.model.encoder
+    encoder.vision_tower = encoder.multi_modal_projector = torch.nn.Identity()
+    with torch.device("meta"):
+        embedding = torch.nn.Embedding(*encoder.text_model.embed_tokens.weight.shape)
+    scale = encoder.text_model.embed_tokens.scalar_embed_scale
+    embedding.register_forward_hook(lambda module, args, embedded: embedded * scale)
+    encoder.text_model.embed_tokens = model.model.decoder.embed_tokens = embedding
+    model.lm_head.out_proj.weight = embedding.weight
+    # One module is the embedding of both stacks, which leaves nothing to tie.
+    model.tie_weights = lambda *args, **kwargs: None
+
+
 def _parameters(
     folder: Path, model: Any, tensors: Mapping[str, SavedTensor]
 ) -> list[tuple[Any, dict[str, SavedTensor]]]:
@@ -132,14 +153,14 @@ def _parameters(
     """
     ties: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        ties.setdefault(id(parameter), []).append(name)
+        ties.setdefault(id(parameter), []).append(_in_files(name))
     aliases = {name: group for group in ties.values() for name in group}
     wanted: dict[str, tuple[int, ...]] = {}
     owners: list[tuple[Any, dict[str, str]]] = []
     for prefix, module in model.named_modules():
         parameters = {}
         for leaf, parameter in module.named_parameters(recurse=False):
-            own = f"{prefix}.{leaf}"
+            own = _in_files(f"{prefix}.{leaf}")
             parameters[leaf] = next((name for name in (own, *aliases[own]) if name in tensors), aliases[own][0])
             wanted[parameters[leaf]] = tuple(parameter.shape)
         if parameters:
@@ -152,6 +173,11 @@ def _parameters(
     }
     table.verify(f"{folder} in {type(model).__name__} of transformers", found, wanted)
     return [(module, {leaf: tensors[name] for leaf, name in parameters.items()}) for module, parameters in owners]
+
+
+def _in_files(name: str) -> str:
+    """A parameter's name in files: T5Gemma 2's do not have the module of its encoder that has no images."""
+    return name.replace(".encoder.text_model.", ".encoder.")
 
 
 # ------------------------------------------ what the modules do instead ------------------------------------------

@@ -40,7 +40,7 @@ def plain(config: Config) -> Config:
     known = {field.name for field in dataclasses.fields(config)}
     of_runs = {name: value for name, value in OF_RUNS.items() if name in known}
     if isinstance(config, T5Config) and config.gemma_layers is not None:
-        of_runs["gemma_layers"] = config.gemma_layers.explicit(config.num_heads, config.head_dim)
+        of_runs["gemma_layers"] = config.gemma_layers.explicit(config)
     return dataclasses.replace(config, **of_runs, mlp_activations=tuple(config.mlp_activations))
 
 

@@ -77,6 +77,8 @@ class T5Family(Family):
       embeddings: PyTorch's names of the embedding, the first one its own; files may have one of them or all.
       output: PyTorch's name of the output, and the embedding that it is in tied models.
       in_flax: whether transformers 4 has a Flax class.
+      left_out: how the names of tensors begin that Limba's network has no place for; an export has `constants`.
+      left_out_because: a clause for messages.
       has_gemma_layers: whether its networks have `T5Config.gemma_layers`; others have none.
     """
 
@@ -99,6 +101,8 @@ class T5Family(Family):
     embeddings: tuple[str, ...] = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     output: tuple[str, str] = ("lm_head.weight", "shared.weight")
     in_flax: bool = True
+    left_out: tuple[str, ...] = ()
+    left_out_because: str = ""
     has_gemma_layers: ClassVar[bool] = False
     usual_head = heads.OF_T5
     has_decoder = True
@@ -111,7 +115,12 @@ class T5Family(Family):
             return table.exchanged(shape[axis], 0, pad_id) if pad_id and axis is not None else None
 
         rows = _ROWS_OF_CLASSIFIER if head.labels else self.rows
-        return table.table(self.shapes(network, head), rows, chosen_rows=chosen_rows)
+        constants = {} if head.labels else self.constants(network)
+        return table.table(self.shapes(network, head), rows, chosen_rows=chosen_rows, constants=constants)
+
+    def constants(self, network: T5Config) -> dict[str, np.ndarray]:
+        """Tensors of its class that the network has no parameters for, by name."""
+        return {}
 
     def fits(self, network: T5Config, vocabulary: Mapping[str, Any] | None) -> bool:
         """Whether a network with this vocabulary, as `run.json` records it, can be of the family."""

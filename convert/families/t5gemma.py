@@ -17,7 +17,7 @@ from limba.network.gemma_layers import GemmaLayers
 from limba.network.t5 import T5Config
 
 _STACKS = ("encoder", "decoder")
-_KINDS = _FULL, _SLIDING = "full_attention", "sliding_attention"
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 # T5's names of what a stack's configuration says under others.
 _SIZES = {
     "vocab_size": "vocab_size",
@@ -26,12 +26,13 @@ _SIZES = {
     "num_heads": "num_attention_heads",
     "d_kv": "head_dim",
 }
-# Of `GemmaLayers`, whose other fields have the names of Hugging Face.
+# Of `GemmaLayers`: under other names, under Hugging Face's, and those that a family has at one value.
 _OF_LAYERS = {"num_kv_heads": "num_key_value_heads", "norm_epsilon": "rms_norm_eps"}
 _SAME_NAME = ("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "sliding_window")
+_OF_FAMILY = ("merged_attention", "qk_norm", "shared_embedding", "halved_encoder_window")
 _ACTIVATIONS = {"gelu_pytorch_tanh": "gated-gelu", "gelu_new": "gated-gelu", "silu": "gated-silu", "relu": "gated-relu"}
 # What the class takes for keys that a stack leaves out, which those are that have these values.
-_DEFAULTS: dict[str, Any] = {
+DEFAULTS: dict[str, Any] = {
     "vocab_size": 256_000,
     "hidden_size": 2304,
     "intermediate_size": 9216,
@@ -51,7 +52,14 @@ _DEFAULTS: dict[str, Any] = {
 }
 # null turns these off; of others it counts as missing.
 _OR_NONE = ("final_logit_softcapping", "attn_logit_softcapping")
-_MAY_DIFFER = ("num_hidden_layers", "layer_types", "is_decoder", "final_logit_softcapping")
+_MAY_DIFFER = (
+    "num_hidden_layers",
+    "layer_types",
+    "is_decoder",
+    "final_logit_softcapping",
+    "model_type",
+    "architectures",
+)
 _SPECIAL_IDS = {
     "pad_token_id": "pad_token_id",
     "eos_token_id": "eos_token_id",
@@ -61,22 +69,46 @@ _SPECIAL_IDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class T5GemmaFamily(T5Family):
-    """See `T5Family`. Inside Limba its config.json has T5's keys, and "gemma_layers" with the fields of that class."""
+    """See `T5Family`. Inside Limba its config.json has T5's keys, and "gemma_layers" with the fields of that class.
+
+    Attributes:
+      stack_keys, stack_defaults: `keys` and `defaults` of the configuration of a stack.
+      stack_types: `model_type` of the encoder's and of the decoder's.
+      usual_period: every how many layers one has no window, where no file says it.
+      layers: fields of `GemmaLayers` that differ from their defaults in every model of the family.
+    """
 
     has_gemma_layers: ClassVar[bool] = True
     stack_keys: Table
+    stack_defaults: Mapping[str, Any] = dataclasses.field(default_factory=lambda: DEFAULTS)
+    stack_types: tuple[str, str] = ("t5_gemma_module", "t5_gemma_module")
+    usual_period: int = 2
+    layers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def stacks(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """The configurations of encoder and decoder, by where they are in config.json, as far as they are there."""
+        return {stack: content.get(stack) for stack in _STACKS}
+
+    def rotary_fields(self, file: Path, stack: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of `GemmaLayers` for rotary positions. Raises ValueError for those of another kind."""
+        return {"rotary_base": rotary_keys.base(stack, 10_000.0)}
+
+    def rotary_settings(self, layers: GemmaLayers) -> dict[str, Any]:
+        """The keys of a stack for rotary positions."""
+        return rotary_keys.settings(layers.rotary_base)
 
     def key_tables(self, content: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Table]]:
         yield "", content, self.keys
-        for stack in _STACKS:
-            if isinstance(content.get(stack), Mapping):
-                yield f": {stack}", content[stack], self.stack_keys
+        for stack, inside in self.stacks(content).items():
+            if isinstance(inside, Mapping):
+                yield f": {stack}", inside, self.stack_keys
 
     def with_t5_keys(self, file: Path, content: Mapping[str, Any], ignored: Any = ()) -> dict[str, Any]:
         found = str((content.get("architectures") or [self.model_class])[0])
         if not found.endswith(self.usual_head.kind):
             raise ValueError(f"{file}: architectures is {cut(found)}; convert the whole model, a {self.model_class}.")
-        encoder, decoder = (_stack(file, content, stack) for stack in _STACKS)
+        encoder, decoder = (self._stack(file, name, given) for name, given in self.stacks(content).items())
         for key in dict.fromkeys([*encoder, *decoder]):
             of_both = encoder.get(key), decoder.get(key)
             if of_both[0] != of_both[1] and self.stack_keys[key].is_carried and key not in _MAY_DIFFER:
@@ -87,12 +119,13 @@ class T5GemmaFamily(T5Family):
         activation = decoder["hidden_activation"]
         if activation not in _ACTIVATIONS:
             raise ValueError(f"{file}: hidden_activation is {shown(activation)}; Limba has {', '.join(_ACTIVATIONS)}.")
-        window = _window(file, encoder, decoder)
+        window = self._window(file, encoder, decoder)
         try:
             layers = GemmaLayers(
                 **{field: decoder[key] for field, key in _OF_LAYERS.items()},
                 **{key: decoder[key] for key in _SAME_NAME if key != "sliding_window"},
-                rotary_base=rotary_keys.base(decoder, 10_000.0),
+                **self.rotary_fields(file, decoder),
+                **self.layers,
                 **window,
             )
         except ValueError as error:
@@ -115,18 +148,17 @@ class T5GemmaFamily(T5Family):
         rates = {"dropout_rate": content["dropout_rate"], "attention_dropout": content["dropout_rate"]}
         ids = {key: content[name] for name, key in _SPECIAL_IDS.items()}
         stack = {
-            "model_type": "t5_gemma_module",
             **{key: content[name] for name, key in _SIZES.items()},
             **{key: getattr(layers, field) for field, key in _OF_LAYERS.items()},
             **{key: getattr(layers, key) for key in _SAME_NAME},
-            **rotary_keys.settings(layers.rotary_base),
+            **self.rotary_settings(layers),
             **rates,
             **ids,
             "num_key_value_heads": layers.num_kv_heads or content["num_heads"],
             "hidden_activation": activations[content["feed_forward_proj"]],
             "query_pre_attn_scalar": _whole(layers.query_pre_attn_scalar or content["d_kv"]),
             # The class makes the mask of local layers in any case.
-            "sliding_window": layers.sliding_window or _DEFAULTS["sliding_window"],
+            "sliding_window": layers.sliding_window or DEFAULTS["sliding_window"],
             "attention_bias": False,
             "tie_word_embeddings": content["tie_word_embeddings"],
         }
@@ -136,71 +168,84 @@ class T5GemmaFamily(T5Family):
             **rates,
             **ids,
             "decoder_start_token_id": content["decoder_start_token_id"],
-            "encoder": stack | _depth(content["num_layers"], layers) | {"is_decoder": False},
-            "decoder": stack
-            | _depth(content["num_decoder_layers"], layers)
-            | {"is_decoder": True, "cross_attention_hidden_size": content["d_model"]},
+            **self.own_stacks(
+                stack | {"model_type": self.stack_types[0]} | _depth(content["num_layers"], layers),
+                stack | {"model_type": self.stack_types[1]} | _depth(content["num_decoder_layers"], layers),
+            ),
         }
 
+    def own_stacks(self, encoder: dict[str, Any], decoder: dict[str, Any]) -> dict[str, Any]:
+        """The keys of config.json for the configurations of the stacks."""
+        of_decoder = {"is_decoder": True, "cross_attention_hidden_size": encoder["hidden_size"]}
+        return {"encoder": encoder | {"is_decoder": False}, "decoder": decoder | of_decoder}
+
+    def fits(self, network: T5Config, vocabulary: Mapping[str, Any] | None) -> bool:
+        is_merged = bool(network.gemma_layers and network.gemma_layers.merged_attention)
+        return super().fits(network, vocabulary) and is_merged == self.layers.get("merged_attention", False)
+
     def problem(self, network: T5Config) -> str:
+        layers: Any = network.gemma_layers
+        layers = layers.explicit(network)
+        wanted = {field: self.layers.get(field, False) for field in _OF_FAMILY}
+        if layers.sliding_window is None:
+            del wanted["halved_encoder_window"]
+        for field, usual in wanted.items():
+            if getattr(layers, field) != usual:
+                return f"gemma_layers.{field} is {not usual}, and in {self.title} it is {usual}"
+        if network.emb_dim % network.num_heads:
+            return (
+                f"emb_dim is {network.emb_dim} and num_heads {network.num_heads}, and transformers 5 wants a multiple "
+                f"in {self.title}"
+            )
+        return self.further_problem(network, layers)
+
+    def further_problem(self, network: T5Config, layers: GemmaLayers) -> str:
+        """See `problem`; `layers` are explicit."""
+        if layers.local_rotary_base != layers.rotary_base or layers.rotary_factor != 1.0:
+            return "its gemma_layers have local_rotary_base or rotary_factor, which T5Gemma 2 alone has"
         if network.decoder_start_token_id == 0:
             return (
                 "its decoder begins with padding (decoder_start_token_id = 0), which T5Gemma's class hides from the "
                 "decoder in training; train with another one, such as EOS (gin/models/t5_modern)"
             )
-        if network.emb_dim % network.num_heads:
-            return (
-                f"emb_dim is {network.emb_dim} and num_heads {network.num_heads}, and transformers 5 wants a multiple "
-                "in T5Gemma"
-            )
         return ""
 
+    def usual_start(self, content: Mapping[str, Any]) -> int | None:
+        """What the decoder of a config.json begins with where no file says another id."""
+        _, decoder = self.stacks(content).values()
+        start: int = {**self.stack_defaults, **(decoder if isinstance(decoder, Mapping) else {})}["bos_token_id"]
+        return start
 
-def usual_start(content: Mapping[str, Any]) -> int | None:
-    """What the decoder of a config.json begins with where no file says another id; None if it is no T5Gemma's."""
-    decoder = content.get("decoder")
-    if content.get("model_type") != FAMILY.model_type or not isinstance(decoder, Mapping):
-        return None
-    start: int = {**_DEFAULTS, **decoder}["bos_token_id"]
-    return start
+    def _stack(self, file: Path, name: str, given: Any) -> dict[str, Any]:
+        """The configuration of a stack, with what its class takes for keys that it leaves out."""
+        if not isinstance(given, Mapping):
+            stack = name.partition(":")[0]
+            raise ValueError(
+                f"{file}: {name} is {shown(given)}; it is the configuration of {self.title}'s {stack}, an object."
+            )
+        found = dict(self.stack_defaults) | {key: x for key, x in given.items() if x is not None or key in _OR_NONE}
+        for key in ("num_hidden_layers", "num_key_value_heads", "sliding_window", *_SIZES.values()):
+            number_ranges.check(f"{file}: {name}: {key}", found[key], AT_LEAST_1)
+        return found
+
+    def _window(self, file: Path, encoder: Mapping[str, Any], decoder: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of windows: every how many layers of both stacks one sees the whole row."""
+        kinds = []
+        for stack in (encoder, decoder):
+            usual = _kinds(stack["num_hidden_layers"], stack.get("sliding_window_pattern") or self.usual_period)
+            kinds.append(stack.get("layer_types") or usual)
+        for every in (self.usual_period, *range(1, max(map(len, kinds)) + 2)):
+            if all(types == _kinds(len(types), every) for types in kinds):
+                window = {"sliding_window": decoder["sliding_window"], "global_attention_every": every}
+                return {"sliding_window": None} if every == 1 else window
+        raise ValueError(
+            f"{file}: layer_types is {shown(kinds[0])} in encoder and {shown(kinds[1])} in decoder. In Limba every "
+            f"n-th layer of both has {_FULL}, and the others have {_SLIDING}."
+        )
 
 
 def _whole(number: float) -> float:
     return int(number) if number == int(number) else number
-
-
-def _stack(file: Path, content: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The configuration of a stack, with what its class takes for keys that it leaves out."""
-    given = content.get(name)
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{file}: {name} is {shown(given)}; it is the configuration of T5Gemma's {name}, an object.")
-    found = dict(_DEFAULTS) | {key: x for key, x in given.items() if x is not None or key in _OR_NONE}
-    for key in ("num_hidden_layers", "num_key_value_heads", "sliding_window", *_SIZES.values()):
-        number_ranges.check(f"{file}: {name}: {key}", found[key], AT_LEAST_1)
-    return found
-
-
-def _window(file: Path, encoder: Mapping[str, Any], decoder: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of windows: every how many layers of both stacks one sees the whole row."""
-    kinds = []
-    for stack in (encoder, decoder):
-        usual = [_KINDS[(i + 1) % 2] for i in range(stack["num_hidden_layers"])]
-        kinds.append(stack.get("layer_types") or usual)
-    most = max(map(len, kinds))
-    for every in range(1, most + 2):
-        if all(types == _kinds(len(types), every) for types in kinds):
-            return (
-                {"sliding_window": None}
-                if every == 1
-                else {
-                    "sliding_window": decoder["sliding_window"],
-                    "global_attention_every": every,
-                }
-            )
-    raise ValueError(
-        f"{file}: layer_types is {shown(kinds[0])} in encoder and {shown(kinds[1])} in decoder. In Limba every n-th "
-        f"layer of both has {_FULL}, and the others have {_SLIDING}."
-    )
 
 
 def _kinds(num_layers: int, global_attention_every: int) -> list[str]:
@@ -239,7 +284,6 @@ FAMILY = T5GemmaFamily(
     network={},
     recognized_by="it has gemma_layers",
     in_bytes=None,
-    defaults={},  # of a stack: `_DEFAULTS`
     in_transformers=True,
     in_flax=False,
     prefix="model.",

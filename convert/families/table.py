@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from limba.convert.families import byt5, heads, mt5, t5_1_0, t5_1_1, t5gemma, umt5
+from limba.convert.families import byt5, heads, mt5, t5_1_0, t5_1_1, t5gemma, t5gemma2, umt5
 from limba.convert.families.encoders import (
     bert,
     deberta_v2,
@@ -31,7 +31,7 @@ from limba.network.t5 import T5Config
 
 # The order counts: a T5 is of the first family that it fits, and others must be named. mT5 is never the first.
 _ROWS: tuple[Family, ...] = (
-    *(t5_1_0.FAMILY, t5_1_1.FAMILY, mt5.FAMILY, umt5.FAMILY, byt5.FAMILY, t5gemma.FAMILY),
+    *(t5_1_0.FAMILY, t5_1_1.FAMILY, mt5.FAMILY, umt5.FAMILY, byt5.FAMILY, t5gemma.FAMILY, t5gemma2.FAMILY),
     *(bert.FAMILY, roberta_prelayernorm.FAMILY, mpnet.FAMILY, roformer.FAMILY, modernbert.FAMILY),
     *roberta.FAMILIES,
     *(distilbert.FAMILY, eurobert.FAMILY, nomic_bert.FAMILY, electra.FAMILY, deberta_v2.FAMILY),
@@ -136,8 +136,11 @@ def no_class(network: T5Config | EncoderConfig, head: Head = heads.OF_MASKED_LM)
         own = own_layers.of(network)
         if own:
             return f"No class of Hugging Face holds this T5: it has {', '.join(own)}."
-        problem = "" if network.gemma_layers is None else t5gemma.FAMILY.problem(network)
-        return f"{t5gemma.FAMILY.model_class} does not hold this T5: {problem}." if problem else ""
+        if network.gemma_layers is None:
+            return ""
+        family = t5gemma2.FAMILY if network.gemma_layers.merged_attention else t5gemma.FAMILY
+        problem = family.problem(network)
+        return f"{family.model_class} does not hold this T5: {problem}." if problem else ""
     try:
         find_encoder(network, head)
     except ValueError as error:

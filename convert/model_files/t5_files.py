@@ -299,6 +299,8 @@ def read_files(path: Path, config_file: Path, content: Mapping[str, Any], format
     if family.prefix and not any(name.startswith(family.prefix) for name in saved):
         saved = {f"{family.prefix}{name}": tensor for name, tensor in saved.items()}
     is_flax = found == "flax"
+    left_out = _left_out(family, saved)
+    saved = {name: tensor for name, tensor in saved.items() if not name.startswith(family.left_out)}
     output, tied_to = (_in_format(name, is_flax) for name in family.output)
     if t5_config.hides_its_output(content) and (family.tensor_name(output) in saved or not family.scales_untied):
         # An output that is the embedding is not written twice; version 5's mT5 does not scale its logits.
@@ -316,7 +318,7 @@ def read_files(path: Path, config_file: Path, content: Mapping[str, Any], format
             f"{path} has weights of Flax, and the padding {pad_id}: load it in transformers 4 with from_flax=True, and "
             "save it."
         )
-    rows = [t.as_flax() if is_flax else t for t in family.table(config, head, pad_id)]
+    rows = [t.as_flax() if is_flax else t for t in family.table(config, head, pad_id) if t.parts]
     prefix = "" if head == heads.OF_T5 else f"{TRANSFORMER}."
     aliases = [_in_format(f"{prefix}{name}", is_flax) for name in family.embeddings]
     t5_names = {family.tensor_name(name): name for name in (*aliases, *(row.name for row in rows))}
@@ -330,8 +332,15 @@ def read_files(path: Path, config_file: Path, content: Mapping[str, Any], format
         _check_output(path, config_file, is_flax, config, stored, output, tied_to)
     table.verify(str(path), {n: t.shape for n, t in stored.items()}, {row.name: row.shape for row in rows})
     tensors = {name: t for row in rows for name, t in row.limbas(stored[row.name]).items()}
-    folder = Folder(content, stored, found, pad_id, embedding=next((x for x in aliases if x in named), ""))
+    embedding = next((x for x in aliases if x in named), "")
+    folder = Folder(content, stored, found, pad_id, left_out=left_out, embedding=embedding)
     return Files(family, config, head, tensors, folder)
+
+
+def _left_out(family: T5Family, saved: Mapping[str, SavedTensor]) -> tuple[str, ...]:
+    """The tensors that the network has no place for: the beginnings of their names, and how many each has."""
+    counts = ((prefix, sum(name.startswith(prefix) for name in saved)) for prefix in family.left_out)
+    return tuple(prefix if count == 1 else f"{prefix} ({count} tensors)" for prefix, count in counts if count)
 
 
 def _in_format(name: str, is_flax: bool) -> str:

@@ -19,7 +19,14 @@ from limba.network import attention_by_rows
 from limba.network.attention_weights import attention_weights
 from limba.network.encoders import rotary
 from limba.network.kernels import attention as fused
-from limba.network.layers import DenseGeneral, Initializer, param_with_axes, soft_capped, with_sharding_constraint
+from limba.network.layers import (
+    DenseGeneral,
+    Initializer,
+    ResidualLayerNorm,
+    param_with_axes,
+    soft_capped,
+    with_sharding_constraint,
+)
 from limba.network.products import einsum, with_gradient_apart
 
 Array = jax.Array
@@ -85,10 +92,11 @@ def segment_mask(query_segments: Array | None, key_segments: Array | None) -> Ar
     return make_attention_mask(query_segments, key_segments, jnp.equal, dtype=bool)
 
 
-def local_mask(length: int, reach: int) -> Array:
-    """Bool `[1, 1, length, length]`: True up to `reach` positions to each side. A segment is contiguous."""
+def local_mask(length: int, before: int, after: int) -> Array:
+    """Bool `[1, 1, length, length]`: True for a query and so many keys before and after it. A segment is contiguous."""
     places = jnp.arange(length)
-    return (jnp.abs(places[:, None] - places) <= reach)[None, None]
+    distance = places - places[:, None]
+    return ((distance >= -before) & (distance <= after))[None, None]
 
 
 def combine_masks(*masks: Array | None, dtype: DType = jnp.float32) -> Array | None:
@@ -248,7 +256,9 @@ class MultiHeadDotProductAttention(nn.Module):
       query_scale: what queries are multiplied by, whose initial kernel is then not divided; None is T5's way.
       softcap: of the logits, see `layers.soft_capped`; None leaves them.
       rotary_base: of rotary positions, by the place in the row; None has none.
-      sliding_window: of self-attention: positions less than this far away are seen; None sees all.
+      rotary_factor: positions are divided by it first.
+      window: of self-attention: how many positions are seen before a query and after it; None sees all.
+      qk_norm_epsilon: of norms of each head's queries and keys; None has none.
     """
 
     num_heads: int
@@ -264,7 +274,9 @@ class MultiHeadDotProductAttention(nn.Module):
     query_scale: float | None = None
     softcap: float | None = None
     rotary_base: float | None = None
-    sliding_window: int | None = None
+    rotary_factor: float = 1.0
+    window: tuple[int, int] | None = None
+    qk_norm_epsilon: float | None = None
 
     @nn.compact
     def __call__(
@@ -313,8 +325,9 @@ class MultiHeadDotProductAttention(nn.Module):
                 key, value = self.get_variable("cache", "encoded_key"), self.get_variable("cache", "encoded_value")
             else:
                 query = self._turned(query, jnp.atleast_1d(self.get_variable("cache", "cache_index"))[:, None])
-                key, value, mask, bias = self._decode_one_position(inputs_kv, mask, bias)
-            query, mask = _decodes_as_queries(query, mask, key.shape[0])
+                key, value = self._project("key", inputs_kv), self._project("value", inputs_kv)
+                key, value, mask, bias = self._decode_one_position(key, value, mask, bias)
+            query, mask = decodes_as_queries(query, mask, key.shape[0])
             attended = self._plain(query, key, value, mask, bias, rng, length_last=True)
             attended = attended.reshape(*inputs_q.shape[:2], *attended.shape[2:])
         else:
@@ -336,17 +349,15 @@ class MultiHeadDotProductAttention(nn.Module):
                 attended = fused.attend(query, self._for_each_query(key), self._for_each_query(value), mask, bias)
             else:
                 assert not isinstance(bias, fused.DistanceBias)
-                if self.sliding_window is not None and mask is not None:  # The call that makes a cache has no mask.
-                    mask &= local_mask(inputs_q.shape[1], self.sliding_window - 1)
+                if self.window is not None and mask is not None:  # The call that makes a cache has no mask.
+                    mask &= local_mask(inputs_q.shape[1], *self.window)
                 attended = self._plain(query, key, value, mask, bias, rng)
-        return DenseGeneral(
-            inputs_q.shape[-1],
-            (-2, -1),
-            self.dtype,
-            self.kernel_init,
-            ("joined_kv", "embed") if self.joined_kernels else ("heads", "kv", "embed"),
-            name="out",
-        )(attended)
+        return self._out(attended, inputs_q.shape[-1])
+
+    def _out(self, attended: Array, width: int) -> Array:
+        """`[batch, length, heads, kv] -> [batch, length, width]`."""
+        axes = ("joined_kv", "embed") if self.joined_kernels else ("heads", "kv", "embed")
+        return DenseGeneral(width, (-2, -1), self.dtype, self.kernel_init, axes, name="out")(attended)
 
     def _plain(
         self,
@@ -384,7 +395,7 @@ class MultiHeadDotProductAttention(nn.Module):
         """
         if self.rotary_base is None:
             return x
-        return rotary.rotation(positions, self.head_dim, self.rotary_base, "halves")(x)
+        return rotary.rotation(positions / self.rotary_factor, self.head_dim, self.rotary_base, "halves")(x)
 
     def _for_each_query(self, x: Array) -> Array:
         """Keys or values, as many heads of them as of queries."""
@@ -406,6 +417,16 @@ class MultiHeadDotProductAttention(nn.Module):
             ("embed", "joined_kv") if self.joined_kernels else ("embed", "heads", "kv"),
             name=name,
         )(inputs)
+        if self.qk_norm_epsilon is not None and name != "value":
+            norm = ResidualLayerNorm(
+                epsilon=self.qk_norm_epsilon,
+                dtype=self.dtype,
+                axis="kv",
+                kernels="xla",
+                zero_centered=True,
+                name=f"{name}_norm",
+            )
+            projected = norm(projected)[1]
         if name == "query" and self.query_scale is not None:
             projected *= jnp.asarray(self.query_scale, self.dtype)
         # A mesh may have more shards than there are heads of keys.
@@ -436,21 +457,28 @@ class MultiHeadDotProductAttention(nn.Module):
         self._put_cache(jnp.where(in_prompt, key, 0), jnp.where(in_prompt, value, 0), lengths)
 
     def _decode_one_position(
-        self, inputs: Array, mask: Array | None, bias: Array | None
+        self, key: Array, value: Array, mask: Array | None, bias: Array | None
     ) -> tuple[Array, Array, Array, Array | None]:
-        """Keys and values of all positions, `[examples, heads, kv, length * beams]`, and mask and bias of them."""
+        """Keys and values of all positions, `[examples, heads, kv, length * beams]`, and mask and bias of them.
+
+        Args:
+          key, value: of the new position, `[examples * beams, 1, heads, kv]`; the key is not turned yet.
+
+        Raises:
+          ValueError: if they are of several positions.
+        """
         index: Array = self.get_variable("cache", "cache_index")
         written_by: Array = self.get_variable("cache", "cached_by")
         examples, beams, length = written_by.shape
-        if inputs.shape[1] != 1:
-            raise ValueError(f"Decoding feeds one position at a time, with a cache of {length}; got {inputs.shape[1]}.")
+        if key.shape[1] != 1:
+            raise ValueError(f"Decoding feeds one position at a time, with a cache of {length}; got {key.shape[1]}.")
         rows = jnp.atleast_1d(index)
-        key = self._append("cached_key", self._turned(self._project("key", inputs), rows[:, None]), index)
-        value = self._append("cached_value", self._project("value", inputs), index)
+        key = self._append("cached_key", self._turned(key, rows[:, None]), index)
+        value = self._append("cached_value", value, index)
         self.put_variable("cache", "cache_index", index + 1)
         seen = (jnp.arange(length) <= rows[:, None])[:, None, None, :]
-        if self.sliding_window is not None:
-            seen &= (jnp.arange(length) > rows[:, None] - self.sliding_window)[:, None, None, :]
+        if self.window is not None:
+            seen &= (jnp.arange(length) >= rows[:, None] - self.window[0])[:, None, None, :]
         seen = seen if mask is None else seen & mask
         if bias is not None:
             bias = jnp.moveaxis(jnp.take(bias[0], rows, axis=1, mode="clip"), 1, 0)[:, :, None, :]
@@ -487,7 +515,7 @@ class MultiHeadDotProductAttention(nn.Module):
         return written_by[..., None] == jnp.arange(beams)
 
 
-def _decodes_as_queries(query: Array, mask: Array | None, examples: int) -> tuple[Array, Array | None]:
+def decodes_as_queries(query: Array, mask: Array | None, examples: int) -> tuple[Array, Array | None]:
     """Decodes of one example as queries of one row, so that its keys are read once.
 
     Args:

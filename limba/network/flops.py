@@ -16,7 +16,8 @@ def forward_flops(sizes: Mapping[str, Any], inputs: int, targets: int) -> float:
 
     K are the keys that a query sees: all I, or with sparse attention those of its blocks. b is num_kv_heads * head_dim
     where there are fewer heads of keys and values, else a. 4 e a + 2 e b are the projections of self-attention and the
-    query and output of cross-attention, whose keys and values (4 I e b) are of the inputs.
+    query and output of cross-attention, whose keys and values (4 I e b) are of the inputs. Merged attention has a query
+    and an output for both, which is 2 e a less.
     Causal attention counts in full. Looking up an embedding is not a product.
 
     Args:
@@ -27,12 +28,14 @@ def forward_flops(sizes: Mapping[str, Any], inputs: int, targets: int) -> float:
     joined_kv = sizes["num_heads"] * sizes["head_dim"]
     projection = emb * joined_kv
     mlp = (len(sizes["mlp_activations"]) + 1) * emb * sizes["mlp_dim"]
-    kv_heads = (sizes.get("gemma_layers") or sizes).get("num_kv_heads") or sizes["num_heads"]
+    gemma = sizes.get("gemma_layers") or {}
+    kv_heads = gemma.get("num_kv_heads") or sizes.get("num_kv_heads") or sizes["num_heads"]
     of_keys = emb * kv_heads * sizes["head_dim"]
     encoder = (
         2 * inputs * (2 * projection + 2 * of_keys + mlp) + 4 * inputs * sizes.get("seen_keys", inputs) * joined_kv
     )
-    decoder = 2 * targets * (4 * projection + 2 * of_keys + mlp) + 4 * inputs * of_keys
+    of_queries = 2 if gemma.get("merged_attention") else 4
+    decoder = 2 * targets * (of_queries * projection + 2 * of_keys + mlp) + 4 * inputs * of_keys
     decoder += 4 * targets * (targets + inputs) * joined_kv
     logits = 2 * targets * emb * sizes["vocab_size"]
     return float(sizes["num_encoder_layers"] * encoder + sizes["num_decoder_layers"] * decoder + logits)

@@ -1,4 +1,4 @@
-"""What T5Gemma and a modern T5 have in their layers in place of T5's: rotary positions, norms after blocks, windows."""
+"""What T5Gemma, T5Gemma 2 and a modern T5 have in their layers: rotary positions, norms after blocks, windows."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,7 +17,8 @@ class GemmaLayers:
 
     Such a T5 turns queries and keys of self-attention by rotary positions and has no bias. Its norms multiply by
     1 + scale and stand before and after each block. Encoder and decoder have an embedding each, times sqrt(emb_dim);
-    logits by the decoder's are not divided. The defaults are a modern T5 without windows and soft caps.
+    logits by the decoder's are not divided. The defaults are a modern T5 without windows and soft caps. The last six
+    fields are T5Gemma 2's (transformers' `t5gemma2`), and off in T5Gemma.
 
     Attributes:
       num_kv_heads: heads of keys and values, of which each serves several heads of queries (arXiv:2305.13245); a
@@ -29,7 +30,15 @@ class GemmaLayers:
       final_logit_softcapping: the same for the logits of tokens.
       sliding_window: how many keys a decoder's query sees in a local layer, itself included; an encoder's sees as many
         to each side. None has no local layers.
-      global_attention_every: with a window, every n-th layer sees the whole row: 2 is T5Gemma's.
+      global_attention_every: with a window, every n-th layer sees the whole row: 2 is T5Gemma's, 6 T5Gemma 2's.
+      merged_attention: a layer of the decoder attends to the encoder and to the decoder in one softmax, with the same
+        kernels; the encoder's keys have no positions and no window. There is no attention to the encoder beside it.
+      qk_norm: a norm of each head's queries and keys, before they are turned.
+      shared_embedding: encoder and decoder have one embedding.
+      local_rotary_base: of layers with a window; None is `rotary_base`.
+      rotary_factor: positions are divided by it in layers without a window (arXiv:2306.15595).
+      halved_encoder_window: an encoder's query sees `sliding_window` keys in all: (sliding_window - 1) // 2 before it,
+        itself, and sliding_window // 2 after it.
 
     Raises:
       ValueError: for a value outside of what its field can be.
@@ -43,42 +52,62 @@ class GemmaLayers:
     final_logit_softcapping: float | None = None
     sliding_window: int | None = None
     global_attention_every: int = 2
+    merged_attention: bool = False
+    qk_norm: bool = False
+    shared_embedding: bool = False
+    local_rotary_base: float | None = None
+    rotary_factor: float = 1.0
+    halved_encoder_window: bool = False
 
     def __post_init__(self) -> None:
         for field in ("num_kv_heads", "sliding_window", "global_attention_every"):
             if (given := getattr(self, field)) is not None:
                 config_checks.whole_number(_OWNER, field, given, 1)
-        for field in ("rotary_base", "norm_epsilon"):
+        for field in ("rotary_base", "norm_epsilon", "rotary_factor"):
             number_ranges.check(f"{_OWNER}.{field}", getattr(self, field), ABOVE_0)
-        for field in ("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"):
+        above_0_or_none = ("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping")
+        for field in (*above_0_or_none, "local_rotary_base"):
             number_ranges.check(f"{_OWNER}.{field}", getattr(self, field), ABOVE_0._replace(or_none=True))
 
     @property
-    def changes_logits(self) -> bool:
-        """Whether attention has soft caps or windows, which the fused kernels do not have."""
-        return self.attn_logit_softcapping is not None or self.sliding_window is not None
+    def is_beyond_kernels(self) -> bool:
+        """Whether attention has soft caps, windows or keys of both stacks, which the fused kernels do not have."""
+        capped = self.attn_logit_softcapping is not None
+        return capped or self.sliding_window is not None or self.merged_attention
 
     def is_local(self, layer: int) -> bool:
         """Whether a layer of a stack has the window."""
         return self.sliding_window is not None and (layer + 1) % self.global_attention_every != 0
 
-    def of_attention(self, head_dim: int, is_self: bool, is_local: bool) -> Mapping[str, Any]:
+    def of_attention(self, head_dim: int, is_self: bool, is_local: bool, in_encoder: bool = False) -> Mapping[str, Any]:
         """The fields of `MultiHeadDotProductAttention`; attention to the encoder has no positions."""
+        base = self.local_rotary_base if is_local and self.local_rotary_base else self.rotary_base
+        window = self.sliding_window or 1
+        sides = (window - 1) // 2, window // 2
+        if not (in_encoder and self.halved_encoder_window):
+            sides = window - 1, window - 1
         return {
             "num_kv_heads": self.num_kv_heads,
             "query_scale": (self.query_pre_attn_scalar or head_dim) ** -0.5,
             "softcap": self.attn_logit_softcapping,
-            "rotary_base": self.rotary_base if is_self else None,
-            "sliding_window": self.sliding_window if is_local else None,
+            "rotary_base": base if is_self else None,
+            "rotary_factor": 1.0 if is_local else self.rotary_factor,
+            "window": sides if is_local else None,
+            "qk_norm_epsilon": self.norm_epsilon if self.qk_norm else None,
         }
 
-    def explicit(self, num_heads: int, head_dim: int) -> "GemmaLayers":
-        """The same layers without what None stands for, and with T5Gemma's period where there is no window."""
+    def explicit(self, network: Any) -> "GemmaLayers":
+        """The same layers of a `T5Config` without what None stands for; what has no effect in it is the default."""
+        is_local = self.sliding_window is not None
+        # A period beyond the deeper stack is any such one.
+        period = min(self.global_attention_every, 1 + max(network.num_encoder_layers, network.num_decoder_layers))
         return dataclasses.replace(
             self,
-            num_kv_heads=self.num_kv_heads or num_heads,
-            query_pre_attn_scalar=self.query_pre_attn_scalar or head_dim,
-            global_attention_every=2 if self.sliding_window is None else self.global_attention_every,
+            num_kv_heads=self.num_kv_heads or network.num_heads,
+            query_pre_attn_scalar=self.query_pre_attn_scalar or network.head_dim,
+            global_attention_every=period if is_local else 2,
+            local_rotary_base=(self.local_rotary_base if is_local else None) or self.rotary_base,
+            halved_encoder_window=is_local and self.halved_encoder_window,
         )
 
     def check_network(self, network: Any) -> None:
@@ -109,8 +138,8 @@ class GemmaLayers:
                 f"{_OWNER}.sliding_window is {self.sliding_window} and T5Config.scan_layers True, where all layers are "
                 "one; set scan_layers = False, or sliding_window = None."
             )
-        if self.changes_logits and network.kernels in ("fused", "cudnn"):
+        if self.is_beyond_kernels and network.kernels in ("fused", "cudnn"):
             raise ValueError(
-                f"T5Config.kernels is {network.kernels!r}, and no fused kernel has the soft caps and windows of "
-                "gemma_layers; set kernels = 'auto', which computes their attention by XLA."
+                f"T5Config.kernels is {network.kernels!r}, and no fused kernel has the soft caps, windows and merged "
+                "attention of gemma_layers; set kernels = 'auto', which computes their attention by XLA."
             )

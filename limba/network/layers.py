@@ -161,9 +161,10 @@ class _RootMeanSquareNorm(nn.Module):
     epsilon: float = 1e-6
     dtype: DType = jnp.float32
     scale_init: Initializer = nn.initializers.ones
+    axis: str = "embed"
 
     def _scale(self, width: int) -> Array:
-        return param_with_axes("scale", self.scale_init, (width,), jnp.float32, axes=("embed",))
+        return param_with_axes("scale", self.scale_init, (width,), jnp.float32, axes=(self.axis,))
 
     def _normalize(self, x: Array, scale: Array) -> Array:
         x = x.astype(jnp.float32)
@@ -186,6 +187,7 @@ class ResidualLayerNorm(_RootMeanSquareNorm):
     Attributes:
       kernels: "auto" takes one kernel for both where the device has one, see `t5.T5Config`.
       zero_centered: multiply by 1 + the parameter, which begins as 0 (Gemma).
+      axis: the logical axis of the parameter.
     """
 
     kernels: str = "auto"
@@ -194,7 +196,7 @@ class ResidualLayerNorm(_RootMeanSquareNorm):
     def _scale(self, width: int) -> Array:
         if not self.zero_centered:
             return super()._scale(width)
-        return 1.0 + param_with_axes("scale", nn.initializers.zeros, (width,), jnp.float32, axes=("embed",))
+        return 1.0 + param_with_axes("scale", nn.initializers.zeros, (width,), jnp.float32, axes=(self.axis,))
 
     @nn.compact
     def __call__(self, x: Array, update: Array | None = None) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""T5 in Flax Linen: T5 1.0 and 1.1, mT5, ByT5, umT5, T5Gemma and a modern T5, by fields of one configuration.
+"""T5 in Flax Linen: T5 1.0 and 1.1, mT5, ByT5, umT5, T5Gemma (1, 2) and a modern T5, by fields of one configuration.
 
 Sizes live in gin files (`gin/models/`). Parameter names and shapes are T5X's. With `scan_layers` a stack holds one
 layer whose parameters have the layers at axis 1, under `encoder/encoder` and `decoder/decoder`, as T5X's scalable_t5.
@@ -19,6 +19,7 @@ from limba.network import attention, config_checks, layers, own_layers, products
 from limba.network.gemma_layers import GemmaLayers
 from limba.network.kernels import attention as fused
 from limba.network.kernels import linear_cross_entropy
+from limba.network.merged_attention import MergedAttention
 
 Array = jax.Array
 
@@ -51,8 +52,8 @@ class T5Config:
         very slow on CPUs.
       encoder_self_attention_layer, decoder_self_attention_layer, decoder_cross_attention_layer: a class of your own in
         place of T5's attention, 'my_layers:MyAttention'; with `kernels` "xla", whose masks and biases are arrays.
-      gemma_layers: rotary positions, norms after blocks, fewer keys, windows and more, as T5Gemma and `t5_modern` have
-        them; None is T5.
+      gemma_layers: rotary positions, norms after blocks, fewer keys, windows and more, as T5Gemma, T5Gemma 2 and
+        `t5_modern` have them; None is T5.
 
     Raises:
       ValueError: for fp16, an unknown remat policy or activation, sizes that are not whole numbers of at least 1; for
@@ -126,11 +127,11 @@ class T5Config:
 
 
 def _attention(
-    config: T5Config, name: str, own: str | None, is_local: bool = False
+    config: T5Config, name: str, own: str | None, is_local: bool = False, is_merged: bool = False
 ) -> attention.MultiHeadDotProductAttention:
     gemma, is_self = config.gemma_layers, name != "encoder_decoder_attention"
-    more = {} if gemma is None else gemma.of_attention(config.head_dim, is_self, is_local)
-    return own_layers.attention_class(own)(
+    more = {} if gemma is None else gemma.of_attention(config.head_dim, is_self, is_local, name == "attention")
+    return (MergedAttention if is_merged else own_layers.attention_class(own))(
         num_heads=config.num_heads,
         head_dim=config.head_dim,
         dtype=config.dtype,
@@ -260,16 +261,21 @@ class DecoderLayer(nn.Module):
         keep_encoded_keys: bool,
         prefill: bool,
         prefill_lengths: Array | None,
+        places: Array | None,
     ) -> tuple[Array, None]:
         cfg = self.config
         if bias is None and cfg.gemma_layers is None:
             bias = _relative_bias(cfg, mask, x.shape[-2], bidirectional=False, decode=decode)
         x, y = _add_and_norm(cfg, "pre_self_attention_layer_norm")(x)
-        modes = {"deterministic": deterministic, "decode": decode, "prefill": prefill}
-        attend = _attention(cfg, "self_attention", cfg.decoder_self_attention_layer, self.is_local)
-        y = attend(y, y, mask, bias, prefill_lengths=prefill_lengths, **modes)
+        modes = {"deterministic": deterministic, "decode": decode}
+        is_merged = encoded is not None and cfg.gemma_layers is not None and cfg.gemma_layers.merged_attention
+        attend: Any = _attention(cfg, "self_attention", cfg.decoder_self_attention_layer, self.is_local, is_merged)
+        if is_merged:
+            y = attend(y, encoded, mask, cross_mask, places, keep_keys=keep_encoded_keys, **modes)
+        else:
+            y = attend(y, y, mask, bias, prefill=prefill, prefill_lengths=prefill_lengths, **modes)
         y = _dropped(cfg, _after(cfg, "post_self_attention_layer_norm", y), deterministic)
-        if encoded is not None:
+        if encoded is not None and not is_merged:
             x, y = _add_and_norm(cfg, "pre_cross_attention_layer_norm")(x, y)
             y = _attention(cfg, "encoder_decoder_attention", cfg.decoder_cross_attention_layer)(
                 y, encoded, cross_mask, deterministic=deterministic, keep_keys=keep_encoded_keys
@@ -283,7 +289,7 @@ class DecoderLayer(nn.Module):
 def _visible(config: T5Config, *tokens: Array | None, is_self: bool, **kind: Any) -> fused.Visible | None:
     """What the kernels take in place of a mask; None where they are not used. See `fused.visible`."""
     gemma = config.gemma_layers
-    if gemma is not None and gemma.changes_logits:
+    if gemma is not None and gemma.is_beyond_kernels:
         return None
     return fused.visible(config, *tokens, has_bias=is_self and gemma is None, **kind)  # type: ignore[arg-type]
 
@@ -311,6 +317,18 @@ def decoder_mask(config: T5Config, tokens: Array, segments: Array | None, prefix
     """What tokens of the targets see, of `[batch, length]`; see `attention.make_decoder_mask`."""
     mask = _visible(config, tokens, tokens, segments, segments, prefix=prefix, causal=True, is_self=True)
     return attention.make_decoder_mask(tokens, bool, prefix, segments) if mask is None else mask
+
+
+def _places(config: T5Config, length: int, begins: Array | None) -> Array | None:
+    """Of targets in their texts, `[batch or 1, length]`, which merged attention alone asks for.
+
+    The encoder's keys are not turned, so that a query's angle to them is its place: that in a packed row is another.
+    """
+    gemma = config.gemma_layers
+    if gemma is None or not gemma.merged_attention:
+        return None
+    places = jnp.arange(length)[None]
+    return places if begins is None else places - jax.lax.cummax(jnp.where(begins, places, 0), axis=1)
 
 
 class Encoder(nn.Module):
@@ -376,7 +394,8 @@ class Decoder(nn.Module):
         masks = (decoder_mask, encoder_decoder_mask, bias)
         modes = (deterministic, decode, keep_encoded_keys, prefill, prefill_lengths)
         each = _differences(cfg, cfg.num_decoder_layers)
-        y = stacks.apply(self, DecoderLayer, each, "decoder", y, encoded, *masks, *modes)
+        places = _places(cfg, length, None if decode else begins)
+        y = stacks.apply(self, DecoderLayer, each, "decoder", y, encoded, *masks, *modes, places)
         _, y = _add_and_norm(cfg, "decoder_norm")(y)
         y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, deterministic=deterministic)
         return self._logits(y, embedding, linear_logits)
@@ -422,8 +441,10 @@ class Transformer(nn.Module):
     def setup(self) -> None:
         self.token_embedder = make_embedding(self.config)
         self.encoder = Encoder(self.config, self.token_embedder)
-        # Gemma's has an embedding of its own.
-        self.decoder = Decoder(self.config, self.token_embedder if self.config.gemma_layers is None else None)
+        gemma = self.config.gemma_layers
+        # T5Gemma's has an embedding of its own.
+        is_shared = gemma is None or gemma.shared_embedding
+        self.decoder = Decoder(self.config, self.token_embedder if is_shared else None)
 
     def encode(
         self, encoder_input_tokens: Array, encoder_segment_ids: Array | None = None, enable_dropout: bool = True

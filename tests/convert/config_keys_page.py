@@ -47,6 +47,10 @@ def page() -> str:
         f"## config.json of {t5s}\n\n{_table(t5_keys.KEYS)}",
         f"## config.json of T5Gemma\n\n{_table(t5gemma_keys.KEYS)}",
         f"## `encoder` and `decoder` in it\n\n{_table(t5gemma_keys.STACK_KEYS)}",
+        f"## config.json of T5Gemma 2, other keys than T5Gemma's\n\n{_table(_others(t5gemma_keys.KEYS_2))}",
+        f"## `encoder` in it\n\n{_table(t5gemma_keys.ENCODER_KEYS_2)}",
+        "## `text_config` and `decoder` in it, other keys than those of T5Gemma's stacks\n\n"
+        + _table(_others(t5gemma_keys.STACK_KEYS_2)),
         f"## generation_config.json of all of these\n\n{_table(t5_keys.GENERATION_KEYS)}",
         f"## config.json of all encoders\n\n{_table(shared)}\n\nAn encoder does not generate: its "
         "generation_config.json is not read.",
@@ -56,9 +60,14 @@ def page() -> str:
         parts.append(f"## config.json of {title}, further keys\n\n{_table(own)}")
     new = {name: key for name, key in encoder_keys.NEW_BERT.items() if encoder_keys.BERT[name] != key}
     parts.append(f"## A BERT of t5-experiments, to train from scratch, further keys\n\n{_table(new)}")
-    parts.append(f"## tokenizer_config.json of {t5s}, T5Gemma\n\n{_table(tokenizer_keys.T5)}")
+    parts.append(f"## tokenizer_config.json of {t5s}, T5Gemma, T5Gemma 2\n\n{_table(tokenizer_keys.T5)}")
     parts.append(f"## tokenizer_config.json of encoders\n\n{_table(tokenizer_keys.ENCODER)}")
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _others(keys: Table) -> Table:
+    of_first = {**t5gemma_keys.STACK_KEYS, **t5gemma_keys.KEYS}
+    return {name: key for name, key in keys.items() if key not in of_first.values()}
 
 
 def _table(keys: Table) -> str:

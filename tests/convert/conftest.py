@@ -183,13 +183,15 @@ def new_run(spiece_model) -> Callable[..., Path]:
         model = EncoderDecoderModel(module, vocabulary, vocabulary, optimizer_def=None)
         shapes, _ = model.param_shapes_and_axes()
         rng = np.random.default_rng(7)
+        # Gemma's embedding is multiplied by sqrt(emb_dim), and its norms by 1 + the parameter.
+        of_embedding, of_norm = (1.0, 1.0) if config.gemma_layers is None else (config.emb_dim**-0.5, 0.0)
 
         def random_tensor(path, shape):
             name = "/".join(key.key for key in path)
             # Every tensor differs from every other, norms included, so that none can stand for another.
-            spread = 0.3 if name.endswith("scale") else 1.0 if "embedding" in name else shape.shape[0] ** -0.5
+            spread = 0.3 if name.endswith("scale") else of_embedding if "embedding" in name else shape.shape[0] ** -0.5
             spread *= config.head_dim**-0.5 if "/query/" in name else 1.0
-            values = rng.normal(1.0 if name.endswith("scale") else 0.0, spread, shape.shape).astype(np.float32)
+            values = rng.normal(of_norm if name.endswith("scale") else 0.0, spread, shape.shape).astype(np.float32)
             if poison and poison in name:
                 values.flat[5] = np.nan
             return jnp.asarray(values)

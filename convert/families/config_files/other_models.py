@@ -137,14 +137,12 @@ _TYPES = {
     **dict.fromkeys(
         ("bart", "mbart", "pegasus", "marian", "m2m_100", "blenderbot", "prophetnet", "led", "bigbird_pegasus"), _OTHER
     ),
-    **dict.fromkeys(("longt5", "switch_transformers", "t5gemma2", "encoder-decoder", "plbart", "nllb-moe"), _OTHER),
+    **dict.fromkeys(("longt5", "switch_transformers", "encoder-decoder", "plbart", "nllb-moe"), _OTHER),
     **dict.fromkeys(("distilbert", "albert", "deberta"), _ENCODER),
     **dict.fromkeys(("big_bird", "longformer", "funnel", "nystromformer", "nomic_bert", "mobilebert"), _ENCODER),
 }
 _HINTS = {
     "big_bird": "; Limba's blocks are DeepSpeed's, and have other global and random ones",
-    "t5gemma2": "; its decoder attends to the encoder and to itself in one softmax, and has norms of queries and keys, "
-    "which Limba's T5 does not",
 }
 
 

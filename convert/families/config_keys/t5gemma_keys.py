@@ -1,4 +1,4 @@
-"""The keys of a T5Gemma's config.json, and of those of encoder and decoder in it; see `config_keys`."""
+"""The keys of config.json of T5Gemma and T5Gemma 2, and of encoder and decoder in it; see `config_keys`."""
 
 from limba.convert.families.config_keys.keys import COMMON, carried, fixed, only, settings, table, without_effect
 
@@ -54,4 +54,45 @@ STACK_KEYS = table(
     *without_effect("of heads that this class does not have", "id2label", "label2id", "problem_type", "num_labels"),
     *_RATES,
     *_OF_NEW,
+)
+
+_OF_IMAGES = "of images, which are left out: Limba's T5s read texts"
+
+KEYS_2 = KEYS | table(
+    *fixed("the embedding of both stacks is the output", tie_word_embeddings=True),
+    *without_effect(_OF_IMAGES, "eoi_token_index", "image_token_index", "boi_token_index"),
+)
+
+ENCODER_KEYS_2 = table(
+    *COMMON,
+    *carried(text_config="the configuration of the encoder"),
+    *without_effect(_OF_IMAGES, "vision_config", "mm_tokens_per_image"),
+    *without_effect(_OF_IMAGES, "eoi_token_index", "image_token_index", "boi_token_index"),
+    *without_effect("that of the whole model counts", "dropout_rate", "tie_word_embeddings", "is_encoder_decoder"),
+    *without_effect("special ids: those of the decoder count", "pad_token_id", "eos_token_id", "bos_token_id"),
+    *_RATES,
+    *_OF_NEW,
+)
+
+STACK_KEYS_2 = STACK_KEYS | table(
+    *carried(
+        rope_theta="rotary_base",
+        rope_local_base_freq="local_rotary_base",
+        rope_parameters="of full_attention rotary_base and, of rope_type linear, rotary_factor; of sliding_attention "
+        "local_rotary_base",
+        rope_scaling="rotary_factor, of rope_type linear",
+        sliding_window_pattern="global_attention_every, without layer_types",
+    ),
+    only(
+        "attn_logit_softcapping",
+        (),
+        "transformers' class leaves it out",
+        "Remove it, if the model was trained in transformers.",
+    ),
+    only(
+        "use_bidirectional_attention",
+        (False,),
+        "the decoder would see what follows",
+        "Train such a model where it comes from.",
+    ),
 )

@@ -100,6 +100,12 @@ class Training:
         return config if isinstance(config, T5Config | EncoderConfig) else None
 
     @property
+    def can_scan(self) -> bool:
+        """Whether layers may be scanned: a T5's with windows in some of them are not."""
+        gemma = getattr(self.config, "gemma_layers", None)
+        return gemma is None or gemma.sliding_window is None
+
+    @property
     def work(self) -> Work:
         lengths = dict(self.dataset.task_feature_lengths or {})
         shapes, _ = self.with_layers("none").model.param_shapes_and_axes()
@@ -115,11 +121,11 @@ class Training:
         return Work(sizes, self.dataset.batch_size, inputs, targets, count, of_generator)
 
     def with_layers(self, remat: str, *, scanned: bool = True) -> "Training":
-        """The same training with a policy of recomputation; layers that are scanned compile as one."""
+        """The same training with a policy of recomputation; scanned layers, where they can be, compile as one."""
         if self.config is None:
             return self
         model = copy.copy(self.model)
-        config = dataclasses.replace(self.config, scan_layers=scanned, remat_policy=remat)
+        config = dataclasses.replace(self.config, scan_layers=scanned and self.can_scan, remat_policy=remat)
         model.module = self.model.module.clone(config=config)
         return dataclasses.replace(self, model=model)
 

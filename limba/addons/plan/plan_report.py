@@ -96,7 +96,7 @@ class Planner:
                 if (known := json.loads(line))["key"] == key:
                     return CompiledCost(Memory(**known["memory"]), known["bound"])
         began = time.monotonic()
-        training = self.training.with_layers(layout.remat, scanned=_is_scanned(topology))
+        training = self.training.with_layers(layout.remat, scanned=self._is_scanned(topology))
         mesh = compiled_step.partitioner(layout, compiled_step.devices_of(topology))
         step = compiled_step.compile_step(training, mesh, layout.microbatches)
         cost = self._known[key] = CompiledCost(step.memory, step.bound(topology))
@@ -105,6 +105,10 @@ class Planner:
                 seconds = round(time.monotonic() - began, 1)
                 print(json_text.dumps({"key": key, **dataclasses.asdict(cost), "seconds": seconds}), file=file)
         return cost
+
+    def _is_scanned(self, topology: Topology) -> bool:
+        """Whether the layers of a plan are: on GPUs a loop copies what it keeps twice, on TPUs it compiles faster."""
+        return topology.chip.platform != "gpu" and self.training.can_scan
 
     def choose(
         self, topology: Topology, *, compiled: bool, report: Callable[[MeshLayout, CompiledCost], None] | None = None
@@ -232,7 +236,7 @@ class Planner:
         for line in _time(prices, work, topology):
             print(f"  {line}")
         name = None if config is None else gin_names.gin_name(type(config))
-        for line in choice.layout.gin_lines(name, scanned=_is_scanned(topology)):
+        for line in choice.layout.gin_lines(name, scanned=self._is_scanned(topology)):
             print(f"  {line}")
 
     def row(self, topology: Topology, *, compiled: bool) -> str:
@@ -292,11 +296,6 @@ TABLE_HEAD = (
     "| topology | chips | mesh, data x model | remat | microbatches | GiB per device = parameters + optimizer + rest | "
     "by | sequences/s | days |\n|---|---|---|---|---|---|---|---|---|"
 )
-
-
-def _is_scanned(topology: Topology) -> bool:
-    """Whether the layers of a plan are: on GPUs a loop copies what it keeps twice, on TPUs it compiles faster."""
-    return topology.chip.platform != "gpu"
 
 
 def _source(compiled: bool) -> str:

@@ -233,8 +233,9 @@ class Encoder(nn.Module):
         )
         if cfg.global_attention_every == 1:
             return whole_row, None
+        reach = cfg.local_attention_window // 2
         window = AttentionInputs(
-            mask & attention.local_mask(length, cfg.local_attention_window // 2),
+            mask & attention.local_mask(length, reach, reach),
             None if table is None else table(length, length),
             rotation(base=cfg.local_rotary_base or cfg.rotary_base) if is_rotary else None,
             relative,

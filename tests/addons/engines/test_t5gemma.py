@@ -1,4 +1,4 @@
-"""T5Gemma in engines: CTranslate2 holds it without soft caps and windows, others refuse it by name."""
+"""T5Gemma in engines: CTranslate2 holds it without soft caps and windows, others and T5Gemma 2 are refused by name."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from limba.addons.engines.to_ct2 import to_ct2
 from limba.addons.engines.to_gguf import to_gguf
 from limba.addons.engines.to_onnx import to_onnx
 from limba.network.gemma_layers import GemmaLayers
+from tests.convert import test_t5gemma2
 from tests.convert.test_t5gemma import FIELDS
 
 MODERN = GemmaLayers(num_kv_heads=2, rotary_base=500.0, query_pre_attn_scalar=5.0, norm_epsilon=1e-3)
@@ -32,4 +33,8 @@ def test_what_an_engine_does_not_compute_is_refused_by_name(run, new_run, tmp_pa
         to_gguf(run, tmp_path / "out")
     with pytest.raises(ValueError, match="is T5Gemma, of which to-onnx writes no file"):
         to_onnx(run, tmp_path / "out")
+    merged = new_run(tmp_path / "merged", **test_t5gemma2.FIELDS)
+    for convert in (to_ct2, to_gguf, to_onnx):
+        with pytest.raises(ValueError, match="is T5Gemma 2, "):
+            convert(merged, tmp_path / "out")
     assert not (tmp_path / "out").exists()

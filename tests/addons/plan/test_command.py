@@ -30,6 +30,7 @@ from limba.data import contract
 from limba.gin_config import gin_names
 from limba.network import flops
 from limba.network.encoders import block_layout, encoder, token_detector
+from limba.network.gemma_layers import GemmaLayers
 from limba.optimizers import definitions, schedules
 from limba.training import trainer
 from tests.limba import small
@@ -99,6 +100,17 @@ def test_encoders_are_planned_as_encoders():
     choice = planner.choose(V4_8, compiled=False)
     assert choice is not None and choice.memory.temporary > 0
     assert gin_names.gin_name(type(training.config)) == "encoder.EncoderConfig"
+
+
+def test_layers_with_windows_are_planned_unrolled(capsys):
+    layers = GemmaLayers(num_kv_heads=2, sliding_window=4, merged_attention=True, shared_embedding=True)
+    training = _training(gemma_layers=layers, logits_via_embedding=True)
+    assert not training.with_layers("full").config.scan_layers
+    params, _ = training.model.param_shapes_and_axes()
+    assert training.work.num_parameters == sum(x.size for x in jax.tree.leaves(params))
+    assert _planner(training).report(V4_8, compiled=False)
+    said = capsys.readouterr().out
+    assert "T5Config.scan_layers = False" in said and "attention          XLA's" in said
 
 
 def test_a_generator_and_products_of_distances_count():

@@ -29,6 +29,9 @@ def test_forward_flops_by_hand():
     assert flops.forward_flops(SIZES | {"num_heads": 3, "head_dim": 1, "num_kv_heads": 1}, 4, 6) == 3688 - fewer
     gemma = {"num_heads": 3, "head_dim": 1, "gemma_layers": {"num_kv_heads": 1}}
     assert flops.forward_flops(SIZES | gemma, 4, 6) == 3688 - fewer
+    # A decoder layer has one query and one output for each target, not two.
+    merged = {"gemma_layers": {"merged_attention": True}}
+    assert flops.forward_flops(SIZES | merged, 4, 6) == 3688 - 2 * (2 * 6 * 2 * 6)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,15 @@ def test_a_window_sees_so_many_keys_to_each_side_and_a_causal_one_itself_and_tho
     assert np.flatnonzero(change).tolist() == [6, 7, 8]
 
 
+def test_a_halved_window_has_one_more_key_behind_a_query_than_before_it_where_it_is_even():
+    fields = GemmaLayers(sliding_window=4, halved_encoder_window=True), GemmaLayers(sliding_window=4)
+    of = [layers.of_attention(8, is_self=True, is_local=True, in_encoder=True)["window"] for layers in fields]
+    assert of == [(1, 2), (3, 3)]
+    assert fields[0].of_attention(8, is_self=True, is_local=True)["window"] == (3, 3)
+    seen = attention.local_mask(5, 1, 2)[0, 0]
+    assert [np.flatnonzero(row).tolist() for row in seen] == [[0, 1, 2], [0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4], [3, 4]]
+
+
 def test_local_layers_are_all_but_every_nth():
     assert [WINDOWS.is_local(i) for i in range(5)] == [True, False, True, False, True]
     sixth = dataclasses.replace(WINDOWS, global_attention_every=6)
@@ -75,8 +84,9 @@ def fields_of(config, layers):
     return sizes | layers.of_attention(config.head_dim, is_self=True, is_local=False)
 
 
-def test_beams_with_a_window_are_those_of_whole_prefixes():
-    model = small.model(**small.TINY | {"num_decoder_layers": 2}, gemma_layers=WINDOWS)
+def test_beams_with_a_window_and_merged_attention_are_those_of_whole_prefixes():
+    gemma = dataclasses.replace(WINDOWS, merged_attention=True)
+    model = small.model(**small.TINY | {"num_decoder_layers": 2}, gemma_layers=gemma)
     params, batch = small.random_params(model), small.batch(4, rows=2, targets=8)
     predict = functools.partial(model.predict_batch_with_aux, num_decodes=3, return_all_decodes=True)
     tokens, aux = jax.jit(predict)(params, batch)

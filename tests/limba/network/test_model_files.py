@@ -10,6 +10,7 @@ import pytest
 
 from limba.gin_config import gin_files
 from limba.network import decoder_only, scalable_t5, t5
+from tests.limba import small
 
 ENCODERS = (
     *("bert", "roberta", "roberta_prelayernorm", "mpnet", "roformer", "modernbert"),
@@ -32,6 +33,9 @@ PARAMETERS: dict[str, int] = {
     "gin/models/t5_modern/tiny.gin": 518_064,
     "gin/models/t5_modern/small.gin": 73_835_520,
     "gin/models/t5_modern/base.gin": 219_311_616,
+    "gin/models/t5gemma2/tiny.gin": 260_272,
+    "gin/models/t5gemma2/270m.gin": 221_213_952,
+    "gin/models/t5gemma2/1b.gin": 1_432_803_584,
     "gin/models/mt5/small.gin": 300_176_768,
     "gin/models/mt5/base.gin": 582_401_280,
     "gin/models/mt5/large.gin": 1_229_581_312,
@@ -75,7 +79,10 @@ def _network(file: str):
         module = gin.get_configurable(decoder_only.DecoderWrapper)()
     else:
         module = gin.get_configurable(t5.Transformer)()
-    return module, module.clone(config=dataclasses.replace(module.config, scan_layers=True))
+    gemma = module.config.gemma_layers
+    # Scanned layers have no windows, which have no parameters.
+    gemma = gemma and dataclasses.replace(gemma, sliding_window=None)
+    return module, module.clone(config=dataclasses.replace(module.config, scan_layers=True, gemma_layers=gemma))
 
 
 def test_the_table_has_every_file():
@@ -98,6 +105,17 @@ def test_parameters_of_each_file(file):
     assert isinstance(module.config, scalable_t5.T5Config) == scalable
     assert module.scan_layers == scalable
     assert module.config.logits_via_embedding == any(
-        family in file for family in ("t5_1_0", "decoder_only", "t5_modern")
+        family in file for family in ("t5_1_0", "decoder_only", "t5_modern", "t5gemma2")
     )
     assert module.config.mlp_activations == (("relu",) if "t5_1_0" in file else ("gelu", "linear"))
+
+
+def test_the_tiny_t5gemma2_trains():
+    module, _ = _network("gin/models/t5gemma2/tiny.gin")
+    config = dataclasses.replace(module.config, vocab_size=small.VOCAB_SIZE)
+    trainer = small.make_trainer(small.model(module=module.clone(config=config)), learning_rate=0.03)
+    state, batch, losses = trainer.new_state(jax.random.key(0)), small.batch(0), []
+    for _ in range(8):
+        state, metrics = trainer.train_step(state, trainer.partitioner.shard_batch(batch))
+        losses.append(float(metrics["loss"].compute()) / (batch["decoder_target_tokens"] > 0).sum())
+    assert losses[0] == pytest.approx(math.log(small.VOCAB_SIZE), abs=0.7) and losses[-1] < losses[0] - 0.5, losses

@@ -14,9 +14,19 @@ from limba.network.finite_numbers import interceptors
 from limba.network.gemma_layers import GemmaLayers
 from tests.limba import small
 
-# With a window that is shorter than the rows; the second of two layers sees the whole row.
+# T5Gemma 2's, with a window that is shorter than the rows; the second of two layers sees the whole row.
 GEMMA = GemmaLayers(
-    num_kv_heads=2, sliding_window=3, attn_logit_softcapping=2.0, final_logit_softcapping=5.0, query_pre_attn_scalar=9.0
+    num_kv_heads=2,
+    sliding_window=3,
+    attn_logit_softcapping=2.0,
+    final_logit_softcapping=5.0,
+    query_pre_attn_scalar=9.0,
+    merged_attention=True,
+    qk_norm=True,
+    shared_embedding=True,
+    local_rotary_base=50.0,
+    rotary_factor=3.0,
+    halved_encoder_window=True,
 )
 
 
@@ -116,9 +126,9 @@ def test_remat_recomputes_the_same_dropout():
         ({"logits_via_embedding": True, "relative_bias_per_layer": True}, True),
         ({"scan_layers": True, "relative_bias_per_layer": True, "joined_attention_kernels": False}, False),
         ({"gemma_layers": GEMMA, **small.TWO_LAYERS}, True),
-        ({"gemma_layers": GemmaLayers(num_kv_heads=1), "scan_layers": True}, False),
+        ({"gemma_layers": GemmaLayers(num_kv_heads=1, merged_attention=True), "scan_layers": True}, False),
     ],
-    ids=["T5 1.1", "umT5", "scalable_t5", "T5Gemma", "scanned, one head of keys"],
+    ids=["T5 1.1", "umT5", "scalable_t5", "T5Gemma 2", "scanned, one head of keys, merged"],
 )
 def test_decoding_step_by_step_equals_teacher_forcing(fields, keeps_keys):
     model = small.model(**fields)
@@ -157,7 +167,7 @@ def test_decoding_step_by_step_equals_teacher_forcing(fields, keeps_keys):
     np.testing.assert_allclose(np.concatenate(stepwise, axis=1), expected, atol=2e-4)
 
 
-@pytest.mark.parametrize("fields", [{}, {"gemma_layers": GEMMA, **small.TWO_LAYERS}], ids=["T5 1.1", "T5Gemma"])
+@pytest.mark.parametrize("fields", [{}, {"gemma_layers": GEMMA, **small.TWO_LAYERS}], ids=["T5 1.1", "T5Gemma 2"])
 def test_packed_examples_do_not_see_each_other(fields):
     model = small.model(**fields)
     module = model.module
@@ -176,6 +186,7 @@ def test_packed_examples_do_not_see_each_other(fields):
         packed["decoder_target_tokens"],
         encoder_segment_ids=encoder_segments,
         decoder_segment_ids=decoder_segments,
+        decoder_positions=np.tile(np.arange(5), 2)[None],
     )
     np.testing.assert_allclose(together[:, :5], _logits(module, params, first), atol=1e-5)
     np.testing.assert_allclose(together[:, 5:], _logits(module, params, second), atol=1e-5)

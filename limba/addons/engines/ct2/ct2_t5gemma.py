@@ -15,8 +15,13 @@ from limba.network.t5 import T5Config
 
 
 def check(model: T5Model) -> None:
-    """Raises ValueError for what CTranslate2 does not compute."""
-    layers = model.config.gemma_layers
+    """Raises ValueError for what CTranslate2 does not compute, and for what this module does not write."""
+    layers: Any = model.config.gemma_layers
+    if layers.merged_attention:
+        raise ValueError(
+            f"{model.path} is {model.family.title}, of which to-ct2 writes no folder; `limba convert to-hf` exports "
+            "it, and `limba serve` serves it."
+        )
     for field in ("attn_logit_softcapping", "final_logit_softcapping", "sliding_window"):
         if (given := getattr(layers, field)) is not None:
             raise ValueError(
