@@ -156,7 +156,13 @@ ADDONS: Mapping[str, Addon] = {
                 "limba.addons.surgery.extend",
                 "add pieces of a corpus to a T5 or an encoder and its vocabulary",
             ),
-        }
+        },
+        {
+            "from-gemma": (
+                "limba.addons.surgery.from_gemma",
+                "write an encoder-decoder that begins as a decoder of Gemma, a T5Gemma",
+            )
+        },
     ),
     "engines": Addon(
         conversions={

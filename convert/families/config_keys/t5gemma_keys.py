@@ -51,6 +51,12 @@ STACK_KEYS = table(
     *without_effect("special ids: those of the decoder count", "pad_token_id", "eos_token_id", "bos_token_id"),
     *without_effect("a T5 has no such token", "sep_token_id", "cls_token_id", "decoder_start_token_id"),
     only("rope_scaling", (), "rotary positions of another kind", "Train such a model where it comes from."),
+    only(
+        "use_bidirectional_attention",
+        (False,),
+        "the decoder would see what follows",
+        "Train such a model where it comes from.",
+    ),
     *without_effect("of heads that this class does not have", "id2label", "label2id", "problem_type", "num_labels"),
     *_RATES,
     *_OF_NEW,
@@ -75,6 +81,7 @@ ENCODER_KEYS_2 = table(
 )
 
 STACK_KEYS_2 = STACK_KEYS | table(
+    *without_effect("layer_types say it", "_sliding_window_pattern"),
     *carried(
         rope_theta="rotary_base",
         rope_local_base_freq="local_rotary_base",
@@ -88,11 +95,5 @@ STACK_KEYS_2 = STACK_KEYS | table(
         (),
         "transformers' class leaves it out",
         "Remove it, if the model was trained in transformers.",
-    ),
-    only(
-        "use_bidirectional_attention",
-        (False,),
-        "the decoder would see what follows",
-        "Train such a model where it comes from.",
     ),
 )
