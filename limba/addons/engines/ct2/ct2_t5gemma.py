@@ -15,12 +15,13 @@ from limba.network.t5 import T5Config
 
 
 def check(model: T5Model) -> None:
-    """Raises ValueError for what CTranslate2 does not compute, and for what this module does not write."""
+    """Raises ValueError for what CTranslate2 does not compute."""
     layers: Any = model.config.gemma_layers
     if layers.merged_attention:
         raise ValueError(
-            f"{model.path} is {model.family.title}, of which to-ct2 writes no folder; `limba convert to-hf` exports "
-            "it, and `limba serve` serves it."
+            f"{model.path} is {model.family.title}, which CTranslate2 4.8 does not compute as transformers does, also "
+            "from a folder of its own converter (docs/log.md). `limba convert to-hf` exports it, and `limba serve` "
+            "serves it."
         )
     for field in ("attn_logit_softcapping", "final_logit_softcapping", "sliding_window"):
         if (given := getattr(layers, field)) is not None:
