@@ -38,7 +38,9 @@ class T5Export(Export[T5Family, T5Config]):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        return (*self.model.warnings, *self.tokenizer.warnings)
+        family = self.model.family
+        new = (f"transformers has {family.model_class} since version 5.",) if family.is_new else ()
+        return (*self.model.warnings, *self.tokenizer.warnings, *new)
 
     def check_example(self, text: str) -> None:
         """Any text will do."""

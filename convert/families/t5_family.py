@@ -77,6 +77,7 @@ class T5Family(Family):
       embeddings: PyTorch's names of the embedding, the first one its own; files may have one of them or all.
       output: PyTorch's name of the output, and the embedding that it is in tied models.
       in_flax: whether transformers 4 has a Flax class.
+      is_new: whether transformers has its class since version 5.
       left_out: how the names of tensors begin that Limba's network has no place for; an export has `constants`.
       left_out_because: a clause for messages.
       has_gemma_layers: whether its networks have `T5Config.gemma_layers`; others have none.
@@ -101,6 +102,7 @@ class T5Family(Family):
     embeddings: tuple[str, ...] = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     output: tuple[str, str] = ("lm_head.weight", "shared.weight")
     in_flax: bool = True
+    is_new: bool = False
     left_out: tuple[str, ...] = ()
     left_out_because: str = ""
     has_gemma_layers: ClassVar[bool] = False

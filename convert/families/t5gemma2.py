@@ -135,6 +135,7 @@ FAMILY = T5Gemma2Family(
     in_bytes=None,
     in_transformers=True,
     in_flax=False,
+    is_new=True,
     prefix="model.",
     rows=tuple(_rows()),
     embeddings=(f"{_EMBEDDING}.weight", f"{_DECODERS_EMBEDDING}.weight"),

@@ -63,6 +63,7 @@ def test_an_export_is_checked_and_comes_back_as_the_same_files(exported, tmp_pat
     rows = {row["what"]: row for row in report["comparisons"]["safetensors"]}
     assert rows["logits, B in NumPy"]["value"] < 1e-5
     assert report["family"] == "t5gemma2"
+    assert "transformers has T5Gemma2ForConditionalGeneration since version 5." in (home / "out/README.md").read_text()
     stored = json.loads((home / "out/config.json").read_text())
     assert stored["encoder"]["text_config"]["layer_types"] == ["sliding_attention", "full_attention"]
     assert stored["decoder"]["rope_parameters"]["full_attention"]["factor"] == 4.0

@@ -37,16 +37,18 @@ def describe(
         # The hub's filters have "text2text-generation" no longer, but as a tag.
         pipeline="text-generation",
         task="text2text-generation",
-        use="\n\n".join([use, *_of_version_5(network, formats)]),
+        use="\n\n".join([use, *_of_version_5(family, network, formats)]),
         network=tuple(_network(network, vocabulary, dtype, assumed)),
         accuracy="accuracy of the next token",
         datasets=example.datasets,
     )
 
 
-def _of_version_5(network: T5Config, formats: Collection[str]) -> Iterator[str]:
+def _of_version_5(family: T5Family, network: T5Config, formats: Collection[str]) -> Iterator[str]:
     if "safetensors" not in formats:
         return
+    if family.is_new:
+        yield f"transformers has {family.model_class} since version 5."
     yield (
         "Use this program rather than a pipeline: transformers 5 has none for encoder-decoders. Its `text-generation`, "
         "which the hub may propose, is for decoders alone, and takes the text for the beginning of the answer."
