@@ -234,7 +234,7 @@ class T5GemmaFamily(T5Family):
         for stack in (encoder, decoder):
             usual = _kinds(stack["num_hidden_layers"], stack.get("sliding_window_pattern") or self.usual_period)
             kinds.append(stack.get("layer_types") or usual)
-        for every in (self.usual_period, *range(1, max(map(len, kinds)) + 2)):
+        for every in range(1, max(map(len, kinds)) + 2):
             if all(types == _kinds(len(types), every) for types in kinds):
                 window = {"sliding_window": decoder["sliding_window"], "global_attention_every": every}
                 return {"sliding_window": None} if every == 1 else window

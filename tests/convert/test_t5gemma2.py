@@ -50,7 +50,7 @@ def exported(new_run, tmp_path_factory):
 def home(tmp_path_factory, forks5, spiece_model, exported):
     """A folder that transformers 5 made, with a tower; `exported` has its answer."""
     home = tmp_path_factory.mktemp("steps")
-    config = hub_gemmas.settings("t5gemma2", 3)
+    config = hub_gemmas.settings("t5gemma2", 7)
     for stack in _stacks(config):
         stack["vocab_size"] = 512
     folder = exported[0] / "out"

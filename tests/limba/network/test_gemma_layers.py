@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba.models import decoding
+from limba.models import decoding, encoder_decoder_model
 from limba.network import attention, attention_by_rows, decoder_only, layers, t5
 from limba.network.gemma_layers import GemmaLayers
 from limba.network.kernels import attention as fused
@@ -46,6 +46,10 @@ def test_local_layers_are_all_but_every_nth():
     sixth = dataclasses.replace(WINDOWS, global_attention_every=6)
     assert [i for i in range(13) if not sixth.is_local(i)] == [5, 11]
     assert not any(GemmaLayers().is_local(i) for i in range(3))
+    # With three layers a period of 4 is one of 6, and with six it is not.
+    fourth = dataclasses.replace(WINDOWS, global_attention_every=4)
+    few, many = (small.config(num_encoder_layers=count) for count in (3, 6))
+    assert fourth.explicit(few) == sixth.explicit(few) and fourth.explicit(many) != sixth.explicit(many)
 
 
 def test_the_first_logits_of_a_new_network_have_the_size_of_a_guess():
@@ -84,7 +88,12 @@ def fields_of(config, layers):
     return sizes | layers.of_attention(config.head_dim, is_self=True, is_local=False)
 
 
-def test_beams_with_a_window_and_merged_attention_are_those_of_whole_prefixes():
+@pytest.mark.parametrize("keeps_keys", [True, False])
+def test_beams_with_a_window_and_merged_attention_are_those_of_whole_prefixes(monkeypatch, keeps_keys):
+    """Also where a network does not offer to keep the encoder's keys, as one of T5X's protocol."""
+    accepts = encoder_decoder_model._accepts
+    offers = lambda f, name: accepts(f, name) and (keeps_keys or name != "keep_encoded_keys")  # noqa: E731
+    monkeypatch.setattr(encoder_decoder_model, "_accepts", offers)
     gemma = dataclasses.replace(WINDOWS, merged_attention=True)
     model = small.model(**small.TINY | {"num_decoder_layers": 2}, gemma_layers=gemma)
     params, batch = small.random_params(model), small.batch(4, rows=2, targets=8)
