@@ -68,7 +68,8 @@ def run(flags: argparse.Namespace, models: Sequence[str], which: str) -> int:
     Raises:
       ValueError, OSError: for bad input, before a model is measured; if nothing could be measured.
     """
-    number_ranges.check("--ngram_tokens", flags.ngram_tokens, number_ranges.AT_LEAST_1._replace(or_none=True))
+    if flags.ngram_tokens is not None:
+        number_ranges.check("--ngram_tokens", flags.ngram_tokens, number_ranges.AT_LEAST_1)
     folder = _output_folder(flags)
     # Models take seconds to import, which a table of evaluations that were made does not need.
     from limba.addons.pairs.scoreboard import board_measuring, board_picture

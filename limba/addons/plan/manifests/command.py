@@ -18,7 +18,7 @@ from typing import Any
 
 from limba.addons.plan import topologies
 from limba.addons.plan.manifests import jobset, request, skypilot, slurm_container, vertex
-from limba.files import named_flags, redaction
+from limba.files import named_flags, number_ranges, redaction
 
 # How a manifest is submitted, and whether its containers need an image.
 _KINDS: dict[str, tuple[Any, str, bool]] = {
@@ -38,12 +38,12 @@ def _parser() -> named_flags.Parser:
     )
     parser.add_argument("--to", required=True, choices=_KINDS, metavar="KIND", help=f"one of {', '.join(_KINDS)}")
     parser.add_argument("--topology", metavar="NAME", help=f"the machines: {topologies.families()}")
-    parser.add_argument("--num_slices", type=int, default=1, metavar="N", help="TPU slices of this topology (1)")
+    parser.add_argument("--num_slices", type=int, metavar="N", help="TPU slices of this topology (1)")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="what `limba plan` printed, instead of --topology")
     parser.add_argument("--image", default="", metavar="IMAGE", help="of the container; not for SkyPilot")
     parser.add_argument("--name", metavar="NAME", help="of the job (the recipe's)")
     parser.add_argument("--spot", action="store_true", help="machines that may be taken away")
-    parser.add_argument("--max_restarts", type=int, default=20, metavar="N", help="starts after the first (20)")
+    parser.add_argument("--max_restarts", type=int, metavar="N", help="starts after the first (20); not for Vertex")
     parser.add_argument(
         "--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of the run, not secret; repeatable"
     )
@@ -100,6 +100,8 @@ def _request(flags: argparse.Namespace) -> request.Request:
     if (flags.plan is None) == (topology is None):
         raise ValueError("give --topology or --plan, and not both")
     if flags.plan is not None:
+        if num_slices is not None:
+            raise ValueError(f"--num_slices is {num_slices}; the slices are those of --plan {flags.plan}. Leave it out")
         topology, num_slices, planned = request.of_plan(flags.plan)
         options = planned + options
     if _KINDS[flags.to][2] != bool(flags.image):
@@ -107,16 +109,19 @@ def _request(flags: argparse.Namespace) -> request.Request:
         raise ValueError(f"--to {flags.to} {needs}")
     if flags.mount and flags.to != "slurm-container":
         raise ValueError(f"--mount is {flags.mount[0]}; it is for --to slurm-container")
-    if flags.max_restarts < 0:
-        raise ValueError(f"--max_restarts is {flags.max_restarts}; it is at least 0")
+    if flags.max_restarts is not None:
+        number_ranges.check("--max_restarts", flags.max_restarts, number_ranges.AT_LEAST_0)
+        if flags.to == "vertex":
+            raise ValueError(f"--max_restarts is {flags.max_restarts}; Vertex takes no such number. Leave it out")
     if flags.to != "slurm-container":
         _require_bucket(options)
     name = flags.name or re.sub(r"[^a-z0-9]+", "-", Path(flags.recipe).stem.lower()).strip("-")
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,38}[a-z0-9]", name):
         raise ValueError(f"--name is {name!r}; give 2 to 40 lower-case letters, digits and dashes, with a letter first")
     return request.Request(
-        name, topologies.find(topology, num_slices), flags.recipe, tuple(options), flags.image,
-        tuple(map(_variable, flags.env)), tuple(flags.secret), flags.spot, flags.max_restarts, tuple(flags.mount),
+        name, topologies.find(topology, 1 if num_slices is None else num_slices), flags.recipe, tuple(options),
+        flags.image, tuple(map(_variable, flags.env)), tuple(flags.secret), flags.spot,
+        20 if flags.max_restarts is None else flags.max_restarts, tuple(flags.mount),
     )  # fmt: skip
 
 

@@ -9,10 +9,12 @@ _LAUNCHER = "launch/slurm.sbatch"
 
 
 def manifest(request: Request) -> str:
-    """The script, to submit in a clone; ValueError for TPUs and secrets."""
+    """The script, to submit in a clone; ValueError for TPUs, spot machines and secrets."""
     topology = request.topology
     if topology.chip.platform != "gpu":
         known({"h100": "", "h200": "", "a100": ""}, topology, "Slurm with GPUs")
+    if request.spot:
+        raise ValueError("--spot is given; Slurm's partitions decide which machines a job gets. Leave it out")
     if request.secrets:
         raise ValueError(f"--secret is {request.secrets[0]}; sbatch passes your shell's variables on. Leave it out")
     values = {

@@ -19,7 +19,10 @@ def manifest(request: Request) -> dict[str, Any]:
     request.one_slice("a custom job of Vertex's")
     topology = request.topology
     if request.secrets:
-        raise ValueError(f"--secret is {request.secrets[0]}; a custom job of Vertex's has no secrets")
+        raise ValueError(
+            f"--secret is {request.secrets[0]}; a custom job of Vertex's has no secrets. Leave it out, or give "
+            "--to jobset"
+        )
     chips = request.chips_of_a_host
     if topology.num_hosts > 1:
         raise ValueError(

@@ -202,6 +202,12 @@ def test_the_layout_of_a_plan(capsys, tmp_path):
         ),
         (("skypilot", "--topology", "v4-8", "--name", "A_b", "quick", BUCKET), "--name is 'A_b'; give 2 to 40"),
         (("kubernetes", "quick"), "invalid choice: 'kubernetes'"),
+        (("slurm-container", "--topology", "h100-8", "--image", "i", "--spot", "quick"), "--spot is given; Slurm's"),
+        (
+            ("vertex", "--topology", "h100-8", "--image", "i", "--max_restarts", "3", "quick", BUCKET),
+            "--max_restarts is 3; Vertex",
+        ),
+        (("skypilot", "--plan", "p.txt", "--num_slices", "2", "quick", BUCKET), "--num_slices is 2; the slices are"),
     ],
 )
 def test_what_cannot_be_written(capsys, words, message):
