@@ -1,6 +1,5 @@
-"""A small T5 that learns what a larger one expects: distillation.
+"""Distillation: a small T5, the student, learns the probabilities of a larger one, the teacher.
 
-The larger model, the teacher, says of each target token which tokens it finds likely; the smaller one, the student,
-learns these probabilities beside the token itself (arXiv:1503.02531). It may begin with some of the teacher's layers.
-Gin files name it; nothing imports it.
+At each target token the student learns the token itself, and the probabilities of the tokens that the teacher finds
+likely (arXiv:1503.02531). It may begin with some of the teacher's layers. Gin files name this room; nothing imports it.
 """

@@ -23,12 +23,12 @@ PyTree = Any
 # Features of a training's batches, `[batch, length, top_k]`: the teacher's likeliest tokens, the likeliest first, and
 # the logarithms of their probabilities.
 TOKENS, LOG_PROBS = "teacher_tokens", "teacher_log_probs"
-# Of the probability of all tokens that are none of them: rounded sums may leave nothing, which has no logarithm.
+# The least probability of all other tokens together: rounded sums may leave 0, which has no logarithm.
 _LEAST = 1e-7
 
 
 class DistilledModel(EncoderDecoderModel):
-    """An encoder-decoder model that learns from a teacher in its training; elsewhere it is the model within.
+    """An encoder-decoder model that learns from a teacher in its training; elsewhere it is the plain student.
 
     With `p` the teacher's and `q` the student's probabilities at a position, both of logits divided by `temperature`,
     and `K` the teacher's `top_k` likeliest tokens, the part of the teacher is
@@ -53,8 +53,8 @@ class DistilledModel(EncoderDecoderModel):
         # Where a gin file binds its methods, gin makes a class of the same name of it.
         if not isinstance(model, EncoderDecoderModel) or type(model).__name__ != "EncoderDecoderModel":
             raise ValueError(
-                f"A teacher (gin/runs/distill.gin) has an EncoderDecoderModel as its student; MODEL is "
-                f"{type(model).__name__}. Use a model file such as gin/models/t5_1_1/small.gin."
+                f"MODEL is {type(model).__name__}, and the student of a distillation (gin/runs/distill.gin) is an "
+                "EncoderDecoderModel. Use a model file such as gin/models/t5_1_1/small.gin."
             )
         vars(self).update(vars(model))
         if not number_ranges.is_number(share) or not 0 <= share <= 1:
@@ -68,7 +68,7 @@ class DistilledModel(EncoderDecoderModel):
         return {TOKENS: jax.ShapeDtypeStruct(shape, jnp.int32), LOG_PROBS: jax.ShapeDtypeStruct(shape, jnp.float32)}
 
     def loss_fn(self, params: PyTree, batch: Batch, dropout_rng: Array | None) -> tuple[Array, metrics_lib.Metrics]:
-        """As of the student alone without an rng, which is an evaluation."""
+        """See `BaseTransformerModel.loss_fn`; without an rng, in an evaluation, the loss is that of the targets."""
         if dropout_rng is None:
             return super().loss_fn(params, batch, None)
         if TOKENS not in batch:

@@ -25,10 +25,11 @@ _DEPTHS = {"encoder": "num_encoder_layers", "decoder": "num_decoder_layers"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FromTeacher:
-    """Changes the initial parameters of a run that begins without a checkpoint.
+    """The initial parameters of a run that begins without a checkpoint.
 
-    Layers are taken at equal distances, the first and the last among them: of twelve 0, 4, 7 and 11 for four. All
-    other parameters are the teacher's own. So its widths must be those of the student; its depth may be any.
+    Layers are taken at equal distances, from the first to the last: four of twelve are 0, 4, 7 and 11. All other
+    parameters are copies of the teacher's. So student and teacher have the same widths, and the student has at most as
+    many layers.
 
     Attributes:
       teacher: a run, a checkpoint or a Hugging Face folder.
@@ -39,29 +40,31 @@ class FromTeacher:
     def check(self, model: Any, has_own_stream: bool = True) -> None:
         """Raises ValueError for a student that cannot begin so, FileNotFoundError without a teacher."""
         del has_own_stream
-        config, teacher = getattr(model.module, "config", None), open_teacher(self.teacher).config
+        config, opened = getattr(model.module, "config", None), open_teacher(self.teacher)
+        teacher = opened.config
         if not isinstance(config, t5.T5Config) or config.scan_layers or not config.joined_attention_kernels:
             raise ValueError(
                 "A student that begins with its teacher's layers (train.initial_values_fn) is a T5 with unrolled "
-                "layers and joined attention kernels, such as those of gin/models/t5_1_1. Leave student.FromTeacher "
-                "out."
+                "layers and joined attention kernels. Take a file such as those of gin/models/t5_1_1, or leave "
+                "student.FromTeacher out."
             )
         depths = {name: getattr(config, name) for name in _DEPTHS.values()}
         for side, name in _DEPTHS.items():
             if depths[name] > getattr(teacher, name):
                 raise ValueError(
-                    f"The student has {depths[name]} layers in its {side} (T5Config.{name}), and the teacher "
-                    f"{self.teacher} {getattr(teacher, name)}: it takes layers from it, so it may have at most as many."
+                    f"T5Config.{name} is {depths[name]}, and the {side} of the teacher {self.teacher} has "
+                    f"{getattr(teacher, name)} layers. A student that begins with its teacher's layers has at most as "
+                    "many: lower it, or leave student.FromTeacher out."
                 )
         wanted = _shapes(model.param_shapes_and_axes()[0])
-        given = {name: tuple(tensor.shape) for name, tensor in open_teacher(self.teacher).tensors.items()}
+        given = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
         for name, shape in wanted.items():
             source = name_in_teacher(name, config, teacher)
             if given.get(source) != shape:
                 raise ValueError(
-                    f"A student that begins with its teacher's layers has its widths: {name} is {list(shape)} in the "
-                    f"student and {list(given[source]) if source in given else 'missing'} in {self.teacher}. Change "
-                    "T5Config, or leave student.FromTeacher out: the teacher teaches any student."
+                    f"A student that begins with its teacher's layers has the same widths: {name} is {list(shape)} in "
+                    f"the student and {list(given[source]) if source in given else 'missing'} in {self.teacher}. "
+                    "Change T5Config, or leave student.FromTeacher out: a teacher teaches students of any width."
                 )
 
     def __call__(self, params: PyTree, *, model: Any, dataset: DatasetConfig) -> PyTree:
@@ -77,7 +80,7 @@ class FromTeacher:
 
 
 def layers(num_layers: int, of_teacher: int) -> list[int]:
-    """Which of the teacher's layers a student of so many has."""
+    """Which of the teacher's `of_teacher` layers a student of `num_layers` takes."""
     if num_layers == 1:
         return [0]
     return [int(i * (of_teacher - 1) / (num_layers - 1) + 0.5) for i in range(num_layers)]

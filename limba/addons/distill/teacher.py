@@ -1,4 +1,4 @@
-"""The teacher of a distillation: each batch of a training gets the tokens that it finds likely.
+"""The teacher of a distillation: each batch of a training gets the tokens that the teacher finds likely.
 
     train_script.train.prepare_train_iter_fn = @teacher.add_teacher      (gin/runs/distill.gin)
 
@@ -44,7 +44,9 @@ def open_teacher(path: str) -> Model:
     found: Model = any_format.open_model(path)
     config = found.config
     if not isinstance(config, t5.T5Config) or not (config.num_encoder_layers and config.num_decoder_layers):
-        raise ValueError(f"The teacher {path} is {found.family.title}; it must be a T5 with encoder and decoder.")
+        raise ValueError(
+            f"The teacher (TEACHER) is {path}, a model of {found.family.title}; give a T5 with encoder and decoder."
+        )
     return found
 
 
@@ -64,10 +66,10 @@ def add_teacher(
     Args:
       batches: of an encoder-decoder, as Limba's `get_dataset` opens them.
       partitioner: its mesh has the devices.
-      checkpoint_cfg: not used.
+      checkpoint_cfg: unused; `train` gives it.
       teacher: a run, a checkpoint or a Hugging Face folder.
       vocabulary: of the student.
-      top_k: tokens of each position; the probability of all others is learned as one number.
+      top_k: how many of the teacher's likeliest tokens each position gets.
       temperature: divides the teacher's logits; `DistilledModel.temperature` must be the same.
       dtype: what the teacher computes in, "float32" or "bfloat16".
 
@@ -92,8 +94,11 @@ def add_teacher(
             f"The teacher {teacher} has another vocabulary than the student (VOCABULARY). Both must have the same "
             "tokens: bind VOCABULARY_FILE to the teacher's, or take another teacher."
         )
-    if top_k > opened.config.vocab_size:
-        raise ValueError(f"add_teacher.top_k is {top_k}; the teacher has {opened.config.vocab_size} tokens.")
+    if top_k > of_teacher.vocab_size:
+        raise ValueError(
+            f"add_teacher.top_k (TEACHER_TOP_K) is {top_k}; the teacher has {of_teacher.vocab_size} tokens. Give at "
+            "most as many."
+        )
     devices = [x for x in partitioner.mesh.devices.flat if x.process_index == jax.process_index()]
     likeliest = Likeliest(opened, of_teacher, top_k, temperature, dtype, devices)
     cls = TaughtTaskBatches if isinstance(batches, TaskBatches) else TaughtBatches
@@ -101,7 +106,7 @@ def add_teacher(
 
 
 class Likeliest:
-    """The likeliest tokens of a teacher; its parameters are read when the first batch comes."""
+    """The likeliest tokens of a teacher's vocabulary; its parameters are read when the first batch comes."""
 
     def __init__(
         self, teacher: Model, vocabulary: Any, top_k: int, temperature: float, dtype: str, devices: Sequence[jax.Device]
@@ -111,6 +116,8 @@ class Likeliest:
         config = dataclasses.replace(teacher.config, dtype=jnp.dtype(dtype), **plain)
         self._model = EncoderDecoderModel(t5.Transformer(config), vocabulary, vocabulary, optax.sgd(0.0))
         self._top_k, self._temperature = top_k, temperature
+        # An embedding may have more rows, and the student's may have fewer than the teacher's.
+        self._num_tokens = vocabulary.vocab_size
 
     def __call__(self, batch: Batch) -> dict[str, np.ndarray]:
         """`teacher_tokens` int32 and `teacher_log_probs` float32, both `[rows, length of the targets, top_k]`."""
@@ -139,7 +146,7 @@ class Likeliest:
     def _found(self) -> Any:
         def likeliest(params: Any, batch: Batch) -> dict[str, jax.Array]:
             with target.without_kernels():
-                logits = self._model.logits(params, batch).astype(jnp.float32)
+                logits = self._model.logits(params, batch)[..., : self._num_tokens].astype(jnp.float32)
             log_probs = jax.nn.log_softmax(logits / self._temperature, axis=-1)
             values, tokens = jax.lax.top_k(log_probs, self._top_k)
             return {TOKENS: tokens.astype(jnp.int32), LOG_PROBS: values}
