@@ -160,7 +160,7 @@ ADDONS: Mapping[str, Addon] = {
         {
             "from-gemma": (
                 "limba.addons.surgery.from_gemma",
-                "write an encoder-decoder that begins as a decoder of Gemma, a T5Gemma",
+                "make a T5Gemma of a decoder of Gemma: encoder and decoder begin with its layers",
             )
         },
     ),

@@ -13,7 +13,7 @@ from limba.tasks.registry.rows import TOKENS, Columns, ColumnType, Rows, Tokens,
 from limba.tasks.registry.steps import Step
 from limba.tasks.sources import blank_texts
 from limba.tasks.sources.sharded import ShardedSource
-from limba.tasks.vocabularies import sentencepiece_models
+from limba.tasks.vocabularies import T5TokenizerVocabulary, sentencepiece_models
 from limba.tasks.vocabularies.vocabulary import encode_batch
 
 # A window of one token cannot be corrupted.
@@ -105,6 +105,8 @@ class Denoise(Step):
         if special_tokens := getattr(self.objective, "special_tokens", ()):
             sentencepiece_models.check_special_tokens(vocabulary, special_tokens)
             cast(Any, self.objective).check_ids(sentencepiece_models.ids_of(vocabulary))
+        elif isinstance(vocabulary, T5TokenizerVocabulary) and isinstance(self.objective, objectives.PrefixLM):
+            sentencepiece_models.check_file(vocabulary)  # A prefix LM has no sentinels, as Gemma's tokenizer has none.
         else:
             sentencepiece_models.check_vocabulary(vocabulary)
         length = sequence_length[self.objective.main_feature] - len(self.mode_tokens(output_features))

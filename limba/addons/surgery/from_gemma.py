@@ -1,11 +1,11 @@
-"""`limba convert from-gemma`: an encoder-decoder that begins as a decoder of Gemma, as T5Gemma's authors begin theirs.
+"""`limba convert from-gemma`: an encoder-decoder whose two stacks begin as a decoder of Gemma.
 
     limba convert from-gemma google/gemma-3-270m runs/adapted
 
-Both stacks are the decoder's layers (arXiv:2504.06225, section 3). Gemma 2 becomes a T5Gemma, whose attention to the
+T5Gemma's authors began theirs so (arXiv:2504.06225, section 3). Gemma 2 becomes a T5Gemma, whose attention to the
 encoder begins as self-attention; Gemma 3 becomes a T5Gemma 2, which has no further parameters. The encoder has yet to
-learn to see what follows, and the decoder to look at it: train on, with UL2 or a prefix LM. docs/conversion.md says
-more.
+learn to see what follows, and the decoder to look at the encoder: train on, such as with a prefix LM
+(docs/conversion.md).
 """
 
 import argparse
@@ -89,7 +89,8 @@ def adapted(path: Path, ignored: tuple[str, ...] = ()) -> T5Model:
         raise ValueError(f"{file}: model_type is {shown(type_)}{why}; from-gemma takes {' and '.join(FAMILIES)}.")
     if given.get("tie_word_embeddings") is False:
         raise ValueError(
-            f"{file}: tie_word_embeddings is False; from-gemma takes a Gemma whose output is its embedding."
+            f"{file}: tie_word_embeddings is False; from-gemma takes a Gemma whose output is its embedding, as in "
+            "those of the hub. Name another folder."
         )
     keys.check(file, given, family.stack_keys, ignored)
     stack = {"hidden_size": family.stack_defaults["hidden_size"]} | given
@@ -121,7 +122,7 @@ def adapted(path: Path, ignored: tuple[str, ...] = ()) -> T5Model:
 
 
 def _in_gemma(name: str) -> str:
-    """Gemma's tensor that one of T5Gemma's begins as."""
+    """The name of the tensor of Gemma that a tensor of T5Gemma begins as."""
     name = re.sub(r"^model\.(encoder|decoder)\.", "", name).replace("cross_attn", "self_attn")
     name = name.replace("pre_self_attn_layernorm", "input_layernorm")
     return name.replace("post_self_attn_layernorm", "post_attention_layernorm")

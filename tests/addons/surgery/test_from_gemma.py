@@ -12,6 +12,10 @@ from convert.families import networks
 from convert.model_files import any_format
 from limba.addons.surgery.from_gemma import from_gemma
 from limba.network.t5 import Transformer
+from tasks import objectives
+from tasks.pretraining import denoising
+from tasks.registry import Feature
+from tasks.vocabularies import T5TokenizerVocabulary
 from tests.convert import hub_gemmas
 from tests.limba import small
 
@@ -72,6 +76,15 @@ def test_the_decoder_alone_is_gemma(name, settings, family, tmp_path):
     with torch.no_grad():
         theirs = gemma(input_ids=torch.tensor(tokens, dtype=torch.long)).logits.numpy()
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_its_tokenizer_serves_a_prefix_lm_and_no_span_corruption(tmp_path):
+    hub_gemmas.write_tokenizer(tmp_path)
+    vocabulary = T5TokenizerVocabulary(str(tmp_path / "tokenizer.json"))
+    features, lengths = {"inputs": Feature(vocabulary), "targets": Feature(vocabulary)}, {"inputs": 8, "targets": 8}
+    denoising.Denoise(objectives.PrefixLM()).check(features, lengths)
+    with pytest.raises(ValueError, match="has no token <extra_id_0>, and masked spans need sentinels"):
+        denoising.Denoise(objectives.SpanCorruption()).check(features, lengths)
 
 
 @pytest.mark.parametrize(
