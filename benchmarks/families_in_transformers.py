@@ -49,7 +49,7 @@ def save_new(class_name: str, settings: dict[str, Any], folder: str) -> None:
     stem = re.sub(r"(For[A-Z]\w+|Model)$", "", class_name)
     config = getattr(transformers, f"{stem}Config")(**settings)
     model = getattr(transformers, class_name)(config)
-    # The same numbers in whichever folder: a test's is named after how often tests ran.
+    # The seed does not depend on the folder: pytest names folders by how often tests ran.
     of_norm = -0.2 if "Gemma" in class_name else 0.8
     rng = np.random.default_rng(zlib.crc32(json.dumps([class_name, settings], sort_keys=True).encode()))
     for name, tensor in model.named_parameters():

@@ -167,13 +167,14 @@ wait_for_turn() {
   await_ssh "$answer"
 }
 
-# await_ssh ANSWER: waits until the machines of describe_pod's answer, which may just have started, let in.
+# await_ssh ANSWER: waits until ssh reaches the machines of describe_pod's answer, which may just have started.
 await_ssh() {
   local node tries=0
   while read -r node _; do
     until ssh_to "$node" 0 true </dev/null >/dev/null 2>"$scratch/await"; do
       if ((++tries > 30)); then
-        echo "error: $node runs and does not let in by ssh: $(tail -n 1 "$scratch/await")" >&2
+        echo "error: $node runs, and ssh does not reach it: $(tail -n 1 "$scratch/await"). If its network lets ssh in," \
+          "repeat \`pod.sh create\`; \`pod.sh delete\` gives the pod back." >&2
         exit 1
       fi
       sleep "$POD_POLL_SECONDS"

@@ -108,7 +108,8 @@ find_place() {
     endpoints=${endpoints//[^,]/} # On GKE the place is in variables.
     index=${TPU_WORKER_ID:-$(tpu_attribute agent-worker-number)} || index=
     count=$((${#endpoints} + 1))
-    is_number "$index" || fail "the machine's metadata give it the number '$index' among the workers; it is a whole number."
+    is_number "$index" || fail "TPU_WORKER_ID or the machine's metadata has the number '$index' of this worker; it must be a" \
+      "whole number. Set LIMBA_COORDINATOR_ADDRESS, LIMBA_PROCESS_COUNT and LIMBA_PROCESS_INDEX instead."
     index=$((index + count * $(tpu_slices MEGASCALE_SLICE_ID 0))) count=$((count * $(tpu_slices MEGASCALE_NUM_SLICES 1)))
   fi
   if ((count > 1)) && [[ -z $given ]]; then

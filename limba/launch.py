@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     if argv and argv[0].partition("=")[0] == "--to":
         for part in table.parts("launch"):
             return part.main(argv)
-        print("error: limba launch --to is not here: no add-on writes manifests.", file=sys.stderr)
+        print("error: limba launch --to needs an add-on that writes manifests, and none is here.", file=sys.stderr)
         return 1
     parser = named_flags.Parser(
         prog="limba launch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

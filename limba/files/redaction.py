@@ -37,8 +37,8 @@ _WITH_SIGNATURE = frozenset(
 
 # In a text: the user of a URL; parameters by name, also where they stand in a URL that is itself encoded; a header; a
 # quoted value with the name of a credential; and tokens that are known by their form (Hugging Face, GitHub and GitLab,
-# OpenAI, Slack, Amazon, Google, JSON web tokens). What is looked for ahead has a limit: a text of many beginnings
-# takes no minutes.
+# OpenAI, Slack, Amazon, Google, JSON web tokens). Lookaheads have limits, or a text of many
+# beginnings of tokens would take minutes.
 _USER = re.compile(r"(?<=://)[^\s/?#'\"<>\\]+@")
 _PARAMETER = re.compile(rf"((?:[?&;]|%3[fF]|%26)(?:{_CLOUD}|{_NAMED})(?:=|%3[dD]))(?:(?!%26)[^\s&;#'\"<>()\\,])+", re.I)
 _HEADER = re.compile(r"(\b(?:bearer|basic)\s+)[\w+/.=~-]{8,}", re.I)

@@ -24,11 +24,11 @@ MOST_VALUES = 5_000_000
 _QUOTE, _NEWLINE = 0x22, 0x0A
 _SYMBOLS = b'[{]}"\n'
 _OTHERS = bytes(sorted(set(range(256)) - set(_SYMBOLS)))
-# One without an end is read to the end of the text, once: not again from each of its escaped quotes.
+# A string without an end matches to the end of the text, so it is read once and not from each of its escaped quotes.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 # An escape; group 1 is half of a character that needs two, without its other half.
 _ESCAPE = re.compile(r"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|(u[dD][89a-fA-F][\da-fA-F]{2})|.)")
-# From its first digit: begun at every digit, a search of many long numbers would take minutes.
+# From the first digit of a number: a search from every digit would take minutes for many long numbers.
 _LONG_NUMBER = re.compile(r"(?<!\d)\d{4301}")
 
 

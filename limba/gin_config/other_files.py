@@ -11,7 +11,7 @@ _MARKUP = re.compile(r"\s*<(?:!DOCTYPE|html|\?xml)", re.IGNORECASE)
 # What Python has and gin has not, at the beginning of a line.
 _PYTHON = re.compile(r"^(?:def \w+\(|class \w+[(:]|if __name__)", re.MULTILINE)
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5", ".npz", ".gguf")
-# Behind blank lines and comments, each of which has one way to be read: two make 2**n of n lines.
+# Behind blank lines and comments. Each matches in one way only: with two ways n lines would take 2**n steps.
 _YAML = re.compile(r"\A(?:[^\S\n]*(?:#.*)?\n)*+(?:---|%YAML)")
 # Keys of a config.json of a model, and of a script's run.
 _OF_MODEL, _OF_RUN = {"model_type", "architectures"}, {"output_dir", "train_file", "dataset_name", "model_name_or_path"}

@@ -99,7 +99,7 @@ class GemmaLayers:
     def explicit(self, network: Any) -> "GemmaLayers":
         """The same layers of a `T5Config` without what None stands for; what has no effect in it is the default."""
         is_local = self.sliding_window is not None
-        # A period beyond the deeper stack is any such one.
+        # All periods beyond the deeper stack give the same layers.
         period = min(self.global_attention_every, 1 + max(network.num_encoder_layers, network.num_decoder_layers))
         return dataclasses.replace(
             self,

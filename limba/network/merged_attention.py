@@ -10,7 +10,7 @@ Array = jax.Array
 
 
 class MergedAttention(MultiHeadDotProductAttention):
-    """Queries see keys of both stacks, which the same kernels project; the encoder's have no positions and no window.
+    """Queries see keys of both stacks, projected by the same kernels; the encoder's have no positions and no window.
 
     Parameters are those of self-attention. The cache has self-attention's entries and the encoder's keys and values,
     `encoded_key` and `encoded_value`, `[examples, heads, kv, length]`.
@@ -34,7 +34,7 @@ class MergedAttention(MultiHeadDotProductAttention):
         Args:
           mask: bool `[batch, 1, length, length]`; None for the call that makes a cache, and with one.
           encoded_mask: bool `[batch, 1, length, inputs_length]`.
-          places: of the queries in their texts, `[batch or 1, length]`; with a cache its own count.
+          places: of the queries in their texts, `[batch or 1, length]`; unused with a cache, which counts itself.
           decode, keep_keys: see `MultiHeadDotProductAttention`.
 
         Raises:

@@ -320,9 +320,9 @@ def decoder_mask(config: T5Config, tokens: Array, segments: Array | None, prefix
 
 
 def _places(config: T5Config, length: int, begins: Array | None) -> Array | None:
-    """Of targets in their texts, `[batch or 1, length]`, which merged attention alone asks for.
+    """The places of targets in their own texts, `[batch or 1, length]`; None without merged attention.
 
-    The encoder's keys are not turned, so that a query's angle to them is its place: that in a packed row is another.
+    It turns queries and not the encoder's keys, so a query must have its place in its text, not in a packed row.
     """
     gemma = config.gemma_layers
     if gemma is None or not gemma.merged_attention:

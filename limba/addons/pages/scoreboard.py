@@ -144,7 +144,10 @@ def main(argv: Sequence[str]) -> int:
         help="folders of runs, means of `limba average` that `limba eval` has measured, or exports",
     )
     parser.add_argument(
-        "--checkpoints", default="latest", metavar="WHICH", help="latest (default), all, or measured steps: 500,1000"
+        "--checkpoints",
+        default="latest",
+        metavar="WHICH",
+        help="latest (default) or all; with files to measure on also steps, such as 500,1000",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the table: .csv, .json, .md or .txt")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw nats per character over steps, as a .png")
@@ -157,7 +160,10 @@ def main(argv: Sequence[str]) -> int:
         if other.is_asked(flags):
             return other.run(flags, list(map(str, flags.runs)), flags.checkpoints)
     if flags.checkpoints not in ("latest", "all"):
-        parser.error(f"--checkpoints is {flags.checkpoints!r}; without files to measure on it is latest or all.")
+        parser.error(
+            f"--checkpoints is {flags.checkpoints!r}; without files to measure on it is latest or all. Give one of "
+            "these, or --text FILE."
+        )
     if flags.out is not None and flags.out.suffix not in _FORMATS:
         parser.error(f"--out {flags.out}: its name ends with {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}.")
     if flags.picture is not None and flags.picture.suffix != ".png":

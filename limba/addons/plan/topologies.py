@@ -46,8 +46,8 @@ class Chip:
         return self.peak / self.devices_per_chip
 
 
-# Figures of cloud.google.com/tpu/docs and of NVIDIA's data sheets, without sparsity. Google's for links count
-# both ways. A device's chip is the first one whose `device_kind` is in the device's.
+# Figures of cloud.google.com/tpu/docs and of NVIDIA's data sheets, without sparsity. Google's figures
+# for links count both directions. A device's chip is the first one whose `device_kind` is in the device's.
 #     platform, device_kind, peak, memory, bandwidth, link, network
 CHIPS = {
     "v2": Chip("tpu", "TPU v2", 45e12, 7.48 * GIB, 700e9, 248e9, 3e9, devices_per_chip=2, cores_per_chip=2),

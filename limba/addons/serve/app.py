@@ -300,7 +300,7 @@ async def _all_of(results: Sequence[Future]) -> list[Any]:
 
 @contextlib.asynccontextmanager
 async def _leaving(request: fastapi.Request) -> AsyncIterator[asyncio.Future]:
-    """A context with what is done when the client has left; its body has been read."""
+    """A context with a future that is done when the client has left. The request's body must have been read."""
 
     async def until_left() -> None:
         while (await request.receive())["type"] != "http.disconnect":

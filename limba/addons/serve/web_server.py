@@ -43,7 +43,7 @@ _GRACE_S = 0.5
 # A connection waits so long for its request before it makes room: that of an honest client is on its way.
 _PATIENCE_S = 0.5
 _RETRY_S = 0.05
-# Between two looks whether a client is there, of which nothing is read.
+# How often to look whether a client that is not read from has left.
 _LOOK_S = 1.0
 # At the end of the server, for the rest of a request, and for an answer to be read.
 _REST_S = 5
@@ -212,7 +212,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
                 self._clocks.waiting[self] = self.loop.time()
 
     def _look(self) -> None:
-        """Drops a client that has left while it is answered: behind a request that it sent early nothing is read."""
+        """Drops a client that has left during its answer: its next request has paused reading, which would notice."""
         if not self.flow.read_paused or self.transport.is_closing():
             self._is_looked_at = False
         elif _has(self.transport.get_extra_info("socket"), select.POLLRDHUP):

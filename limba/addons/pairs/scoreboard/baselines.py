@@ -1,4 +1,4 @@
-"""What stands below the models of a scoreboard: n-grams of the training corpus, and chance."""
+"""The baselines below the models of a scoreboard: n-grams of the training corpus, and chance."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -49,7 +49,7 @@ class NgramCounter:
 
 
 def measure(of: EvaluationSet, counts: NgramCounts, form: str, vocabulary: Any) -> dict[str, Measured]:
-    """A set by n-grams, by their short names; no n-gram is asked for retrieval.
+    """What n-grams measure on a set, by their short names; nothing for retrieval.
 
     Args:
       form: the class of `pair_formats` that the model of the vocabulary has.
@@ -68,7 +68,7 @@ def measure(of: EvaluationSet, counts: NgramCounts, form: str, vocabulary: Any) 
 
 
 def chance(of: EvaluationSet) -> Figures:
-    """What a guess gets right; nothing of texts."""
+    """What a random guess gets right; of texts there is no figure."""
     if of.kind == "texts":
         return {}
     count = len(of.items)

@@ -15,7 +15,7 @@ _MISSING = "–"
 _NO_BLANKS = "It reads from left to right, and has no blanks."
 _ALL_TOUCHED = "All of it stands in the training corpus."
 _WITHOUT_LEAKS = "without leaks"
-# The plural of an item.
+# What the items of a kind of set are called.
 _ITEMS = {"texts": "texts", "pairs": "pairs", "retrieval": "queries"}
 
 
@@ -69,6 +69,7 @@ class Column:
         """Why a row has no figure."""
         if self.is_untouched and self.of.leaks is not None and self.of.leaks.touched.all():
             return _ALL_TOUCHED
+        # A set that was measured lacks the figures of blanks alone.
         return row.reasons.get(self.of.name) or _NO_BLANKS
 
 
@@ -116,45 +117,45 @@ class Board:
             lines.append(["share in the training corpus", "", "", *map(_share, columns)])
         return lines
 
-    def said(self) -> list[str]:
+    def sentences(self) -> list[str]:
         """Sentences below the table: what its numbers are of, and what they do not say."""
-        said = ["In brackets are 95 % intervals. A rank has none: it is the median of the words or queries."]
-        said += [f"{of.name}: {_described(of)}" for of in self.sets]
+        found = ["In brackets are 95 % intervals. A rank has none: it is the median of the words or queries."]
+        found += [f"{of.name}: {_described(of)}" for of in self.sets]
         if any(of.kind == "texts" for of in self.sets) and len({row.kind for row in self.rows} - {""}) > 1:
-            said.append(
+            found.append(
                 "Losses compare within a kind alone: a T5 and an encoder guess each word with all others in sight, a "
                 "decoder and n-grams from left to right."
             )
         if self.corpus is None:
-            said.append("Leaks were not looked for: --train FILES names the training corpus.")
+            found.append("Leaks were not looked for: --train FILES names the training corpus.")
         else:
-            said.append(
+            found.append(
                 f"Training corpus: {self.corpus['documents']:,} documents, {self.corpus['words']:,} words. What a "
                 "model saw beside it is not known."
             )
             if "ngram_tokens" in self.corpus:
-                said.append(
+                found.append(
                     f"N-grams are of its first {self.corpus['ngram_tokens']:,} tokens, in the pieces of "
                     f"{self.corpus['ngram_pieces_of']}."
                 )
-        return [*said, *self.notes]
+        return [*found, *self.notes]
 
     def text(self) -> str:
-        """A table for each set, and what is said of all."""
+        """A table for each set, and the sentences below all of them."""
         reasons = dict[str, int]()
         tables = [
             [*results_table.aligned_behind_names(self.cells([x for x in self.columns() if x.of is of], reasons)), ""]
             for of in self.sets
         ]
-        return "\n".join([line for table in tables for line in table] + [*_numbered(reasons), *self.said()]) + "\n"
+        return "\n".join([line for table in tables for line in table] + [*_numbered(reasons), *self.sentences()]) + "\n"
 
     def markdown(self) -> str:
-        """One table, and a list of what is said of it."""
+        """One table, and a list of the sentences about it."""
         reasons = dict[str, int]()
         lines = self.cells(self.columns(), reasons)
         rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
         table = "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in rows)
-        return table + "\n" + "".join(f"- {sentence}\n" for sentence in [*_numbered(reasons), *self.said()])
+        return table + "\n" + "".join(f"- {sentence}\n" for sentence in [*_numbered(reasons), *self.sentences()])
 
     def json(self) -> dict[str, Any]:
         """Every figure with its interval and its count, those of phenomena too."""
@@ -175,7 +176,7 @@ class Board:
                 for row in self.rows
             ],
             "training_corpus": self.corpus,
-            "notes": self.said(),
+            "notes": self.sentences(),
         }
 
 

@@ -28,7 +28,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{name}_column", metavar="NAME", help=f"the column with the {what} (text)")
     for name, what in (("good", "right sentences"), ("bad", "wrong sentences"), ("phenomenon", "phenomena")):
         group.add_argument(f"--{name}_column", metavar="NAME", help=f"the column with the {what} of --pairs")
-    group.add_argument("--score", choices=_SCORES, help="what of a pair is scored (docs/scores.md)")
+    group.add_argument("--score", choices=_SCORES, help="what is scored of a pair (docs/scores.md)")
     group.add_argument("--mode", metavar="TEXT", help="text in front of the inputs of a T5: '[NLU]'")
     group.add_argument(
         "--ngram_tokens", type=int, metavar="N", help="tokens of --train that n-grams are of (5,000,000)"
@@ -60,7 +60,7 @@ def check_flags(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> N
 
 
 def run(flags: argparse.Namespace, models: Sequence[str], which: str) -> int:
-    """Measures models as the flags ask, prints the table and writes it.
+    """Measures models as the flags say, prints the tables and writes the files.
 
     Args:
       which: of the checkpoints of runs: "latest", "all", or steps such as "500,1000".

@@ -7,7 +7,7 @@ from limba.addons.pairs.scoreboard.board import Board, Column, shown
 from limba.reports import text_width
 
 _ROW, _PANEL, _GAP, _TOP, _BOTTOM, _MARGIN = 24, 240, 28, 54, 30, 6
-_LETTER = 7.2  # pixels of a letter of 13 pixels, about
+_LETTER = 7.2  # About the width of a letter at a font size of 13 pixels.
 _STYLE = (
     "text { font: 13px system-ui, sans-serif; fill: #222 } .axis { font-size: 11px; fill: #666 } "
     ".grid { stroke: #ddd } .interval { stroke: #1f77b4; stroke-width: 2 } .dot { fill: #1f77b4 }"
@@ -52,9 +52,9 @@ def _panel(board: Board, column: Column, left: float, height: int) -> list[str]:
         if figure.low is not None and figure.high is not None:
             ends_of = f'x1="{place(figure.low):.1f}" x2="{place(figure.high):.1f}"'
             parts.append(f'<line class="interval" {ends_of} y1="{y}" y2="{y}"/>')
-        said = html.escape(f"{board.rows[i].label}: {shown(figure)}")
+        tooltip = html.escape(f"{board.rows[i].label}: {shown(figure)}")
         parts.append(
-            f'<circle class="dot" cx="{place(figure.value):.1f}" cy="{y}" r="4"><title>{said}</title></circle>'
+            f'<circle class="dot" cx="{place(figure.value):.1f}" cy="{y}" r="4"><title>{tooltip}</title></circle>'
         )
     return parts
 

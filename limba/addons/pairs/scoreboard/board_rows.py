@@ -30,7 +30,7 @@ class BoardRow:
 
     Attributes:
       name: as it was given.
-      checkpoint: of a run, or "" for a folder of transformers that no run was made of yet.
+      checkpoint: of a run, or "" for a folder of transformers before `with_runs`.
       step: None where the source does not say one.
       is_average: whether it is the average of the parameters that the checkpoint's run kept.
     """
@@ -64,7 +64,7 @@ def open_checkpoint(
     restore_checkpoint_cfg: checkpointing.RestoreCheckpointConfig,
     partitioner: PjitPartitioner,
 ) -> OpenedModel:
-    """The model of a checkpoint as gin has it, but in float32, so that figures are those of other programs."""
+    """The model of a checkpoint as gin binds it, but in float32, so that other programs have the same figures."""
     return OpenedModel(embedding.in_dtype(model, "float32"), restore_checkpoint_cfg, partitioner)
 
 
@@ -130,15 +130,15 @@ def with_runs(rows: Sequence[BoardRow], folder: Path) -> list[BoardRow]:
     made = []
     for number, row in enumerate(rows):
         if not row.checkpoint:
-            with contextlib.redirect_stdout(io.StringIO()):  # It says what to train with.
+            with contextlib.redirect_stdout(io.StringIO()):  # It prints how to train the run, which is temporary.
                 written = from_hf.from_hf(row.name, folder / str(number), verify=False)
-            row = dataclasses.replace(row, checkpoint=str(written), step=_said_step(written))
+            row = dataclasses.replace(row, checkpoint=str(written), step=_recorded_step(written))
         made.append(row)
     return made
 
 
-def _said_step(checkpoint: Path) -> int | None:
-    """The step that an export says; of another folder the checkpoint has 0."""
+def _recorded_step(checkpoint: Path) -> int | None:
+    """The step that an export records; None of other folders, whose checkpoints have step 0."""
     return parameters.checkpoint_step(str(checkpoint)) or None
 
 

@@ -1,7 +1,7 @@
-"""Texts of an evaluation that stand in a training corpus: words in a row, and whole lines.
+"""Texts of an evaluation that also stand in a training corpus: words in a row, and whole lines.
 
-The corpus is read once, and only what the texts to look for have is kept. Words are compared without punctuation and
-case. In a script without blanks between words each character is one.
+The corpus is read once, and memory grows with the texts to look for. Words are compared without punctuation and case.
+In a script without blanks between words each character is a word.
 """
 
 import collections
@@ -14,14 +14,14 @@ import numpy as np
 
 from limba.addons.pairs import differing_words
 
-# Words in a row that are a leak; of a text that has fewer, all of them, and fewer than SHORTEST only as a whole line.
+# NGRAM words in a row are a leak; of a shorter text all its words, and of one below SHORTEST only a whole line.
 NGRAM, SHORTEST = 13, 5
-# Odd, so that no word before is forgotten.
+# Of a hash of words in a row. An even one would shift the first words out of 64 bits.
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
-# Between documents; words have 32 bits.
+# Between documents, so that no row of words goes over two of them; hashes of words have 32 bits.
 _BORDER = np.array([2**63], np.uint64)
 _WORDS_AT_ONCE = 2**18
-# Places of a table of bytes for each key that is looked for: one in 32 other keys is looked up in vain.
+# A first table of bytes has so many places for each key to look for: then one in 32 other keys is looked up in vain.
 _PLACES_OF_A_KEY = 32
 
 
@@ -66,7 +66,7 @@ class Leaks:
         return Leaks(self.in_a_row[texts], self.whole[texts], self.is_short[texts])
 
     def by(self, size: int) -> "Leaks":
-        """Of groups of texts that follow each other, such as the two sentences of a pair: those of any of them."""
+        """Of each group of `size` texts, such as the two sentences of a pair: whether one of them was found."""
         each = (getattr(self, x.name).reshape(-1, size).any(axis=1) for x in dataclasses.fields(self))
         return Leaks(*each)
 

@@ -49,7 +49,7 @@ class Measured(Protocol):
     """What was measured of each item of a set."""
 
     def figures(self, chosen: np.ndarray) -> Figures:
-        """The figures of the items that are chosen, bool `[items]`, by name; at least one is."""
+        """The figures, by name, of the items that `chosen`, bool `[items]`, has as True; at least one is."""
         ...
 
 
@@ -112,12 +112,12 @@ class MeasuredRetrieval:
     def figures(self, chosen: np.ndarray) -> Figures:
         ranks = self.ranks[chosen]
         return {
-            "answer found %": share_of(int(np.sum(ranks == 1)), len(ranks), "queries"),
+            "answer found %": _share_of(int(np.sum(ranks == 1)), len(ranks), "queries"),
             "median rank": Figure(float(np.median(ranks)), None, None, len(ranks), "queries"),
         }
 
 
-def share_of(count: int, of: int, unit: str) -> Figure:
+def _share_of(count: int, of: int, unit: str) -> Figure:
     """A share in percent, with Wilson's interval."""
     low, high = pair_metrics.wilson_interval(count, of)
     return Figure(100 * count / of, 100 * low, 100 * high, of, unit)
