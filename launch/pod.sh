@@ -46,7 +46,7 @@ Options, also as variables of the environment or of pod.env. The command line wi
   --subnetwork NAME    POD_SUBNETWORK
   --spot               POD_SPOT=1       cheaper; Google may take it away at any time
   --queued             POD_QUEUED=1     wait for capacity instead of failing: a queued resource; delete needs it too
-  --flex DURATION      POD_FLEX         flex-start of Compute Engine: wait for capacity and keep it so long, 7d at most
+  --flex DURATION      POD_FLEX         flex-start of Compute Engine: wait for capacity, keep it for DURATION (7d at most)
   --slices N           POD_SLICES       several slices of this type as one pod, by a queued resource; all verbs need it (1)
   --hosts A,B,C        POD_HOSTS        hosts to reach by ssh instead of a pod, or a file with one per line; the first is
                                         process 0. create and delete do not work with hosts.

@@ -107,7 +107,7 @@ class Planner:
         return cost
 
     def _is_scanned(self, topology: Topology) -> bool:
-        """Whether the layers of a plan are: on GPUs a loop copies what it keeps twice, on TPUs it compiles faster."""
+        """Whether a plan scans layers: on TPUs it compiles faster, on GPUs a loop copies twice what it keeps."""
         return topology.chip.platform != "gpu" and self.training.can_scan
 
     def choose(

@@ -35,7 +35,7 @@ _PATHS = (*_OPEN, "/metrics", "/v1/models", "/v1/completions", "/v1/embeddings")
 
 # Tokens. While an answer may be longer, the engine is told after each token whether somebody still waits for it.
 _LONG = 256
-# Of a request, that are read before texts of others have their turn.
+# So many texts of a request are read at once; then other requests have their turn.
 _TEXTS_OF_A_TURN = 8
 
 

@@ -130,8 +130,8 @@ class Board:
             found.append("Leaks were not looked for: --train FILES names the training corpus.")
         else:
             found.append(
-                f"Training corpus: {self.corpus['documents']:,} documents, {self.corpus['words']:,} words. What a "
-                "model saw beside it is not known."
+                f"Training corpus: {self.corpus['documents']:,} documents, {self.corpus['words']:,} words. What "
+                "else a model has seen is not known."
             )
             if "ngram_tokens" in self.corpus:
                 found.append(
