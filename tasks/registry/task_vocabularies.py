@@ -79,7 +79,10 @@ def _remedy(vocabulary: Any, expected: Any) -> str:
     kinds = type(without_tensorflow(vocabulary)), type(without_tensorflow(expected))
     if kinds[0] is not kinds[1]:
         file = contract.vocabulary_file(expected)
-        remedy = f"register the task with the model's{f': vocabulary={file!r}' if file else ' vocabulary'}"
+        shown = repr(file)
+        if kinds == (TokenizerVocabulary, T5TokenizerVocabulary):  # Of a file without sentinels, such as Gemma's.
+            shown = f"vocabularies.T5TokenizerVocabulary({file!r})"
+        remedy = f"register the task with the model's{f': vocabulary={shown}' if file else ' vocabulary'}"
         if {*kinds} == {SentencePieceVocabulary, T5TokenizerVocabulary}:
             remedy += (
                 "; or, if the model is of `limba convert from-hf`, convert it again with the task's: --vocab "

@@ -4,9 +4,11 @@ import pytest
 import tokenizers
 
 from limba.data import contract
+from tasks import pretraining
+from tasks.objectives import PrefixLM
 from tasks.registry import task_vocabularies
 from tasks.supervised import SupervisedDataset, register_supervised_task
-from tasks.vocabularies import ByteVocabulary, SentencePieceVocabulary, T5TokenizerVocabulary
+from tasks.vocabularies import ByteVocabulary, SentencePieceVocabulary, T5TokenizerVocabulary, TokenizerVocabulary
 from tests import quickstart_corpus
 
 CONFIG = contract.DatasetConfig("moods_of_kinds", {"inputs": 8, "targets": 4}, "train", 1)
@@ -38,6 +40,18 @@ def test_a_sentencepiece_model_for_a_model_with_a_tokenizer(files):
         f"vocabulary={tokenizer!r}; or, if the model is of `limba convert from-hf`, convert it again with the task's: "
         f"--vocab {spiece}."
     )
+
+
+def test_a_tokenizer_without_sentinels_for_a_t5(files):
+    """The name of its file alone would give a `TokenizerVocabulary` again."""
+    given, expected = TokenizerVocabulary(files[1]), T5TokenizerVocabulary(files[1])
+    pretraining.register_pretraining_task(
+        "kinds_of_tokenizers", data_files={"train": "moods.csv"}, vocabulary=given, objective=PrefixLM()
+    )
+    config = contract.DatasetConfig("kinds_of_tokenizers", {"inputs": 8, "targets": 8}, "train", 1)
+    with pytest.raises(ValueError) as error:
+        task_vocabularies.check_task_vocabularies(config, expected, expected)
+    assert str(error.value).endswith(f"model's: vocabulary=vocabularies.T5TokenizerVocabulary({files[1]!r}).")
 
 
 def test_bytes_for_a_model_with_pieces(files):
