@@ -36,7 +36,7 @@ _DTYPES = ("float32", "bfloat16")
 
 
 def open_teacher(path: str) -> Model:
-    """A run, a checkpoint of Limba or T5X, or a Hugging Face folder of a T5; its tensors are not read yet.
+    """A run, a checkpoint or a Hugging Face folder of a T5; its tensors are not read yet.
 
     Raises:
       FileNotFoundError, ValueError: as `any_format.open_model`; ValueError also for a model that is no T5.
@@ -74,8 +74,8 @@ def add_teacher(
       dtype: what the teacher computes in, "float32" or "bfloat16".
 
     Raises:
-      FileNotFoundError, ValueError: for a teacher that cannot be one or has another vocabulary, and for numbers out of
-        range.
+      FileNotFoundError: if there is no teacher, or if it does not say its vocabulary.
+      ValueError: for a teacher that is no T5 or has another vocabulary, and for numbers out of range.
     """
     del checkpoint_cfg
     number_ranges.check("add_teacher.top_k", top_k, AT_LEAST_1)
@@ -88,6 +88,11 @@ def add_teacher(
             "leave one of the two out."
         )
     opened = open_teacher(teacher)
+    if opened.vocabulary is None:
+        raise FileNotFoundError(
+            f"The teacher (TEACHER) is {teacher}, which does not say its vocabulary. Make a run of it with `limba "
+            f"convert from-t5x {teacher} OUT --vocab FILE`, and name OUT."
+        )
     of_teacher = tasks_door.open_vocabulary(any_format.known_vocabulary(opened))
     if not equality.same_vocabulary(of_teacher, vocabulary):
         raise ValueError(

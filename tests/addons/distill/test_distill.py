@@ -1,5 +1,6 @@
 """A student and its teacher: the loss by hand, the teacher's tokens by another way, layers, and a run by gin."""
 
+import dataclasses
 import json
 
 import gin
@@ -183,7 +184,7 @@ def test_the_position_is_that_of_the_stream_below(all_exported, spiece_model):
     assert batches.number == 3 and not hasattr(batches, "documents")
 
 
-def test_what_cannot_be_a_teacher(all_exported, spiece_model, tmp_path):
+def test_what_cannot_be_a_teacher(all_exported, spiece_model, tmp_path, monkeypatch):
     run, vocabulary = all_exported["t5_1_1-t5"].run, SentencePieceVocabulary(str(spiece_model), 100)
     with pytest.raises(ValueError, match="has another vocabulary than the student"):
         _taught(run, ByteVocabulary())
@@ -195,6 +196,10 @@ def test_what_cannot_be_a_teacher(all_exported, spiece_model, tmp_path):
         _taught(run, vocabulary, iter([1]))
     with pytest.raises(FileNotFoundError, match="nothing"):
         _taught(tmp_path / "nothing", vocabulary)
+    unknown = dataclasses.replace(any_format.open_model(run), vocabulary=None)
+    monkeypatch.setattr(teacher, "open_teacher", lambda path: unknown)
+    with pytest.raises(FileNotFoundError, match=r"does not say its vocabulary\. .* convert from-t5x .* --vocab FILE"):
+        _taught(run, vocabulary)
 
 
 # -------------------------------------------------- layers, a run ---------------------------------------------------
