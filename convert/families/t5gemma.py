@@ -74,7 +74,7 @@ class T5GemmaFamily(T5Family):
     Attributes:
       stack_keys, stack_defaults: `keys` and `defaults` of the configuration of a stack.
       stack_types: `model_type` of the encoder's and of the decoder's.
-      usual_period: every how many layers one has no window, where no file says it.
+      usual_period: `global_attention_every` of a file that does not say it.
       layers: fields of `GemmaLayers` that differ from their defaults in every model of the family.
     """
 
@@ -194,8 +194,8 @@ class T5GemmaFamily(T5Family):
                 return f"gemma_layers.{field} is {not usual}, and in {self.title} it is {usual}"
         if network.emb_dim % network.num_heads:
             return (
-                f"emb_dim is {network.emb_dim} and num_heads {network.num_heads}, and transformers 5 wants a multiple "
-                f"in {self.title}"
+                f"emb_dim is {network.emb_dim}, and in {self.title} transformers 5 wants a multiple of num_heads, "
+                f"{network.num_heads}"
             )
         return self.further_problem(network, layers)
 

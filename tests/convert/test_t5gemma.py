@@ -295,7 +295,10 @@ def test_keys_that_a_stack_leaves_out_are_the_class_defaults(modern):
 
 @pytest.mark.parametrize(
     ("fields", "words"),
-    [({"decoder_start_token_id": 0}, "begins with padding"), ({"num_heads": 3}, "num_heads 3, and transformers 5")],
+    [
+        ({"decoder_start_token_id": 0}, "begins with padding"),
+        ({"num_heads": 3}, "transformers 5 wants a multiple of num_heads, 3"),
+    ],
 )
 def test_what_the_class_does_not_hold_is_said(fields, words):
     config = T5Config(**conftest.SMALL | MODERN | {"gemma_layers": GemmaLayers()} | fields)
