@@ -240,7 +240,12 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
             if os.environ.get("LIMBA_TRACEBACK") or (isinstance(error, TypeError) and not _is_unbound(error)):
                 raise
             message = without_gin_trailer(error)
-            message = import_errors.missing_extra(error) or os_errors.describe(error, message) or message
+            message = (
+                import_errors.missing_extra(error)
+                or import_errors.conflicting_hub(error)
+                or os_errors.describe(error, message)
+                or message
+            )
             message = without_temporary_folders(message)
             if out_of_memory.is_cause(error):
                 given = sys.argv[1:] if argv is None else argv

@@ -1,10 +1,12 @@
 """Messages for a user's module that fails when it is imported, and for SeqIO where it is not installed."""
 
 import difflib
+import re
 import sys
 import traceback
 import types
 from collections.abc import Iterable, Mapping
+from importlib import metadata
 from pathlib import Path
 
 from limba.files import python_path
@@ -14,6 +16,11 @@ from limba.files.shell_words import quoted
 # What limba[seqio] brings. Modules that were written for T5X import it; Limba's own tasks do not need it.
 _OF_THE_EXTRA = ("seqio", "tensorflow", "tensorflow_text", "tensorflow_datasets", "clu")
 _NEWEST_PYTHON_OF_TENSORFLOW = (3, 13)
+# What Python says where a user's `tasks.py` was imported in place of Limba's package.
+_FILE_OF_THE_NAME = re.compile(
+    r"'(tasks|convert)' .*[/(]\1\.py\)"  # a name is missing
+    r"|No module named '(tasks|convert)\.[^']+'; '\2' is not a package"
+)
 
 
 # Of a run: the folders from which it imported modules of the user's own.
@@ -68,8 +75,17 @@ def describe(error: BaseException) -> str | None:
         return None
     # The line in the last module that was imported, not in the library that it called.
     line = [frame.lineno for frame in frames if frame.filename == imported[-1]][-1]
-    said = missing_extra(error) or f"{type(error).__name__}: {error}"
+    said = missing_extra(error) or conflicting_hub(error) or f"{type(error).__name__}: {error}{_own_tasks(error)}"
     return f"the Python module {imported[-1]}, line {line}: {said}"
+
+
+def _own_tasks(error: BaseException) -> str:
+    """The remedy where `from tasks import …` found the user's tasks.py; "" elsewhere."""
+    found = _FILE_OF_THE_NAME.search(str(error)) if isinstance(error, ImportError) else None
+    if found is None:
+        return ""
+    name = found[1] or found[2]
+    return f". That {name} is your {name}.py; Limba's package is limba.{name}: write `from limba.{name} import …`."
 
 
 def describe_hidden(error: BaseException) -> str:
@@ -104,4 +120,18 @@ def missing_extra(error: BaseException) -> str | None:
     return (
         f"{name} is not installed. Limba's own tasks do without it; SeqIO tasks need "
         f"`pip install 'limba[seqio]'`, and LOCK=seqio for the scripts of launch/.{python}"
+    )
+
+
+def conflicting_hub(error: BaseException) -> str | None:
+    """The remedy where `datasets` fails at a name that the installed huggingface_hub lacks; None for other errors.
+
+    transformers 4 takes huggingface_hub below 1, and `datasets` 5 needs a newer one: pip installs both, and warns.
+    """
+    if not isinstance(error, ImportError) or " from 'huggingface_hub" not in str(error):
+        return None
+    versions = " and ".join(f"{name} {metadata.version(name)}" for name in ("datasets", "huggingface_hub"))
+    return (
+        f"{versions} do not go together ({str(error).partition(' (')[0]}). Beside transformers 4: "
+        "pip install 'datasets<5'. `pip check` lists packages that do not go together."
     )

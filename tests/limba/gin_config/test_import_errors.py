@@ -1,6 +1,7 @@
 import importlib
 import re
 import sys
+from importlib import metadata
 
 import gin
 import pytest
@@ -37,6 +38,31 @@ def test_a_module_that_fails_is_named_with_its_line(tmp_path, monkeypatch, numbe
     assert raised.value.what.startswith(said)
     place = f"broken_{number}.py" if "invalid syntax" in words else "run.gin"
     assert raised.value.places == ((str(tmp_path / place), 2),)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tasks", "cannot import name 'x' from partially initialized module 'tasks' (a circular import) (/a/tasks.py)"),
+        ("convert", "No module named 'convert.to_hf'; 'convert' is not a package"),
+        (None, "cannot import name 'x' from 'tasks' (/a/limba/tasks/__init__.py)"),
+    ],
+)
+def test_a_tasks_py_in_place_of_limbas(tmp_path, monkeypatch, name, said):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "of_ana", raising=False)
+    (tmp_path / "of_ana.py").write_text(f"raise ImportError({said!r})\n")
+    with pytest.raises(ImportError) as error:
+        importlib.import_module("of_ana")
+    remedy = f". That {name} is your {name}.py; Limba's package is limba.{name}: write `from limba.{name} import …`."
+    assert import_errors.describe(error.value).endswith(said + (remedy if name else ""))
+
+
+def test_datasets_beside_an_older_hub():
+    lacking = "cannot import name 'BucketNotFoundError' from 'huggingface_hub.errors' (/x/huggingface_hub/errors.py)"
+    said = import_errors.conflicting_hub(ImportError(lacking))
+    assert f"datasets {metadata.version('datasets')} and huggingface_hub" in said and "'datasets<5'" in said
+    assert import_errors.conflicting_hub(ImportError("cannot import name 'x' from 'json' (/x)")) is None
 
 
 def test_an_error_of_no_module():
