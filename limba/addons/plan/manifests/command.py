@@ -19,6 +19,7 @@ from typing import Any
 from limba.addons.plan import topologies
 from limba.addons.plan.manifests import jobset, request, skypilot, slurm_container, vertex
 from limba.files import named_flags, number_ranges, redaction
+from limba.files.repository import REPOSITORY
 
 # How a manifest is submitted, and whether its containers need an image.
 _KINDS: dict[str, tuple[Any, str, bool]] = {
@@ -72,6 +73,14 @@ def main(argv: Sequence[str]) -> int:
         made = manifest(_request(flags))
     except (ValueError, OSError) as error:
         parser.error(str(error))
+    recipe = REPOSITORY / flags.recipe
+    if recipe.suffix == ".gin" and not (recipe.is_file() and recipe.is_relative_to(REPOSITORY)):
+        place = "image" if flags.image else "clone"
+        print(
+            f"note: {flags.recipe} does not come with Limba: the {place} needs it at this path, beside its vocabulary "
+            "and the modules that it imports. Without them the job ends at its start.",
+            file=sys.stderr,
+        )
     if isinstance(made, str):
         sys.stdout.write(made)
         return 0
@@ -98,7 +107,8 @@ def _request(flags: argparse.Namespace) -> request.Request:
     """Raises ValueError for flags that do not fit together."""
     topology, num_slices, options = flags.topology, flags.num_slices, list(flags.options)
     if (flags.plan is None) == (topology is None):
-        raise ValueError("give --topology or --plan, and not both")
+        given = "one of them" if topology else "--topology NAME, such as v6e-16 or h100-8, or --plan FILE"
+        raise ValueError(f"--topology and --plan name the machines: give {given}")
     if flags.plan is not None:
         if num_slices is not None:
             raise ValueError(f"--num_slices is {num_slices}; the slices are those of --plan {flags.plan}. Leave it out")

@@ -143,6 +143,12 @@ def test_skypilot(capsys):
     assert "LIMBA_PROCESS_INDEX=$SKYPILOT_NODE_RANK\n" in boxes["run"]
 
 
+def test_a_recipe_that_the_image_lacks_is_named(capsys):
+    for recipe, is_named in (("my_recipe.gin", True), ("gin/recipes/ro_t5_base.gin", False), ("ro_t5_base", False)):
+        assert command.main(["--to", "jobset", "--topology", "v6e-16", "--image", "i", recipe, BUCKET]) == 0
+        assert (f"note: {recipe} does not come with Limba: the image needs it" in capsys.readouterr().err) == is_named
+
+
 def test_vertex(capsys):
     gpu = _manifest(capsys, "vertex", "--topology", "h100-4", "--image", "i", "--spot", "quick", BUCKET)
     tpu = _manifest(capsys, "vertex", "--topology", "v6e-8", "--image", "i", "quick", BUCKET)
@@ -186,7 +192,7 @@ def test_the_layout_of_a_plan(capsys, tmp_path):
     [
         (("jobset", "--topology", "v6e-8", "quick", BUCKET), "--to jobset needs --image"),
         (("skypilot", "--topology", "v6e-8", "--image", "i", "quick", BUCKET), "--to skypilot takes no --image"),
-        (("skypilot", "quick", BUCKET), "give --topology or --plan, and not both"),
+        (("skypilot", "quick", BUCKET), "give --topology NAME, such as v6e-16 or h100-8, or --plan FILE"),
         (("skypilot", "--topology", "v6e-8", "quick"), "--gin.MODEL_DIR is not given; the machine's disk is lost"),
         (("skypilot", "--topology", "v6e-8", "quick", "--gin.MODEL_DIR='runs/q'"), "--gin.MODEL_DIR is 'runs/q'; the"),
         (("skypilot", "--topology", "tpu7x-8", "quick", BUCKET), "--topology is tpu7x-8; of SkyPilot these are known"),
