@@ -72,7 +72,7 @@ def of_training(model: Any, dataset: DatasetConfig, most_tokens: int, has_right:
     facts = {"texts": of_texts, "most_tokens": most_tokens, "has_right": has_right}
     if of_texts is not None and (kept := kept_parts.read("counts", facts)) is not None:
         return CountedTexts.of_arrays(kept)
-    logger.info("A start from counts reads %d tokens of the training texts at most.", most_tokens)
+    logger.info("A start from counts reads %s tokens of the training texts at most.", f"{most_tokens:,}")
     counted = tasks_door.ngrams().count(
         config=dataset,
         vocabulary=model.output_vocabulary,

@@ -221,9 +221,9 @@ def _fitted(asked: Sequence[fit_processes.Fit]) -> list[factored_bigram.Factored
     missing = [i for i in range(len(asked)) if i not in found]
     for i in missing:
         logger.info(
-            "A start from counts fits a bigram of rank %d to %d pairs of pieces, in %d steps.",
+            "A start from counts fits a bigram of rank %d to %s pairs of pieces, in %d steps.",
             asked[i].rank,
-            len(asked[i].counts.keys),
+            f"{len(asked[i].counts.keys):,}",
             asked[i].steps,
         )
     for number, bigram in fit_processes.make([asked[i] for i in missing]):

@@ -140,7 +140,7 @@ class _Counted:
 def test_a_start_says_what_it_fits(counts, caplog):
     caplog.set_level("INFO")
     _begun(_config(), counts, StartFromCounts(fit_steps=3, right_rank=0))
-    assert f"fits a bigram of rank 102 to {len(counts.keys)} pairs of pieces, in 3 steps." in caplog.text
+    assert f"fits a bigram of rank 102 to {len(counts.keys):,} pairs of pieces, in 3 steps." in caplog.text
 
 
 def test_a_start_counts_the_training_split_with_the_models_vocabulary(counts, monkeypatch):
