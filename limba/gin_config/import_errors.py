@@ -75,8 +75,25 @@ def describe(error: BaseException) -> str | None:
         return None
     # The line in the last module that was imported, not in the library that it called.
     line = [frame.lineno for frame in frames if frame.filename == imported[-1]][-1]
-    said = missing_extra(error) or conflicting_hub(error) or f"{type(error).__name__}: {error}{_own_tasks(error)}"
+    said = missing_extra(error) or conflicting_hub(error) or f"{type(error).__name__}: {error}"
     return f"the Python module {imported[-1]}, line {line}: {said}"
+
+
+def describe_hidden(error: BaseException) -> str:
+    """The end of the message for a module that lacks a name because another one hides it; "" elsewhere.
+
+    In a clone an installed module hides one of the user's, from a wheel a user's tasks.py hides Limba's.
+    """
+    if remedy := _own_tasks(error):
+        return remedy
+    known: BaseException | None = error
+    while known is not None:
+        if isinstance(known, ImportError) and known.name:
+            return _sentence(known.name)
+        if isinstance(known, AttributeError) and isinstance(known.obj, types.ModuleType):
+            return _sentence(known.obj.__name__)
+        known = known.__context__  # Gin raises a copy of the error, without the name.
+    return ""
 
 
 def _own_tasks(error: BaseException) -> str:
@@ -86,18 +103,6 @@ def _own_tasks(error: BaseException) -> str:
         return ""
     name = found[1] or found[2]
     return f". That {name} is your {name}.py; Limba's package is limba.{name}: write `from limba.{name} import …`."
-
-
-def describe_hidden(error: BaseException) -> str:
-    """The end of the message for a module that lacks a name because an installed one hides it; "" elsewhere."""
-    known: BaseException | None = error
-    while known is not None:
-        if isinstance(known, ImportError) and known.name:
-            return _sentence(known.name)
-        if isinstance(known, AttributeError) and isinstance(known.obj, types.ModuleType):
-            return _sentence(known.obj.__name__)
-        known = known.__context__  # Gin raises a copy of the error, without the name.
-    return ""
 
 
 def _sentence(module: str) -> str:

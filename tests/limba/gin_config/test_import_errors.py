@@ -52,10 +52,12 @@ def test_a_tasks_py_in_place_of_limbas(tmp_path, monkeypatch, name, said):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "of_ana", raising=False)
     (tmp_path / "of_ana.py").write_text(f"raise ImportError({said!r})\n")
-    with pytest.raises(ImportError) as error:
-        importlib.import_module("of_ana")
+    (tmp_path / "run.gin").write_text("import of_ana\n")
+    with pytest.raises(gin_files.GinError) as raised:
+        gin_files.parse_gin_flags([str(tmp_path / "run.gin")], [])
+    gin.clear_config()
     remedy = f". That {name} is your {name}.py; Limba's package is limba.{name}: write `from limba.{name} import …`."
-    assert import_errors.describe(error.value).endswith(said + (remedy if name else ""))
+    assert raised.value.what.endswith(said + (remedy if name else ""))
 
 
 def test_datasets_beside_an_older_hub():
