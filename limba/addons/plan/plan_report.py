@@ -286,10 +286,10 @@ def _amount(cost: float) -> str:
 
 def _duration(seconds: float) -> str:
     """In the largest unit of which there is one: "18 days", "5.2 hours"."""
-    for unit, size in (("days", _SECONDS_A_DAY), ("hours", 3600), ("minutes", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.2g} seconds"
+    units = (("days", _SECONDS_A_DAY), ("hours", 3600), ("minutes", 60), ("seconds", 1))
+    unit, size = next((x for x in units if seconds >= x[1]), units[-1])
+    number = f"{seconds / size:.3g}"
+    return f"{number} {unit.removesuffix('s') if number == '1' else unit}"
 
 
 TABLE_HEAD = (

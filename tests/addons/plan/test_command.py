@@ -187,7 +187,8 @@ def test_the_time_of_a_step_that_is_too_small_is_not_made_up():
     assert plan_report._time(without, few, topologies.find("v4-128"))[0].endswith(
         "take 1.39 hours, at most. Measure it."
     )
-    assert [plan_report._duration(s) for s in (3.5, 90, 7200, 1e6)] == [
+    assert [plan_report._duration(s) for s in (1, 3.5, 90, 7200, 1e6)] == [
+        "1 second",
         "3.5 seconds",
         "1.5 minutes",
         "2 hours",
