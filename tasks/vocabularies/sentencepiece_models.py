@@ -14,7 +14,7 @@ import sentencepiece
 from google.protobuf.message import DecodeError
 
 from limba.data import sentinels
-from limba.files import written_files
+from limba.files import missing_vocabulary, written_files
 from limba.tasks import objectives
 from limba.tasks.sources import corpora
 from limba.tasks.vocabularies import alphabets, training_text, word_breaks
@@ -161,7 +161,7 @@ def check_file(vocabulary: Vocabulary) -> None:
         if "://" not in file and not pathlib.Path(file).exists():
             raise FileNotFoundError(
                 f"There is no SentencePiece model {file!r} (working directory "
-                f"{str(pathlib.Path.cwd())!r}). Build one with `limba vocab build --out {file}`."
+                f"{str(pathlib.Path.cwd())!r}). Build one with `{missing_vocabulary.build_command(file)}`."
             )
         try:
             model = vocabulary.tokenizer

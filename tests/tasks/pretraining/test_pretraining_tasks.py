@@ -28,7 +28,8 @@ def test_registering_again(data_files):
 
 def test_missing_vocabulary_is_said_when_used(data_files, lengths):
     task = pretraining_tasks.register_pretraining_task("test_lazy", data_files=data_files, vocabulary="not/there.model")
-    with pytest.raises(FileNotFoundError, match=r"no SentencePiece model 'not/there\.model'.*limba vocab build"):
+    command = r"limba vocab build --data_files … --out not/there\.model`"
+    with pytest.raises(FileNotFoundError, match=rf"no SentencePiece model 'not/there\.model'.*{command}"):
         task_batches.get_train_batches(contract.DatasetConfig(task.name, lengths, "train", 8))
     with pytest.raises(FileNotFoundError, match=r"no SentencePiece model 'not/there\.model'.*limba vocab build"):
         _all_examples(task, lengths)
