@@ -23,7 +23,6 @@ from typing import Any, BinaryIO
 
 import fsspec
 import pyarrow as pa
-import pyarrow.compute
 import pyarrow.parquet
 
 from limba.files import untrusted_files, untrusted_json
@@ -370,7 +369,9 @@ def _check_texts(column: str, values: pa.Array) -> None:
     """Raises ValueError for a text that is longer than a line may be; a few kB of Parquet may stand for it."""
     if values.nbytes <= bounded_lines.MOST_BYTES or not isinstance(values, pa.StringArray | pa.LargeStringArray):
         return
-    longest = pyarrow.compute.max(pyarrow.compute.binary_length(values)).as_py() or 0
+    from pyarrow import compute  # Slow, and few corpora have such batches.
+
+    longest = compute.max(compute.binary_length(values)).as_py() or 0
     if longest > bounded_lines.MOST_BYTES:
         raise ValueError(
             f"a text of column {column!r} has {longest:,} bytes; at most {bounded_lines.MOST_BYTES:,} are read"

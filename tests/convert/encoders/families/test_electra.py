@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import gin
 import numpy as np
 import pytest
 
@@ -40,6 +41,7 @@ def test_a_detector_has_the_logits_of_transformers_4_and_5_and_comes_back(export
     for path, tensor in model.tensors.items():
         np.testing.assert_array_equal(np.asarray(tensor), np.asarray(back.tensors[path]), err_msg=path)
     assert "include 'gin/models/encoder_electra.gin'" in (tmp_path / "back" / "model.gin").read_text()
+    gin.clear_config()
     with pytest.raises(ValueError, match="is the encoder of a pre-training without its generator, which fills masks"):
         infer.main(["--run_dir", str(tmp_path / "back"), "--input", "a [MASK]"])
 
