@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from limba.data.contract import Batch
 from limba.files import number_ranges
-from limba.files.number_ranges import AT_LEAST_1, Range
+from limba.files.number_ranges import AT_LEAST_1
 from limba.models import losses
 from limba.models import metrics as metrics_lib
 from limba.models.base_model import BaseTransformerModel
@@ -21,8 +21,8 @@ Array = jax.Array
 PyTree = Any
 
 # Features of a training's batches, `[batch, length, top_k]`: the teacher's likeliest tokens, the likeliest first, and
-# the logarithms of their probabilities.
-TOKENS, LOG_PROBS = "teacher_tokens", "teacher_log_probs"
+# the logarithms of their probabilities. And `[batch]`: what has divided the logits before.
+TOKENS, LOG_PROBS, TEMPERATURE = "teacher_tokens", "teacher_log_probs", "teacher_temperature"
 # The least probability of all other tokens together: rounded sums may leave 0, which has no logarithm.
 _LEAST = 1e-7
 
@@ -30,8 +30,9 @@ _LEAST = 1e-7
 class DistilledModel(EncoderDecoderModel):
     """An encoder-decoder model that learns from a teacher in its training; elsewhere it is the plain student.
 
-    With `p` the teacher's and `q` the student's probabilities at a position, both of logits divided by `temperature`,
-    and `K` the teacher's `top_k` likeliest tokens, the part of the teacher is
+    With `p` the teacher's and `q` the student's probabilities at a position, both of logits divided by the temperature
+    (`add_teacher.temperature`, which the batches have), and `K` the teacher's `top_k` likeliest tokens, the part of the
+    teacher is
 
         temperature^2 * -(sum of p_i log q_i over i in K  +  p_rest log q_rest),  p_rest = 1 - sum of p_i over K
 
@@ -40,12 +41,11 @@ class DistilledModel(EncoderDecoderModel):
     `loss` is that of the targets alone, `teacher/nats` the mean of the teacher's part per target token.
     """
 
-    def __init__(self, model: BaseTransformerModel, share: float = 0.5, temperature: float = 1.0, top_k: int = 16):
+    def __init__(self, model: BaseTransformerModel, share: float = 0.5, top_k: int = 16):
         """Args:
           model: the student, of a run without a teacher.
           share: of the teacher's part, from 0 to 1.
-          temperature: above 0; that of the teacher's log probabilities in the batches.
-          top_k: the teacher's tokens in the batches.
+          top_k: how many of the teacher's tokens the batches have, so that the step is compiled before they come.
 
         Raises:
           ValueError: for a model that is no plain encoder-decoder, and for numbers out of range.
@@ -59,13 +59,16 @@ class DistilledModel(EncoderDecoderModel):
         vars(self).update(vars(model))
         if not number_ranges.is_number(share) or not 0 <= share <= 1:
             raise ValueError(f"DistilledModel.share is {share!r}; it is a share of the loss, from 0 to 1.")
-        number_ranges.check("DistilledModel.temperature", temperature, Range(is_above=True))
         number_ranges.check("DistilledModel.top_k", top_k, AT_LEAST_1)
-        self.share, self.temperature, self.top_k = share, temperature, top_k
+        self.share, self.top_k = share, top_k
 
     def added_features(self, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, jax.ShapeDtypeStruct]:
-        shape = (*shapes["decoder_target_tokens"], self.top_k)
-        return {TOKENS: jax.ShapeDtypeStruct(shape, jnp.int32), LOG_PROBS: jax.ShapeDtypeStruct(shape, jnp.float32)}
+        rows, length = shapes["decoder_target_tokens"]
+        return {
+            TOKENS: jax.ShapeDtypeStruct((rows, length, self.top_k), jnp.int32),
+            LOG_PROBS: jax.ShapeDtypeStruct((rows, length, self.top_k), jnp.float32),
+            TEMPERATURE: jax.ShapeDtypeStruct((rows,), jnp.float32),
+        }
 
     def loss_fn(self, params: PyTree, batch: Batch, dropout_rng: Array | None) -> tuple[Array, metrics_lib.Metrics]:
         """See `BaseTransformerModel.loss_fn`; without an rng, in an evaluation, the loss is that of the targets."""
@@ -76,11 +79,16 @@ class DistilledModel(EncoderDecoderModel):
                 "DistilledModel needs the teacher's tokens in its batches: bind train.prepare_train_iter_fn to "
                 "@teacher.add_teacher, as gin/runs/distill.gin does."
             )
+        if (given := batch[TOKENS].shape[-1]) != self.top_k:
+            raise ValueError(
+                f"DistilledModel.top_k is {self.top_k}, and the batches have {given} of the teacher's tokens "
+                "(add_teacher.top_k). Set both by TEACHER_TOP_K."
+            )
         logits = self._compute_logits(params, batch, dropout_rng)
         with jax.named_scope("loss"):
             loss, metrics = self._loss_and_metrics(logits, batch, dropout_rng)
         with jax.named_scope("teacher"):
-            by_position = teacher_losses(logits, batch[TOKENS], batch[LOG_PROBS], self.temperature)
+            by_position = teacher_losses(logits, batch[TOKENS], batch[LOG_PROBS], batch[TEMPERATURE])
             factor, weights = losses.normalizing_factor_and_weights(self._loss_normalizing_factor, batch)
             weights = jnp.ones_like(by_position) if weights is None else weights
             weighted = by_position * weights
@@ -89,15 +97,16 @@ class DistilledModel(EncoderDecoderModel):
         return (1 - self.share) * loss + self.share * of_teacher, metrics
 
 
-def teacher_losses(logits: Array, tokens: Array, log_probs: Array, temperature: float) -> Array:
+def teacher_losses(logits: Array, tokens: Array, log_probs: Array, temperature: Array) -> Array:
     """The part of the teacher at each position, float32 `[batch, length]`; see `DistilledModel`.
 
     Args:
       logits: of the student, `[batch, length, vocab]`.
       tokens, log_probs: of the teacher, `[batch, length, top_k]`.
+      temperature: of each row, `[batch]`.
     """
-    logits = logits.astype(jnp.float32) / temperature
+    logits = logits.astype(jnp.float32) / temperature[:, None, None]
     log_q = jnp.take_along_axis(logits, tokens, axis=-1) - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     p = jnp.exp(log_probs)
     rest_p, rest_q = (jnp.maximum(1 - jnp.sum(x, axis=-1), _LEAST) for x in (p, jnp.exp(log_q)))
-    return -(jnp.sum(p * log_q, axis=-1) + rest_p * jnp.log(rest_q)) * temperature**2
+    return -(jnp.sum(p * log_q, axis=-1) + rest_p * jnp.log(rest_q)) * temperature[:, None] ** 2

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 from flax import traverse_util
 
-from limba.addons.distill.distilled_model import LOG_PROBS, TOKENS
+from limba.addons.distill.distilled_model import LOG_PROBS, TEMPERATURE, TOKENS
 from limba.convert.model_files import any_format
 from limba.convert.model_files.model import Model
 from limba.data.contract import Batch, BatchIterator, TaskBatches
@@ -70,7 +70,7 @@ def add_teacher(
       teacher: a run, a checkpoint or a Hugging Face folder.
       vocabulary: of the student.
       top_k: how many of the teacher's likeliest tokens each position gets.
-      temperature: divides the teacher's logits; `DistilledModel.temperature` must be the same.
+      temperature: above 0; divides the logits of both.
       dtype: what the teacher computes in, "float32" or "bfloat16".
 
     Raises:
@@ -125,13 +125,14 @@ class Likeliest:
         self._num_tokens = vocabulary.vocab_size
 
     def __call__(self, batch: Batch) -> dict[str, np.ndarray]:
-        """`teacher_tokens` int32 and `teacher_log_probs` float32, both `[rows, length of the targets, top_k]`."""
+        """The features of a batch that `distilled_model` names."""
         rows = len(batch["decoder_target_tokens"])
         num = max(n for n in range(1, len(self._devices) + 1) if rows % n == 0)
         params, placed = self._on_devices(num)
         read = {name: x for name, x in batch.items() if name.startswith(("encoder_", "decoder_"))}
         found = self._found(params, {name: jax.device_put(x, placed) for name, x in read.items()})
-        return {name: np.asarray(x) for name, x in found.items()}
+        temperature = np.full(rows, self._temperature, np.float32)
+        return {TEMPERATURE: temperature} | {name: np.asarray(x) for name, x in found.items()}
 
     @functools.cached_property
     def _params(self) -> Mapping[str, Any]:

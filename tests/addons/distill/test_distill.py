@@ -14,7 +14,7 @@ from convert.compare import forward
 from convert.model_files import any_format
 from limba import train
 from limba.addons.distill import distilled_model, student, teacher
-from limba.addons.distill.distilled_model import LOG_PROBS, TOKENS
+from limba.addons.distill.distilled_model import LOG_PROBS, TEMPERATURE, TOKENS
 from limba.checkpoint_files import saved_tensors
 from limba.data.contract import TaskBatches, encoder_decoder_features
 from tasks.vocabularies import ByteVocabulary, SentencePieceVocabulary
@@ -79,14 +79,15 @@ def _teacher_batch(rows=3, vocab=small.VOCAB_SIZE, temperature=1.0, k=TOP_K):
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     tokens = np.argsort(-log_p, axis=-1)[..., :k].astype(np.int32)
     values = np.take_along_axis(log_p, tokens, -1).astype(np.float32)
-    return batch | {TOKENS: tokens, LOG_PROBS: values}, log_p
+    given = {TOKENS: tokens, LOG_PROBS: values, TEMPERATURE: np.full(rows, temperature, np.float32)}
+    return batch | given, log_p
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 def test_the_part_of_the_teacher_by_hand(temperature):
     batch, log_p = _teacher_batch(temperature=temperature)
     logits = np.random.default_rng(6).normal(0, 2, log_p.shape)
-    found = distilled_model.teacher_losses(jnp.float32(logits), batch[TOKENS], batch[LOG_PROBS], temperature)
+    found = distilled_model.teacher_losses(jnp.float32(logits), batch[TOKENS], batch[LOG_PROBS], batch[TEMPERATURE])
     q = np.exp(logits / temperature)
     q /= q.sum(-1, keepdims=True)
     expected = np.zeros(log_p.shape[:-1])
@@ -97,7 +98,7 @@ def test_the_part_of_the_teacher_by_hand(temperature):
     assert np.abs(np.asarray(found) / temperature**2 - expected).max() < 1e-5
     # With all tokens it is the cross entropy of two distributions, and least where both are one.
     full, _ = _teacher_batch(temperature=temperature, k=small.VOCAB_SIZE)
-    loss = lambda x: jnp.sum(distilled_model.teacher_losses(x, full[TOKENS], full[LOG_PROBS], temperature))  # noqa: E731
+    loss = lambda x: jnp.sum(distilled_model.teacher_losses(x, full[TOKENS], full[LOG_PROBS], full[TEMPERATURE]))  # noqa: E731
     expected = -(np.exp(log_p) * np.log(q)).sum() * temperature**2
     assert float(loss(jnp.float32(logits))) == pytest.approx(expected, rel=1e-5)
     assert np.abs(jax.grad(loss)(jnp.float32(log_p * temperature))).max() < 1e-5 * temperature
@@ -118,7 +119,7 @@ def test_the_share_weighs_both_parts_and_an_evaluation_has_the_targets_alone():
         )
 
     ((none, _), (quarter, metrics), (all_, _)), (expected, plain_metrics), logits = losses(params)
-    by_position = distilled_model.teacher_losses(logits, batch[TOKENS], batch[LOG_PROBS], 1.0)
+    by_position = distilled_model.teacher_losses(logits, batch[TOKENS], batch[LOG_PROBS], batch[TEMPERATURE])
     weights = batch["decoder_loss_weights"]
     of_teacher = float(np.sum(np.asarray(by_position) * weights))
     assert float(none) == pytest.approx(float(expected), rel=1e-6)
@@ -132,6 +133,8 @@ def test_the_share_weighs_both_parts_and_an_evaluation_has_the_targets_alone():
     assert float(small.loss(distilled, params, unseen)[0]) == float(small.loss(plain, params, unseen)[0])
     with pytest.raises(ValueError, match=r"bind train\.prepare_train_iter_fn to @teacher\.add_teacher"):
         distilled.loss_fn(params, unseen, rng)
+    with pytest.raises(ValueError, match=r"DistilledModel\.top_k is 5, and the batches have 4 of the teacher's tokens"):
+        distilled_model.DistilledModel(plain, 0.5, top_k=5).loss_fn(params, batch, rng)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +142,6 @@ def test_the_share_weighs_both_parts_and_an_evaluation_has_the_targets_alone():
     [
         ({"share": 1.5}, "DistilledModel.share is 1.5; it is a share of the loss, from 0 to 1"),
         ({"share": float("nan")}, "DistilledModel.share is nan"),
-        ({"temperature": 0.0}, "DistilledModel.temperature is 0.0"),
         ({"top_k": 0}, "DistilledModel.top_k is 0"),
     ],
 )
@@ -162,6 +164,7 @@ def test_the_likeliest_tokens_of_a_run_and_of_its_hugging_face_folder(all_export
     for path, devices in ((made.run, 1), (made.folder, 2)):
         batch = next(_taught(path, vocabulary, devices=devices, temperature=2.0))
         assert batch[TOKENS].shape == batch[LOG_PROBS].shape == (2, 6, TOP_K)
+        assert batch[TEMPERATURE].tolist() == [2.0, 2.0]
         assert batch[TOKENS].tolist() == np.argsort(-log_probs, axis=-1, kind="stable")[..., :TOP_K].tolist()
         expected = np.take_along_axis(log_probs, batch[TOKENS], -1)
         assert np.abs(batch[LOG_PROBS] - expected).max() < 1e-5
