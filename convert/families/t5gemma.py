@@ -67,6 +67,14 @@ _SPECIAL_IDS = {
 }
 
 
+# Of the keys of a stack that are no numbers: files of strangers may have anything there.
+_KINDS_OF_VALUES = (
+    ("hidden_activation", str, "a name"),
+    ("layer_types", list, "a list"),
+    ("rope_scaling", Mapping, "an object"),
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class T5GemmaFamily(T5Family):
     """See `T5Family`. Inside Limba its config.json has T5's keys, and "gemma_layers" with the fields of that class.
@@ -226,6 +234,11 @@ class T5GemmaFamily(T5Family):
         found = dict(self.stack_defaults) | {key: x for key, x in given.items() if x is not None or key in _OR_NONE}
         for key in ("num_hidden_layers", "num_key_value_heads", "sliding_window", *_SIZES.values()):
             number_ranges.check(f"{file}: {name}: {key}", found[key], AT_LEAST_1)
+        for key, kind, called in _KINDS_OF_VALUES:
+            if found.get(key) is not None and not isinstance(found[key], kind):
+                raise ValueError(f"{file}: {name}: {key} is {shown(found[key])}; it is {called}.")
+        if found.get("sliding_window_pattern") is not None:
+            number_ranges.check(f"{file}: {name}: sliding_window_pattern", found["sliding_window_pattern"], AT_LEAST_1)
         return found
 
     def _window(self, file: Path, encoder: Mapping[str, Any], decoder: Mapping[str, Any]) -> dict[str, Any]:
