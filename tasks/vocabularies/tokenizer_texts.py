@@ -174,7 +174,7 @@ def ties_of(vocabulary: Any) -> IsTie:
         # SentencePiece adds in float32.
         return text == other and math.isclose(score, other_score, rel_tol=1e-5, abs_tol=1e-5)
 
-    return lambda x, y: is_tie(list(x), list(y))
+    return lambda x, y: is_tie([*map(int, x)], [*map(int, y)])
 
 
 def texts_of(vocabulary: Any) -> Texts:

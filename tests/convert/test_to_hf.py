@@ -236,7 +236,7 @@ def test_an_export_whose_tokenizer_transformers_does_not_load_is_not_kept(run, t
         return files
 
     monkeypatch.setattr(T5Export, "write_beside", damaged)
-    reason = r"does not load the exported tokenizer: ValueError: Either model_file .* No export was kept.*--no-check"
+    reason = r"does not load the exported tokenizer: .*No export was kept.*--no-check"
     with pytest.raises(ValueError, match=reason):
         to_hf(run, tmp_path / "out", formats=["safetensors"])
     assert not (tmp_path / "out").exists()

@@ -145,7 +145,11 @@ def check_rows(vocab_size: int, text: Sequence[int], eos_id: int = EOS) -> tuple
 
 
 def _batch(model: T5Model, inputs: np.ndarray, targets: np.ndarray, greedy: np.ndarray) -> Batch:
-    """The rows with their targets, and once more with greedy tokens as these."""
+    """The rows with their targets, and once more with greedy tokens as these, up to a padding among them.
+
+    A model may decode it, and Limba's network takes it for the beginning where that has another id.
+    """
+    greedy = greedy * np.cumprod(greedy != PAD, 1)
     targets = np.concatenate([targets, np.pad(greedy, ((0, 0), (0, targets.shape[1] - greedy.shape[1])))])
     return {
         "encoder_input_tokens": np.concatenate([inputs, inputs]),

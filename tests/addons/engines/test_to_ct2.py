@@ -133,7 +133,7 @@ def _printed(code, folder, monkeypatch):
     return out.getvalue().rstrip("\n"), names["tokens"]
 
 
-@pytest.mark.parametrize("family", ["t5", "byt5"])
+@pytest.mark.parametrize("family", ["umt5", "byt5"])
 def test_the_program_of_the_readme_runs(family, written, monkeypatch):
     folder, _ = written(family)
     (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text("utf-8"), re.S)

@@ -35,6 +35,20 @@ def test_t5_ids(source, tmp_path):
         sentencepiece_models.check_vocabulary(SentencePieceVocabulary(str(file), extra_ids=0))
 
 
+def test_letters_of_three_bytes_have_pieces_as_good_as_those_of_one(source, tmp_path, write_jsonl):
+    """SentencePiece 0.2.3 looked for repeated bytes, and lost what ended inside letters."""
+    texts = [row["text"] for rows in source.documents("train") for row in rows]
+    georgian = str.maketrans({chr(ord("a") + i): chr(ord("ა") + i) for i in range(26)})
+    tokens = []
+    for name, lines in (("latin", texts), ("georgian", [text.translate(georgian) for text in texts])):
+        rows = write_jsonl(tmp_path / f"{name}.jsonl", [{"text": line} for line in lines])
+        of_script = corpora.HuggingFaceSource({"train": rows})
+        file = sentencepiece_models.train_vocabulary(of_script, tmp_path / f"{name}.model", vocab_size=512)
+        model = sentencepiece.SentencePieceProcessor(model_file=str(file))
+        tokens.append(sum(map(len, model.encode(lines))))
+    assert tokens[1] == pytest.approx(tokens[0], rel=0.01)
+
+
 def test_files_that_cannot_be_opened(source, tmp_path):
     file = sentencepiece_models.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=512)
     proto = sentencepiece_model_pb2.ModelProto.FromString(file.read_bytes())
