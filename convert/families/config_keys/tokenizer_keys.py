@@ -23,7 +23,7 @@ _COMMON = (
     ),
     *without_effect(
         "a row is as long as the task says",
-        *("max_length", "max_seq_length", "truncation", "truncation_strategy", "stride", "padding", "padding_side"),
+        *("max_length", "max_seq_length", "truncation", "truncation_strategy", "stride", "padding"),
         *("pad_to_multiple_of", "pad_token_type_id", "return_token_type_ids"),
     ),
     *carried(
@@ -49,6 +49,7 @@ _OF_OTHERS = tuple(f"{name}Tokenizer{fast}" for name in ("Roberta", "Llama", "GP
 
 T5 = table(
     *_COMMON,
+    *without_effect("a T5's positions are distances, and padding is on the right", "padding_side"),
     *carried(
         extra_ids="the sentinels behind the pieces",
         added_tokens_decoder="must have the ids that the vocabulary gives these tokens",
@@ -87,6 +88,7 @@ T5_OF_JSON = T5 | table(
 )
 ENCODER = table(
     *_COMMON,
+    *without_effect("padding is on the right; left is refused where positions count it (BERT's)", "padding_side"),
     *carried(
         tokenizer_class="one of BERT's applies the three keys below to tokenizer.json",
         do_lower_case="must be that of tokenizer.json",

@@ -21,6 +21,8 @@ ROLES = ("pad", "unk", "cls", "sep", "mask")
 # Version 5's class of this name has a normalizer of its own, whatever tokenizer.json says: it would split texts
 # otherwise than training and version 4 do.
 _OF_OTHER_TEXTS = ("DebertaV2Tokenizer",)
+# Model types whose positions count from the beginning of the row, whatever is padding. RoBERTa's leave it out.
+_COUNT_PADDING = ("bert", "distilbert", "electra")
 # Classes of transformers that write these keys of tokenizer_config.json into the normalizer.
 _OF_BERT = ("BertTokenizer", "MPNetTokenizer", "RoFormerTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
 _NORMALIZER = {
@@ -76,6 +78,14 @@ def check_settings(folder: Path, ignored: Collection[str]) -> None:
                 f"{folder / tokenizer_keys.FILE}: {role}_token is {shown(token)}, and in {FILE} it is {named[role]!r}. "
                 f"{remedy}"
             )
+    network = folder / "config.json"
+    kind = untrusted_json.read_object(network).get("model_type") if network.is_file() else None
+    if config.get("padding_side") == "left" and kind in _COUNT_PADDING:
+        raise ValueError(
+            f"{folder / tokenizer_keys.FILE}: padding_side is 'left', and the learned positions of a {kind} count the "
+            "padding in transformers; Limba pads at the right, as such models are pre-trained. Set it to 'right': then "
+            "they agree. To leave it so give --ignore_config_keys padding_side."
+        )
     normalizer = untrusted_json.read_object(folder / FILE).get("normalizer")
     # A BERT's, where the file names none.
     tokenizer_class = str(config.get("tokenizer_class") or "BertTokenizer")

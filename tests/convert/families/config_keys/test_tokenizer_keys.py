@@ -142,5 +142,16 @@ def test_settings_that_agree_pass(bert_folder, settings, keys):
     tokenizer_folder.check_settings(bert_folder(**settings, **keys), ())
 
 
+@pytest.mark.parametrize(("kind", "is_refused"), [("bert", True), ("roberta", False), ("modernbert", False)])
+def test_padding_at_the_left_is_refused_where_it_moves_positions(bert_folder, kind, is_refused):
+    """An eval_loss of `limba run` was 2.130 where transformers' was 2.054."""
+    folder = bert_folder(padding_side="left")
+    (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+    if is_refused:
+        with pytest.raises(ValueError, match="padding_side is 'left', and the learned positions of a bert count"):
+            tokenizer_folder.check_settings(folder, ())
+    tokenizer_folder.check_settings(folder, ("padding_side",) if is_refused else ())
+
+
 def test_a_folder_without_the_file_has_nothing_to_check(tmp_path):
     assert tokenizer_keys.read(tmp_path, tokenizer_keys.T5, ()) == {}
