@@ -21,7 +21,7 @@ class Chip:
     Attributes:
       platform: "tpu" or "gpu".
       device_kind: `jax.Device.device_kind`, or its beginning.
-      peak: dense bf16 FLOP/s of a chip.
+      peak: dense bf16 FLOP/s of a chip; of a card without bf16 those of float32, in which it trains.
       memory: bytes of a `jax.Device`. TPUs: the limit of XLA's compiler for that chip, which is less than the chip has.
         GPUs: all of the card; see `Topology.memory`.
       bandwidth: bytes/s between a chip and its memory.
@@ -62,6 +62,8 @@ CHIPS = {
     "h200": Chip("gpu", "NVIDIA H200", 989e12, 140.4 * GIB, 4.8e12, 450e9, 50e9),
     "a100-40gb": Chip("gpu", "NVIDIA A100-SXM4-40GB", 312e12, 39.5 * GIB, 1.555e12, 300e9, 25e9),
     "a100": Chip("gpu", "NVIDIA A100", 312e12, 79.3 * GIB, 2.039e12, 300e9, 25e9),
+    "t4": Chip("gpu", "Tesla T4", 8.1e12, 14.7 * GIB, 320e9, 16e9, 3e9),
+    "p100": Chip("gpu", "Tesla P100", 9.3e12, 15.8 * GIB, 732e9, 16e9, 3e9),
 }
 
 # Google's other names for a generation.
@@ -201,6 +203,15 @@ def _count(name: str) -> int:
     return int(name.rpartition("-")[2])
 
 
+def name_of(device_kind: str, num_devices: int) -> str | None:
+    """The topology of a machine that is there, by its `jax.Device`s; None if it is not in the table."""
+    for kind, chip in CHIPS.items():
+        if chip.device_kind in device_kind:
+            name = f"{kind}-{num_devices // chip.devices_per_chip * chip.cores_per_chip}"
+            return name if name in names() else None
+    return None
+
+
 def peak_flops(device_kind: str) -> float | None:
-    """Dense bf16 FLOP/s of one `jax.Device`; None for CPUs and others that are not in the table."""
+    """`Chip.peak` of one `jax.Device`; None for CPUs and others that are not in the table."""
     return next((chip.peak_per_device for chip in CHIPS.values() if chip.device_kind in device_kind), None)

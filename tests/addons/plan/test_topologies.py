@@ -29,6 +29,18 @@ def test_a_device_of_tpu7x_is_half_a_chip():
     assert topologies.peak_flops("TPU7x") == 1153.5e12
 
 
+@pytest.mark.parametrize(
+    ("device_kind", "count", "name"),
+    [
+        ("TPU v5 lite", 8, "v5e-8"), ("TPU v5", 4, "v5p-8"), ("TPU v3", 8, "v3-8"), ("TPU7x", 8, "tpu7x-8"),
+        ("Tesla T4", 2, "t4-2"), ("Tesla P100-PCIE-16GB", 1, "p100-1"), ("NVIDIA A100-SXM4-40GB", 1, "a100-40gb-1"),
+        ("NVIDIA L4", 1, None), ("Tesla T4", 3, None), ("cpu", 1, None),
+    ],
+)  # fmt: skip
+def test_a_machine_that_is_there_has_a_name(device_kind, count, name):
+    assert topologies.name_of(device_kind, count) == name
+
+
 def test_every_name_is_found_again():
     for name in topologies.names():
         assert topologies.find(name).name == name
