@@ -58,7 +58,10 @@ def as_path(path: str | AnyPath) -> AnyPath:
     path = mounted(path) if isinstance(path, str) else path
     if is_remote(path):
         if not str(path).startswith(("gs://", "s3://")):
-            raise ValueError(f"{path}: paths are folders of this machine, gs://BUCKET/… and s3://BUCKET/….")
+            raise ValueError(
+                f"{path}: paths are folders of this machine, gs://BUCKET/… and s3://BUCKET/…. Mount another store as a "
+                "folder, or copy."
+            )
         return epath.Path(path)
     return local_path(path)
 
@@ -68,10 +71,18 @@ def is_remote(path: str | AnyPath) -> bool:
 
 
 def kvstore_spec(path: AnyPath) -> dict[str, Any]:
-    """TensorStore's description of a directory."""
-    if is_remote(path):
-        return ts.KvStore.Spec(f"{path}/").to_json()
-    return {"driver": "file", "path": f"{path}/"}
+    """TensorStore's description of a directory. One in s3:// is at AWS_ENDPOINT_URL, if that is set, as for boto."""
+    if not is_remote(path):
+        return {"driver": "file", "path": f"{path}/"}
+    spec = ts.KvStore.Spec(f"{path}/").to_json()
+    if spec["driver"] == "s3":
+        if endpoint := _set("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+            # Without a region TensorStore asks the service for it, in a way that only Amazon's answers.
+            spec |= {"endpoint": endpoint, "aws_region": _set("AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1"}
+        if _set("AWS_ACCESS_KEY_ID"):
+            # Else it reads ~/.aws first, and prints five errors at each opening where there is none.
+            spec["aws_credentials"] = {"type": "environment"}
+    return spec
 
 
 def list_names(path: AnyPath) -> list[str]:
@@ -184,6 +195,11 @@ def remove_tree(path: AnyPath) -> None:
 def unsynced() -> ts.Context:
     """A context for writing many files without an fsync for each; call `os.sync()` at the end."""
     return ts.Context({"file_io_sync": False})
+
+
+def _set(*names: str) -> str:
+    """The first of these variables that is set, or ""."""
+    return next(filter(None, map(os.environ.get, names)), "")
 
 
 def _keys(path: AnyPath) -> list[str]:

@@ -37,7 +37,10 @@ def make_folder(output_dir: str) -> Path:
       ValueError: if it is a bucket, or a file.
     """
     if "://" in output_dir:
-        raise ValueError(f"EVAL_OUTPUT_DIR {output_dir} is not a path of this machine.")
+        raise ValueError(
+            f"EVAL_OUTPUT_DIR {output_dir} is not a path of this machine, where an evaluation writes its results; give "
+            "--output_dir=FOLDER."
+        )
     directory = local_path(output_dir)
     if directory.is_file():
         raise ValueError(f"EVAL_OUTPUT_DIR (--output_dir) {directory} is a file; name a folder.")

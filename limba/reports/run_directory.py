@@ -7,12 +7,13 @@ allow: for a MODEL_DIR in a bucket they are in a folder of this machine, and cop
 import os
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from limba.files import storage
 from limba.files.storage import AnyPath
 from limba.reports import run_lock
-from limba.reports.writers import Scalars
+from limba.reports.writers import MetricWriter, Scalars
 
 # Between two copies while only the training metrics change.
 _SECONDS = 60.0
@@ -77,14 +78,24 @@ class BucketWriter:
     def write_scalars(self, step: int, dataset: str, scalars: Scalars) -> None:
         # Evaluations are copied at once: SaveBestCheckpointer reads them in the bucket.
         if dataset != "train" or time.monotonic() - self._last_copy > _SECONDS:
-            self._directory.copy()
-            self._last_copy = time.monotonic()
+            self.copy()
+
+    def copy(self) -> None:
+        self._directory.copy()
+        self._last_copy = time.monotonic()
 
     def write_text(self, step: int, dataset: str, name: str, text: str) -> None:
         """Copied with the next scalars."""
 
     def close(self) -> None:
         self._directory.copy()
+
+
+def copy_before_checkpoint(writers: Sequence[MetricWriter]) -> None:
+    """Copies what a run in a bucket has written: one that is killed resumes behind it, and does not write it again."""
+    for writer in writers:
+        if isinstance(writer, BucketWriter):
+            writer.copy()
 
 
 def _check_writable(directory: Path) -> None:

@@ -23,7 +23,7 @@ from limba.data.contract import Batch, DatasetConfig, ReadingStoppedError, TaskB
 from limba.files import setting_names
 from limba.models import metrics as metrics_lib
 from limba.network.finite_numbers.layers import NotFiniteError, which_are_finite
-from limba.reports import progress, writers
+from limba.reports import progress, run_directory, writers
 from limba.training import first_rows, not_finite, rescue
 from limba.training.actions import TRAIN_METRIC_KEY, ActionMode
 from limba.training.run import Run
@@ -316,6 +316,7 @@ class _Loop:
         layout = run.trainer.partitioner.get_data_layout(self._stage.batch_size)
         keeps_position = save.save_dataset and layout.is_first_host_in_replica_set
         with run.goodput.spending("checkpoint"):
+            run_directory.copy_before_checkpoint(run.writers)
             position = run.batches.save_state() if keeps_position else None
             spikes = run.spikes.state_files() if run.spikes is not None else {}
             run.checkpointer.save(self.state, position, run_description.with_kernels(run.run_files) | spikes)

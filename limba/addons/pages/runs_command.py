@@ -78,7 +78,8 @@ def _seconds(text: str) -> float:
 def _check(folders: Sequence[Path]) -> None:
     for folder in folders:
         if storage.is_remote(str(folder)) or str(folder).startswith(("gs:/", "s3:/")):
-            raise ValueError(f"`limba runs` reads folders of this machine, and {folder} is in a bucket: mount it.")
+            url = str(folder).replace(":/", "://", 1)
+            raise ValueError(f"`limba runs` reads folders of this machine, and {url} is in a bucket: mount it.")
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder} is no folder: name one with runs in it, such as runs.")
 

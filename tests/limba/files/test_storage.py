@@ -55,12 +55,18 @@ try:
 except FileNotFoundError as error:
     print(error)
 
-from limba.reports import writers
+from limba.reports import run_directory
 from tests.limba import small
 
 parts = "gs://my-bucket/runs/parts"
 _, here = small.train(local / "run", 4)
+usual = dict(vars(run_directory.BucketWriter))
+for name in ("write_scalars", "close"):  # As a kill has it: what nothing but the checkpoint has copied.
+    setattr(run_directory.BucketWriter, name, lambda *_: None)
 small.train(parts, 2)
+assert [step for step, _ in small.train_losses(storage.as_path(parts))] == [1, 2]
+for name in ("write_scalars", "close"):
+    setattr(run_directory.BucketWriter, name, usual[name])
 _, again = small.train(parts, 4)
 same = lambda a, b: jax.tree.all(jax.tree.map(lambda x, y: np.array_equal(jax.device_get(x), jax.device_get(y)), a, b))
 assert same(again, here)
@@ -93,6 +99,27 @@ def test_a_bucket_out_of_reach_is_named_with_the_remedy(forks):
     assert done.returncode == 1
     assert "ValueError: gs://no-bucket/run cannot be reached" in done.stderr
     assert "--buckets=DIR" in done.stderr
+
+
+def test_the_keys_and_the_address_of_another_s3(monkeypatch):
+    """TensorStore knows no variable for the address, and asks every other service for its region in vain."""
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://localhost:9000")
+    bucket = {"driver": "s3", "bucket": "my-bucket", "path": "run/"}
+    run = storage.as_path("s3://my-bucket/run")
+    assert storage.kvstore_spec(run) == bucket | {"endpoint": "http://localhost:9000", "aws_region": "us-east-1"}
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "https://s3.example.org")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "auto")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    elsewhere = {"endpoint": "https://s3.example.org", "aws_region": "auto"}
+    spec = storage.kvstore_spec(run)
+    assert spec == bucket | elsewhere | {"aws_credentials": {"type": "environment"}}
+    tensorstore.KvStore.Spec(spec)  # It knows all of these.
+    assert storage.kvstore_spec(storage.as_path("gs://my-bucket/run"))["driver"] == "gcs"
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID"):
+        monkeypatch.delenv(name)
+    assert storage.kvstore_spec(run) == bucket
 
 
 def test_a_file_larger_than_what_is_read_at_once(tmp_path, monkeypatch):
