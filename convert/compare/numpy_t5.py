@@ -57,10 +57,15 @@ class FlaxWeights(TorchWeights):
 
 
 def logits(
-    weights: TorchWeights, config: Config, input_ids: Array, decoder_input_ids: Array, rounding: Rounding
+    weights: TorchWeights,
+    config: Config,
+    input_ids: Array,
+    decoder_input_ids: Array,
+    rounding: Rounding,
+    network_class: type["Network"] | None = None,
 ) -> Array:
     """Float64 logits `[batch, targets, vocab]`; both ids are `[batch, length]`, and `pad_token_id` is padding."""
-    network = _Network(weights, config, rounding)
+    network = (network_class or Network)(weights, config, rounding)
     visible = (input_ids != config["pad_token_id"])[:, None, None, :]
     causal = np.tril(np.ones((decoder_input_ids.shape[1],) * 2, bool))[None, None]
     shared = weights.embedding("shared")
@@ -75,73 +80,82 @@ def encoder_outputs(weights: TorchWeights, config: Config, input_ids: Array, rou
     """Float64 outputs `[batch, length, embed]` of the encoder; see `logits`."""
     visible = (input_ids != config["pad_token_id"])[:, None, None, :]
     embedded = rows_of(weights.embedding("shared"), input_ids)
-    return _Network(weights, config, rounding).stack("encoder", embedded, visible, None)
+    return Network(weights, config, rounding).stack("encoder", embedded, visible, None)
 
 
 def token_logits(weights: TorchWeights, config: Config, input_ids: Array, rounding: Rounding) -> Array:
     """Float64 logits `[batch, length, labels]` of a classifier of tokens on the encoder; see `logits`."""
     visible = (input_ids != config["pad_token_id"])[:, None, None, :]
     embedded = rows_of(weights.embedding("transformer.shared"), input_ids)
-    encoded = _Network(weights, config, rounding).stack("transformer.encoder", embedded, visible, None)
+    encoded = Network(weights, config, rounding).stack("transformer.encoder", embedded, visible, None)
     return product(encoded, weights.kernel("classifier")) + weights.bias("classifier")
 
 
-class _Network:
+class Network:
     def __init__(self, weights: TorchWeights, config: Config, rounding: Rounding):
-        self._weights, self._config, self._rounding = weights, config, rounding
+        self.weights, self.config, self.rounding = weights, config, rounding
 
     def stack(self, stack: str, x: Array, visible: Array, encoded: tuple[Array, Array] | None) -> Array:
-        weights, config = self._weights, self._config
+        weights, config = self.weights, self.config
         bias = None
         for i in range(config["num_layers"] if encoded is None else config["num_decoder_layers"]):
             block = f"{stack}.block.{i}.layer"
             # One table in the first block for all of a stack; in umT5, one in each.
             table = f"{block}.0.SelfAttention.relative_attention_bias"
             if i == 0 or weights.has_embedding(table):
-                table_of_block = np.asarray(weights.embedding(table)).astype(np.float64)
-                bias = _position_bias(table_of_block, config, x.shape[1], bidirectional=encoded is None)
-            y = self._norm(f"{block}.0.layer_norm", x)
-            x = self._rounding(x + self._attention(f"{block}.0.SelfAttention", y, y, visible, bias))
+                places = np.arange(x.shape[1])
+                bias = self.position_bias(table, places - places[:, None], bidirectional=encoded is None)
+            y = self.norm(f"{block}.0.layer_norm", x)
+            x = self.rounding(x + self.attention(f"{block}.0.SelfAttention", y, y, visible, bias))
             last = 1
             if encoded is not None:
-                y = self._norm(f"{block}.1.layer_norm", x)
-                x = self._rounding(x + self._attention(f"{block}.1.EncDecAttention", y, *encoded, None))
+                y = self.norm(f"{block}.1.layer_norm", x)
+                x = self.rounding(x + self.attention(f"{block}.1.EncDecAttention", y, *encoded, None))
                 last = 2
-            y = self._norm(f"{block}.{last}.layer_norm", x)
-            x = self._rounding(x + self._feed_forward(f"{block}.{last}.DenseReluDense", y))
-        return self._norm(f"{stack}.final_layer_norm", x)
+            y = self.norm(f"{block}.{last}.layer_norm", x)
+            x = self.rounding(x + self.feed_forward(f"{block}.{last}.DenseReluDense", y))
+        return self.norm(f"{stack}.final_layer_norm", x)
 
-    def _norm(self, module: str, x: Array) -> Array:
+    def position_bias(self, table: str, distances: Array, bidirectional: bool = True) -> Array:
+        """`[1, heads, queries, keys]` of the distances, key - query, `[queries, keys]`."""
+        num_buckets = self.config["relative_attention_num_buckets"]
+        most = self.config["relative_attention_max_distance"]
+        found, places = np.unique(distances, return_inverse=True)
+        buckets = np.array([_bucket(int(d), bidirectional, num_buckets, most) for d in found], int)
+        of_bucket = np.asarray(self.weights.embedding(table)).astype(np.float64)
+        return of_bucket[buckets[places.reshape(distances.shape)]].transpose(2, 0, 1)[None]
+
+    def norm(self, module: str, x: Array) -> Array:
         variance = np.mean(np.square(x), -1, keepdims=True)
-        epsilon = self._config["layer_norm_epsilon"]
-        return self._rounding(x / np.sqrt(variance + epsilon) * self._weights.scale(module))
+        epsilon = self.config["layer_norm_epsilon"]
+        return self.rounding(x / np.sqrt(variance + epsilon) * self.weights.scale(module))
 
     def _product(self, module: str, x: Array) -> Array:
-        return self._rounding(product(x, self._weights.kernel(module)))
+        return self.rounding(product(x, self.weights.kernel(module)))
 
-    def _attention(self, module: str, x: Array, memory: Array, visible: Array, bias: Array | None) -> Array:
+    def attention(self, module: str, x: Array, memory: Array, visible: Array, bias: Array | None) -> Array:
         def heads(name: str, source: Array) -> Array:
             projected = self._product(f"{module}.{name}", source)
-            sizes = (self._config["num_heads"], self._config["d_kv"])
+            sizes = (self.config["num_heads"], self.config["d_kv"])
             return projected.reshape(*source.shape[:2], *sizes).transpose(0, 2, 1, 3)
 
-        scores = self._rounding(heads("q", x) @ heads("k", memory).transpose(0, 1, 3, 2))
+        scores = self.rounding(heads("q", x) @ heads("k", memory).transpose(0, 1, 3, 2))
         if bias is not None:
             scores = scores + bias
         scores = np.where(visible, scores, -np.inf)
-        exponentials = self._rounding(np.exp(scores - scores.max(-1, keepdims=True)))
+        exponentials = self.rounding(np.exp(scores - scores.max(-1, keepdims=True)))
         attended = exponentials / exponentials.sum(-1, keepdims=True) @ heads("v", memory)
         joined = attended.transpose(0, 2, 1, 3).reshape(*x.shape[:2], -1)
-        return self._product(f"{module}.o", self._rounding(joined))
+        return self._product(f"{module}.o", self.rounding(joined))
 
-    def _feed_forward(self, module: str, x: Array) -> Array:
-        projection = self._config["feed_forward_proj"]
+    def feed_forward(self, module: str, x: Array) -> Array:
+        projection = self.config["feed_forward_proj"]
         function = ACTIVATIONS[activation(projection)]
         if projection.startswith("gated-"):
             hidden = function(self._product(f"{module}.wi_0", x)) * self._product(f"{module}.wi_1", x)
         else:
             hidden = function(self._product(f"{module}.wi", x))
-        return self._product(f"{module}.wo", self._rounding(hidden))
+        return self._product(f"{module}.wo", self.rounding(hidden))
 
 
 def possible(config: Config) -> str | None:
@@ -160,14 +174,6 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": lambda x: x / 2 * (1 + np.tanh(x / 2)),
     "gelu_new": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
 }
-
-
-def _position_bias(table: Array, config: Config, length: int, bidirectional: bool) -> Array:
-    """`[1, heads, length, length]` from a table `[buckets, heads]`."""
-    num_buckets, max_distance = config["relative_attention_num_buckets"], config["relative_attention_max_distance"]
-    distances = np.arange(length) - np.arange(length)[:, None]  # [query, key]
-    buckets = [[_bucket(int(d), bidirectional, num_buckets, max_distance) for d in row] for row in distances]
-    return table[np.array(buckets)].transpose(2, 0, 1)[None]
 
 
 def _bucket(relative_position: int, bidirectional: bool, num_buckets: int, max_distance: int) -> int:

@@ -12,6 +12,7 @@ from limba.convert.compare import (
     finite_logits,
     float64,
     forward,
+    numpy_longt5,
     numpy_t5,
     numpy_t5gemma,
     torch_forward,
@@ -71,13 +72,15 @@ def check_batch(config: T5Config, text: np.ndarray) -> dict[str, np.ndarray]:
     """
     vocab_size = config.vocab_size
     rng = np.random.default_rng(0)
-    inputs = rng.integers(min(3, vocab_size - 1), vocab_size, (2, _INPUTS_LENGTH), np.int32)
+    # A window is shorter than the row.
+    length = _INPUTS_LENGTH + (2 * config.local_radius + 1 if config.is_long else 0)
+    inputs = rng.integers(min(3, vocab_size - 1), vocab_size, (2, length), np.int32)
     targets = rng.integers(min(3, vocab_size - 1), vocab_size, (2, _TARGETS_LENGTH), np.int32)
     if text.size:
-        half = np.minimum(text[: _INPUTS_LENGTH // 2], vocab_size - 1)
+        half = np.minimum(text[: length // 2], vocab_size - 1)
         inputs[1, : half.size] = half
         targets[1] = np.resize(np.minimum(text, vocab_size - 1), _TARGETS_LENGTH)
-    inputs[1, _INPUTS_LENGTH // 2 :] = 0
+    inputs[1, length // 2 :] = 0
     decoder_inputs = np.pad(targets[:, :-1], ((0, 0), (1, 0)))
     # Limba's network puts it in place of 0; the others take the tokens as they are.
     decoder_inputs[:, 0] = config.decoder_start_token_id
@@ -115,6 +118,8 @@ def measures(model: T5Model, batch: Batch) -> Measures:
     compute: Any = numpy_t5.token_logits if model.head.labels else numpy_t5.logits
     if model.family.has_gemma_layers:
         compute = numpy_t5gemma.logits
+    elif model.family.has_long_encoder:
+        compute = numpy_longt5.logits
 
     def logits(*given: Any) -> np.ndarray:
         *tokens, rounding = given

@@ -44,11 +44,11 @@ def _rows_of_attention(own: str, name: str, layer: str, theirs: str) -> Iterator
         yield Row(f"{own}/{name}/{kernel}", f"{layer}.{theirs}.{kernel[0]}")
 
 
-_ROWS = tuple(_rows())
+ROWS = tuple(_rows())
 # In the class of a classifier of tokens the T5 is a module.
 TRANSFORMER = "transformer"
 _ROWS_OF_CLASSIFIER = (
-    *(Row(row.limba, f"{TRANSFORMER}.{row.theirs}") for row in _ROWS),
+    *(Row(row.limba, f"{TRANSFORMER}.{row.theirs}") for row in ROWS),
     Row("classifier_head/logits", "classifier"),
 )
 
@@ -80,6 +80,7 @@ class T5Family(Family):
       is_new: whether transformers has its class since version 5.
       left_out: how the names of tensors begin that Limba's network has no place for; an export has `constants`.
       left_out_because: a clause for messages.
+      has_long_encoder: whether its networks have LongT5's attention; others have none.
       has_gemma_layers: whether its networks have `T5Config.gemma_layers`; others have none.
     """
 
@@ -98,13 +99,14 @@ class T5Family(Family):
     generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     keys: Table = dataclasses.field(default_factory=lambda: t5_keys.KEYS)
     prefix: str = ""
-    rows: tuple[Row, ...] = _ROWS
+    rows: tuple[Row, ...] = ROWS
     embeddings: tuple[str, ...] = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     output: tuple[str, str] = ("lm_head.weight", "shared.weight")
     in_flax: bool = True
     is_new: bool = False
     left_out: tuple[str, ...] = ()
     left_out_because: str = ""
+    has_long_encoder: bool = False
     has_gemma_layers: ClassVar[bool] = False
     usual_head = heads.OF_T5
     has_decoder = True
@@ -126,7 +128,7 @@ class T5Family(Family):
 
     def fits(self, network: T5Config, vocabulary: Mapping[str, Any] | None) -> bool:
         """Whether a network with this vocabulary, as `run.json` records it, can be of the family."""
-        if (network.gemma_layers is not None) != self.has_gemma_layers:
+        if (network.gemma_layers is not None, network.is_long) != (self.has_gemma_layers, self.has_long_encoder):
             return False
         return self.in_bytes in (None, run_folder.is_bytes(vocabulary)) and all(
             getattr(network, field) == value for field, value in self.network.items()

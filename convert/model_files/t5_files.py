@@ -12,7 +12,7 @@ import numpy as np
 from limba.checkpoint_files import layer_layouts, run_folder, saved_average, saved_tensors
 from limba.checkpoint_files.run_folder import BYTES, SENTENCEPIECE
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
-from limba.convert.families import heads, networks
+from limba.convert.families import heads, longt5, networks
 from limba.convert.families.config_files import other_models, t5_config
 from limba.convert.families.heads import Head
 from limba.convert.families.t5_family import TRANSFORMER, T5Family
@@ -27,6 +27,7 @@ from limba.files.output_folder import read_report
 from limba.files.storage import AnyPath
 from limba.files.untrusted_files import shown
 from limba.gin_config.recipe import Recipe, given
+from limba.network import long_attention
 from limba.network.t5 import T5Config
 
 _PARAMETERS = "target/"
@@ -138,7 +139,8 @@ def read_gin(text: str, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
     chosen = str(recipe.macros.get("VOCABULARY", "")).removesuffix("()").rpartition(".")[2]
     kind = chosen if chosen in (SENTENCEPIECE, BYTES) else SENTENCEPIECE
     vocabulary = given(**recipe.parameters(kind))
-    return given(**recipe.parameters("T5Config")), {"class": kind, **vocabulary} if vocabulary or chosen else {}
+    network = longt5.fields_of_flaxformer(recipe.parameters) | recipe.parameters("T5Config")
+    return given(**network), {"class": kind, **vocabulary} if vocabulary or chosen else {}
 
 
 def _network_of_tensors(
@@ -193,7 +195,13 @@ def _network_of_tensors(
     assumed = {} if said else {"mlp_activations": " ".join(activations)}
     if "dropout_rate" not in bound:
         assumed["dropout_rate"] = str(rate)
-    config = T5Config(**found, mlp_activations=activations, dropout_rate=rate, relative_bias_per_layer=per_layer)
+    long = {field: bound[field] for field in long_attention.FIELDS if field in bound}
+    if not long and "encoder/side_relpos_bias/rel_embedding" in shapes:
+        long = longt5.USUAL_SUMS
+        assumed |= {field: str(long[field]) for field in long_attention.FIELDS[1:]}
+    config = T5Config(
+        **found, mlp_activations=activations, dropout_rate=rate, relative_bias_per_layer=per_layer, **long
+    )
     return config, assumed
 
 

@@ -10,7 +10,7 @@ from limba.convert.families.heads import Head
 from limba.convert.families.networks import Network
 from limba.gin_config import gin_names
 from limba.gin_config.recipe import Binding, Block, Include, Recipe, Reference, Statement
-from limba.network import own_layers
+from limba.network import long_attention, own_layers
 from limba.network.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config
 
@@ -29,7 +29,7 @@ def network_fields(config: Network) -> dict[str, Any]:
 
 
 def _t5_fields(config: T5Config) -> dict[str, Any]:
-    apart = (*_OF_RUNS, *own_layers.FIELDS, "gemma_layers")
+    apart = (*_OF_RUNS, *own_layers.FIELDS, "gemma_layers", *(() if config.is_long else long_attention.FIELDS))
     fields = {
         field.name: getattr(config, field.name) for field in dataclasses.fields(T5Config) if field.name not in apart
     }

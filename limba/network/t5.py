@@ -1,4 +1,4 @@
-"""T5 in Flax Linen: T5 1.0 and 1.1, mT5, ByT5, umT5, T5Gemma (1, 2) and a modern T5, by fields of one configuration.
+"""T5 in Flax Linen: T5 1.0 and 1.1, mT5, ByT5, umT5, LongT5, T5Gemma (1, 2), a modern T5, by fields of a configuration.
 
 Sizes live in gin files (`gin/models/`). Parameter names and shapes are T5X's. With `scan_layers` a stack holds one
 layer whose parameters have the layers at axis 1, under `encoder/encoder` and `decoder/decoder`, as T5X's scalable_t5.
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from limba.devices import target
 from limba.files.untrusted_files import shown
-from limba.network import attention, config_checks, layers, own_layers, products, stacks
+from limba.network import attention, config_checks, layers, long_attention, own_layers, products, stacks
 from limba.network.gemma_layers import GemmaLayers
 from limba.network.kernels import attention as fused
 from limba.network.kernels import linear_cross_entropy
@@ -52,6 +52,10 @@ class T5Config:
         very slow on CPUs.
       encoder_self_attention_layer, decoder_self_attention_layer, decoder_cross_attention_layer: a class of your own in
         place of T5's attention, 'my_layers:MyAttention'; with `kernels` "xla", whose masks and biases are arrays.
+      encoder_attention_type: "full", or for long inputs LongT5's "local" or "transient-global" (`long_attention`). XLA
+        computes these, whatever `kernels` says.
+      local_radius: of LongT5: how many tokens the encoder sees to each side.
+      global_block_size: of "transient-global": tokens that one global token sums; a power of 2.
       gemma_layers: rotary positions, norms after blocks, fewer keys, windows and more, as T5Gemma, T5Gemma 2 and
         `t5_modern` have them; None is T5.
 
@@ -84,6 +88,9 @@ class T5Config:
     encoder_self_attention_layer: str | None = None
     decoder_self_attention_layer: str | None = None
     decoder_cross_attention_layer: str | None = None
+    encoder_attention_type: str = long_attention.FULL
+    local_radius: int = 127
+    global_block_size: int = 16
     gemma_layers: GemmaLayers | None = None
     family: str | None = None
 
@@ -118,6 +125,12 @@ class T5Config:
                     f"T5Config.gemma_layers is {shown(self.gemma_layers)}; give a gemma_layers.GemmaLayers, or None."
                 )
             self.gemma_layers.check_network(self)
+        long_attention.check_network(self)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the encoder has LongT5's attention."""
+        return self.encoder_attention_type != long_attention.FULL
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "T5Config":
@@ -131,7 +144,11 @@ def _attention(
 ) -> attention.MultiHeadDotProductAttention:
     gemma, is_self = config.gemma_layers, name != "encoder_decoder_attention"
     more = {} if gemma is None else gemma.of_attention(config.head_dim, is_self, is_local, name == "attention")
-    return (MergedAttention if is_merged else own_layers.attention_class(own))(
+    attention_class: Any = MergedAttention if is_merged else own_layers.attention_class(own)
+    if config.is_long and name == "attention":
+        attention_class = long_attention.LongAttention
+        more = {"radius": config.local_radius, "block_size": config.global_block_size}
+    return attention_class(
         num_heads=config.num_heads,
         head_dim=config.head_dim,
         dtype=config.dtype,
@@ -161,22 +178,25 @@ NUM_BUCKETS = 32
 MAX_DISTANCE = 128
 
 
-Mask = Array | fused.Visible | None
-Bias = Array | fused.DistanceBias | None
+Mask = Array | fused.Visible | long_attention.LongVisible | None
+Bias = Array | fused.DistanceBias | long_attention.LongBias | None
 
 
 def _relative_bias(config: T5Config, mask: Mask, length: int, bidirectional: bool, decode: bool = False) -> Bias:
     """The biases of `length` queries and keys; by distance for kernels, whose masks are no arrays either."""
-    biases = attention.RelativePositionBiases(
+    biases = functools.partial(
+        attention.RelativePositionBiases,
         num_buckets=NUM_BUCKETS,
         max_distance=MAX_DISTANCE,
         num_heads=config.num_heads,
         dtype=config.dtype,
         embedding_init=nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
-        name="relpos_bias",
     )
+    of_tokens = functools.partial(biases, name="relpos_bias")
+    if isinstance(mask, long_attention.LongVisible):
+        return long_attention.bias(config, length, of_tokens, functools.partial(biases, name="side_relpos_bias"))
     by_distance = isinstance(mask, fused.Visible)
-    return biases(length, length, bidirectional=bidirectional, decode=decode, by_distance=by_distance)
+    return of_tokens()(length, length, bidirectional=bidirectional, decode=decode, by_distance=by_distance)
 
 
 def make_embedding(config: T5Config, name: str | None = None) -> layers.Embed:
@@ -233,9 +253,8 @@ class EncoderLayer(nn.Module):
         if bias is None and cfg.gemma_layers is None:
             bias = _relative_bias(cfg, mask, x.shape[-2], bidirectional=True)
         x, y = _add_and_norm(cfg, "pre_attention_layer_norm")(x)
-        y = _attention(cfg, "attention", cfg.encoder_self_attention_layer, self.is_local)(
-            y, y, mask, bias, deterministic=deterministic
-        )
+        attend: Any = _attention(cfg, "attention", cfg.encoder_self_attention_layer, self.is_local)
+        y = attend(y, y, mask, bias, deterministic=deterministic)
         y = _after(cfg, "post_attention_layer_norm", y)
         x, y = _add_and_norm(cfg, "pre_mlp_layer_norm")(x, _dropped(cfg, y, deterministic))
         y = _after(cfg, "post_mlp_layer_norm", _mlp(cfg)(y, deterministic=deterministic))
@@ -277,9 +296,8 @@ class DecoderLayer(nn.Module):
         y = _dropped(cfg, _after(cfg, "post_self_attention_layer_norm", y), deterministic)
         if encoded is not None and not is_merged:
             x, y = _add_and_norm(cfg, "pre_cross_attention_layer_norm")(x, y)
-            y = _attention(cfg, "encoder_decoder_attention", cfg.decoder_cross_attention_layer)(
-                y, encoded, cross_mask, deterministic=deterministic, keep_keys=keep_encoded_keys
-            )
+            attend = _attention(cfg, "encoder_decoder_attention", cfg.decoder_cross_attention_layer)
+            y = attend(y, encoded, cross_mask, deterministic=deterministic, keep_keys=keep_encoded_keys)
             y = _dropped(cfg, _after(cfg, "post_cross_attention_layer_norm", y), deterministic)
         x, y = _add_and_norm(cfg, "pre_mlp_layer_norm")(x, y)
         y = _after(cfg, "post_mlp_layer_norm", _mlp(cfg)(y, deterministic=deterministic))
@@ -302,6 +320,8 @@ def _differences(config: T5Config, num_layers: int) -> list[dict[str, bool]]:
 
 def encoder_mask(config: T5Config, tokens: Array, segments: Array | None) -> Mask:
     """What tokens of the inputs see, of `[batch, length]`: those of their segment that are no padding, which is 0."""
+    if config.is_long:
+        return long_attention.visible(config, tokens, segments)
     mask: Mask = _visible(config, tokens, tokens, segments, segments, is_self=True)
     if mask is None:
         real = tokens > 0

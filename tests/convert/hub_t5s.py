@@ -41,6 +41,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "t5_encoder": {**_OF_T5, **_UNTIED, "architectures": ["T5EncoderModel"], "is_encoder_decoder": True},
     "umt5_encoder": {**_OF_UMT5, "architectures": ["UMT5EncoderModel"], "is_encoder_decoder": True},
 }
+# Windows and blocks are shorter than the rows of tests, and divide none of them.
+_OF_LONG = _OF_T5 | _UNTIED | {"model_type": "longt5", "local_radius": 4, "global_block_size": 2}
+CONFIGS["long_t5_local"] = _OF_LONG | {"encoder_attention_type": "local"}
+CONFIGS["long_t5_tglobal"] = _OF_LONG | {"encoder_attention_type": "transient-global"}
 NAMES = (*CONFIGS,)
 _WIDTHS = {"prott5": (8, 16), "prostt5": (8, 16)}  # of a head: wider in all than d_model
 
@@ -51,8 +55,8 @@ def write(name: str, folder: Path, seed: int = 0) -> Path:
     size = _TOKENIZERS[name](folder)
     config = sizes(seed, *_WIDTHS.get(name, (4, 8))) | {"vocab_size": size + 7} | CONFIGS[name]
     torch.manual_seed(seed)
-    kind = config.get("architectures", ["UMT5ForConditionalGeneration" if config["model_type"] == "umt5" else None])[0]
-    kind = kind or "T5ForConditionalGeneration"
+    stem = {"umt5": "UMT5", "longt5": "LongT5"}.get(config["model_type"], "T5")
+    kind = config.get("architectures", [f"{stem}ForConditionalGeneration"])[0]
     config["architectures"] = [kind]
     cls = getattr(transformers, kind)
     model = cls(cls.config_class(**config))
@@ -234,6 +238,8 @@ _TOKENIZERS: dict[str, Callable[[Path], int]] = {
     "prostt5": lambda folder: _proteins(folder, "<fold2AA>", "<AA2fold>"),
     "flan": _t5,
     "aya": _mt5,
+    "long_t5_local": _t5,
+    "long_t5_tglobal": _t5,
     "t5_encoder": _t5,
     "umt5_encoder": _mt5,
 }

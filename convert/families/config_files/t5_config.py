@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from limba.convert.families import heads
+from limba.convert.families import heads, longt5
 from limba.convert.families.config_files import other_models
 from limba.convert.families.config_keys import keys, t5_keys
 from limba.convert.families.heads import Head
@@ -21,7 +21,7 @@ from limba.files import number_ranges, untrusted_json
 from limba.files.number_ranges import AT_LEAST_1, SHARE
 from limba.files.untrusted_files import shown
 from limba.gin_config import run_folders
-from limba.network import own_layers
+from limba.network import long_attention, own_layers
 from limba.network.config_checks import MOST, MOST_LAYERS
 from limba.network.gemma_layers import GemmaLayers
 from limba.network.layers import LayerNorm
@@ -117,6 +117,7 @@ def _t5_config(
         "torch_dtype": dtype,
         **({} if inputs_length is None else {"n_positions": inputs_length}),
         **_all_ids(config, ids),
+        **({key: getattr(config, key) for key in long_attention.FIELDS} if config.is_long else {}),
         **({} if config.gemma_layers is None else {"gemma_layers": dataclasses.asdict(config.gemma_layers)}),
     }
 
@@ -399,6 +400,7 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
         decoder_start_token_id=in_folder(start, special_ids(file, content)[_PAD]),
         kernels="xla" if own else "auto",
         gemma_layers=GemmaLayers(**content["gemma_layers"]) if family.has_gemma_layers else None,
+        **(longt5.fields(file, content) if family.has_long_encoder else {}),
         **own,
     )
 

@@ -31,6 +31,11 @@ def check(model: T5Model) -> None:
             f"{model.path} is a classifier of tokens, and CTranslate2 has none on a T5; `limba convert to-hf` exports "
             "it, and `limba infer` answers with it."
         )
+    if model.family.has_long_encoder:
+        raise ValueError(
+            f"{model.path} is {model.family.title}, and CTranslate2 has no such encoder; `limba convert to-hf` exports "
+            "it."
+        )
     # What Hugging Face's T5 cannot express, CTranslate2's cannot: it is made for that.
     t5_config.model_config(model.config, model.family, "float32", None)
     _activation(model.config)
