@@ -98,7 +98,7 @@ ENCODERS = {
 }
 T5S = (
     *("madlad", "codet5", "codet5p", "pile_t5", "prott5", "prostt5", "flan", "aya"),
-    *("t5_encoder", "umt5_encoder"),
+    *("long_t5_local", "long_t5_tglobal", "t5_encoder", "umt5_encoder"),
 )
 GEMMAS = hub_gemmas.CLASSES
 

@@ -14,14 +14,14 @@ def forward_flops(sizes: Mapping[str, Any], inputs: int, targets: int) -> float:
         decoder layer   2 T (4 e a + 2 e b + (g + 1) e m) + 4 I e b  + 4 T^2 a + 4 T I a
         logits          2 T e V
 
-    K are the keys that a query sees: all I, or with sparse attention those of its blocks. b is num_kv_heads * head_dim
+    K are the keys that a query is multiplied by: all I, or those of `seen_keys`. b is num_kv_heads * head_dim
     where there are fewer heads of keys and values, else a. 4 e a + 2 e b are the projections of self-attention and the
     query and output of cross-attention, whose keys and values (4 I e b) are of the inputs. Merged attention has a query
     and an output for both, which is 2 e a less.
     Causal attention counts in full. Looking up an embedding is not a product.
 
     Args:
-      sizes: fields of `limba.network.t5.T5Config`; `seen_keys` is K where it is not all.
+      sizes: fields of `limba.network.t5.T5Config`; `seen_keys` is K of an encoder with sparse attention.
       inputs, targets: tokens of a row, padding included.
     """
     emb = sizes["emb_dim"]
@@ -31,14 +31,21 @@ def forward_flops(sizes: Mapping[str, Any], inputs: int, targets: int) -> float:
     gemma = sizes.get("gemma_layers") or {}
     kv_heads = gemma.get("num_kv_heads") or sizes.get("num_kv_heads") or sizes["num_heads"]
     of_keys = emb * kv_heads * sizes["head_dim"]
-    encoder = (
-        2 * inputs * (2 * projection + 2 * of_keys + mlp) + 4 * inputs * sizes.get("seen_keys", inputs) * joined_kv
-    )
+    encoder = 2 * inputs * (2 * projection + 2 * of_keys + mlp) + 4 * inputs * seen_keys(sizes, inputs) * joined_kv
     of_queries = 2 if gemma.get("merged_attention") else 4
     decoder = 2 * targets * (of_queries * projection + 2 * of_keys + mlp) + 4 * inputs * of_keys
     decoder += 4 * targets * (targets + inputs) * joined_kv
     logits = 2 * targets * emb * sizes["vocab_size"]
     return float(sizes["num_encoder_layers"] * encoder + sizes["num_decoder_layers"] * decoder + logits)
+
+
+def seen_keys(sizes: Mapping[str, Any], inputs: int) -> float:
+    """Keys that a query of the encoder is multiplied by; of LongT5 those of three blocks, and of each sum of a row."""
+    kind = sizes.get("encoder_attention_type", "full")
+    if kind == "full":
+        return float(sizes.get("seen_keys", inputs))
+    sums = inputs // sizes["global_block_size"] if kind == "transient-global" else 0
+    return float(3 * (sizes["local_radius"] + 1) + sums)
 
 
 def recomputed_flops(sizes: Mapping[str, Any], inputs: int, targets: int, remat_policy: str | None) -> float:
@@ -52,7 +59,7 @@ def recomputed_flops(sizes: Mapping[str, Any], inputs: int, targets: int, remat_
             return 0.0
         case "minimal":
             joined_kv = sizes["num_heads"] * sizes["head_dim"]
-            encoder = 4 * inputs * sizes.get("seen_keys", inputs) * joined_kv
+            encoder = 4 * inputs * seen_keys(sizes, inputs) * joined_kv
             decoder = 4 * targets * (targets + inputs) * joined_kv
             return float(sizes["num_encoder_layers"] * encoder + sizes["num_decoder_layers"] * decoder)
         case "full":

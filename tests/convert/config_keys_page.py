@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from convert.families import longt5
 from convert.families.config_keys import encoder_keys, t5_keys, t5gemma_keys, tokenizer_keys
 from convert.families.config_keys.keys import Key, Table
 from convert.families.table import encoder_families, t5_families
@@ -35,6 +36,10 @@ refuses another one than 0, which T5X's networks do not have.
 """
 
 
+def _further(table: Table, known: Table) -> Table:
+    return {name: key for name, key in table.items() if name not in known}
+
+
 def page() -> str:
     encoders = {family.title: family.keys for family in encoder_families().values()}
     shared = {
@@ -45,6 +50,7 @@ def page() -> str:
     parts = [
         _BEGIN,
         f"## config.json of {t5s}\n\n{_table(t5_keys.KEYS)}",
+        f"## config.json of LongT5, further keys\n\n{_table(_further(longt5.FAMILY.keys, t5_keys.KEYS))}",
         f"## config.json of T5Gemma\n\n{_table(t5gemma_keys.KEYS)}",
         f"## `encoder` and `decoder` in it\n\n{_table(t5gemma_keys.STACK_KEYS)}",
         f"## config.json of T5Gemma 2, other keys than T5Gemma's\n\n{_table(_others(t5gemma_keys.KEYS_2))}",
@@ -56,8 +62,7 @@ def page() -> str:
         "generation_config.json is not read.",
     ]
     for title, keys in encoders.items():
-        own = {name: key for name, key in keys.items() if name not in shared}
-        parts.append(f"## config.json of {title}, further keys\n\n{_table(own)}")
+        parts.append(f"## config.json of {title}, further keys\n\n{_table(_further(keys, shared))}")
     new = {name: key for name, key in encoder_keys.NEW_BERT.items() if encoder_keys.BERT[name] != key}
     parts.append(f"## A BERT of t5-experiments, to train from scratch, further keys\n\n{_table(new)}")
     parts.append(f"## tokenizer_config.json of {t5s}, T5Gemma, T5Gemma 2\n\n{_table(tokenizer_keys.T5)}")

@@ -22,7 +22,10 @@ from tasks.pretraining import masked_text
 from tests.convert import hub_t5s
 
 WITHOUT_DECODER = ("t5_encoder", "umt5_encoder")
-WITH_DECODER = [name for name in hub_t5s.NAMES if name not in WITHOUT_DECODER]
+NAMES = [name for name in hub_t5s.NAMES if name != "long_t5_local"]  # of which the other LongT5 has all
+WITH_DECODER = [name for name in NAMES if name not in WITHOUT_DECODER]
+# A step of LongT5's takes twice as long to compile; benchmarks/families_beside_transformers.py trains both.
+TRAINED = [name for name in WITH_DECODER if name != "long_t5_tglobal"]
 STEPS, RATE = 20, 1e-3
 # What transformers makes a network of, besides `tie_word_embeddings`, which is true where it is left out.
 SETTINGS = (
@@ -87,7 +90,7 @@ def torch_model(folder: Path) -> Any:
 # ------------------------------------------------------- both ways ---------------------------------------------------
 
 
-@pytest.mark.parametrize("name", hub_t5s.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_there_and_back(home, name, tmp_path):
     """The check of `from-hf` runs transformers' class; the export has the folder's tensors, ids and tokens."""
     folder = home(name) / "hf"
@@ -137,7 +140,7 @@ def test_tokens_one_by_one_are_those_of_generate(home, name):
 # ------------------------------------------------------- training ----------------------------------------------------
 
 
-@pytest.mark.parametrize("name", WITH_DECODER)
+@pytest.mark.parametrize("name", TRAINED)
 def test_twenty_steps_have_the_losses_of_transformers(home, name):
     """The same batches, AdamW with the same settings; -100 where transformers does not look."""
     place = home(name)

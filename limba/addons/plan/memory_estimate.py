@@ -11,6 +11,7 @@ from typing import Any
 from limba.addons.plan.mesh_layouts import MeshLayout, Work
 from limba.addons.plan.topologies import Topology
 from limba.devices import target
+from limba.network import flops
 from limba.network.gemma_layers import GemmaLayers
 from limba.network.kernels import attention, linear_cross_entropy
 
@@ -70,9 +71,13 @@ def _activations(
     encoder_input, decoder_input = 2 * inputs * emb, 2 * targets * emb
     encoder_products = 2 * inputs * (3 * kv + emb + branches * mlp)
     decoder_products = 2 * targets * (4 * kv + 2 * emb + branches * mlp) + 2 * inputs * 2 * kv
-    squares = (input_length * sizes.get("seen_keys", input_length), target_length * (target_length + input_length))
+    squares = (input_length * flops.seen_keys(sizes, input_length), target_length * (target_length + input_length))
     probabilities = 0.0 if fused else _PROBABILITIES * rows * heads
-    encoder_rest = probabilities * squares[0] + 2 * inputs * (_WIDE * mlp + _NARROW * emb)
+    weights, again = probabilities * squares[0], 0.0
+    if sizes.get("encoder_attention_type", "full") != "full":
+        # No fused kernel computes it; the backward pass computes it again, so one layer alone has its weights.
+        weights, again = 0.0, _PROBABILITIES * rows * heads * squares[0]
+    encoder_rest = weights + 2 * inputs * (_WIDE * mlp + _NARROW * emb)
     decoder_rest = probabilities * squares[1] + 2 * targets * (_WIDE * mlp + 1.5 * _NARROW * emb)
     encoder, decoder = encoder_input, decoder_input
     if layout.remat != "full":
@@ -81,7 +86,7 @@ def _activations(
         encoder, decoder = encoder + encoder_rest, decoder + decoder_rest
     kept = sizes["num_encoder_layers"] * encoder + sizes["num_decoder_layers"] * decoder
     # One layer's, which the compiler does not hold all at once.
-    now = encoder_products + _AT_ONCE * encoder_rest
+    now = encoder_products + _AT_ONCE * encoder_rest + again
     if sizes["num_decoder_layers"]:
         now = max(now, decoder_products + _AT_ONCE * decoder_rest)
     logits = min(4 * targets * vocab, linear_cross_entropy.CHUNK_BYTES / 2 if fused else math.inf)

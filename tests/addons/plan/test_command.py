@@ -113,6 +113,20 @@ def test_layers_with_windows_are_planned_unrolled(capsys):
     assert "T5Config.scan_layers = False" in said and "attention          XLA's" in said
 
 
+def test_longt5_keeps_no_weights_of_its_encoder():
+    layout = MeshLayout(1, 1, False, "none", 1)
+
+    def temporary(**fields):
+        work = dataclasses.replace(_training(**fields).work, inputs=4096)
+        return memory_estimate.temporary_bytes(work, layout, 0.0, fused=False)
+
+    # Eight bytes a weight: T5 keeps those of all layers, and 0.6 of one layer's beside them. LongT5 has one layer's.
+    rows_of_heads, layers = 8.0 * 8 * 4, small.config().num_encoder_layers
+    whole, seen = 4096 * 4096, 4096 * (3 * 128 + 256)
+    saved = rows_of_heads * ((layers + 0.6) * whole - seen)
+    assert temporary() - temporary(encoder_attention_type="transient-global") == pytest.approx(saved)
+
+
 def test_a_generator_and_products_of_distances_count():
     """ELECTRA's pre-training of a DeBERTa-v3: two networks, and attention to distances, which no kernel computes."""
     sizes = {"vocab_size": 256, "emb_dim": 128, "num_heads": 4, "head_dim": 32, "mlp_dim": 256, "num_layers": 2}
