@@ -123,7 +123,7 @@ def read(path: Path) -> HubFolder:
     if family is None:
         known = dict.fromkeys(family.model_type for family in t5_families().values())
         raise other_models.refuse_type(path / CONFIG, files[CONFIG].get("model_type"), [*known])
-    if isinstance(family, T5Family) and family.has_gemma_layers:
+    if isinstance(family, T5Family) and (family.has_gemma_layers or family.has_long_encoder):
         raise ValueError(f"{path} is of {family.title}, which `limba convert repair` does not know; from-hf does.")
     format_, _ = weight_files.find(path)
     tensors = weight_files.open_tensors(path, format_, buffers_of(family))
