@@ -69,10 +69,9 @@ def to_t5x(
     record: dict[str, bytes] = {}
     if t5_files.is_encoder_decoder(source.tensors):
         model = any_format.open_checkpoint(source.path)
-        if model.config.gemma_layers is not None:
+        if model.config.layer_kind not in ("t5", "long"):
             raise ValueError(
-                f"{source.path} is {model.family.title} (gemma_layers), and T5X has no such network. `limba convert "
-                "to-hf` exports it."
+                f"{source.path} is {model.family.title}, and T5X has no such network. `limba convert to-hf` exports it."
             )
         if start := model.config.decoder_start_token_id:
             raise ValueError(

@@ -10,8 +10,8 @@ from typing import Any
 
 from limba.convert.compare.comparison_rows import Comparison
 from limba.convert.families.config_keys import keys, t5_keys, tokenizer_keys
-from limba.convert.families.t5gemma import T5GemmaFamily
-from limba.convert.families.table import of_model_type
+from limba.convert.families.t5_family import T5Family
+from limba.convert.families.table import of_config
 from limba.convert.model_files.hf import hf_tokenizer, tokenizer_settings
 from limba.files.untrusted_files import cut, shown, some
 
@@ -60,8 +60,8 @@ def of_folder(folder: Path, is_run: bool = False) -> Settings:
     """Raises ValueError if a file is damaged."""
     names = (_CONFIG, _GENERATION, _TOKENIZER, _MAP)
     files = {name: hf_tokenizer.read_json(folder / name) for name in names}
-    family = of_model_type(files[_CONFIG].get("model_type"))
-    if isinstance(family, T5GemmaFamily) and (start := family.usual_start(files[_CONFIG])):
+    family = of_config(files[_CONFIG])
+    if isinstance(family, T5Family) and (start := family.usual_start(files[_CONFIG])):
         files |= {name: {_START: start} | files[name] for name in (_CONFIG, _GENERATION)}
     return Settings(files, is_run)
 

@@ -21,7 +21,7 @@ from limba.convert.tensors import tensor_parts
 from limba.network.attention import RelativePositionBiases
 from limba.network.encoders.classifier import TokenClassifier
 from limba.network.finite_numbers import interceptors
-from limba.network.layers import DenseGeneral, Embed, ResidualLayerNorm
+from limba.network.layers import CenteredLayerNorm, DenseGeneral, Embed, ResidualLayerNorm
 from limba.network.t5 import T5Config, Transformer
 
 # In Limba, whatever a folder has; it also begins the decoder's inputs.
@@ -110,13 +110,16 @@ def loss(logits: np.ndarray, targets: np.ndarray) -> float:
 
 
 def _network(config: T5Config) -> Transformer:
-    return Transformer(_plain(config))
+    return _plain(config).network()
 
 
 def _plain(config: T5Config) -> T5Config:
     # Recomputation in the backward pass would trace the layers, and traced calls have no numbers to look up.
     unrolled: dict[str, Any] = {"scan_layers": False, "joined_attention_kernels": True, "remat_policy": "none"}
     return dataclasses.replace(config, dtype=jnp.float32, **unrolled)
+
+
+_READ = DenseGeneral | Embed | ResidualLayerNorm | CenteredLayerNorm | RelativePositionBiases
 
 
 class _Leaves:
@@ -130,7 +133,7 @@ class _Leaves:
         self, call: Callable[..., Any], args: tuple, kwargs: dict[str, Any], context: nn.module.InterceptorContext
     ) -> Any:
         module = context.module
-        if not isinstance(module, DenseGeneral | Embed | ResidualLayerNorm | RelativePositionBiases) or not module.path:
+        if not isinstance(module, _READ) or not module.path:
             return call(*args, **kwargs)  # Also the copies that are made below, which have no path.
         if context.method_name == "setup":
             return None  # It would make the parameters.
@@ -141,6 +144,9 @@ class _Leaves:
         if isinstance(module, ResidualLayerNorm):
             scale = self._tensor(module, "scale", (args[0].shape[-1],))
             return _compute(module, {"scale": np.asarray(scale)}, *args)
+        if isinstance(module, CenteredLayerNorm):
+            names, shape = ("scale", "bias") if module.use_bias else ("scale",), (args[0].shape[-1],)
+            return _compute(module, {name: np.asarray(self._tensor(module, name, shape)) for name in names}, *args)
         table = self._tensor(module, "rel_embedding", (module.num_heads, module.num_buckets))
         lengths = dict(zip(("qlen", "klen"), args, strict=True))
         return _compute(module, {"rel_embedding": np.asarray(table)}, **lengths, **kwargs)
@@ -153,7 +159,10 @@ class _Leaves:
         part = module.clone(use_bias=False)
         parts = [_compute(part.clone(features=len(block)), {"kernel": block.T}, x) for block in columns]
         product = jnp.concatenate(parts, -1).reshape(*parts[0].shape[:-1], *features)
-        return product + np.asarray(self._tensor(module, "bias", tuple(features))) if module.use_bias else product
+        if not module.use_bias:
+            return product
+        bias = np.asarray(self._tensor(module, "bias", (math.prod(features),)), np.float32)
+        return product + bias.reshape(features)
 
     def _embed(self, module: Embed, tokens: jax.Array) -> jax.Array:
         name = "/".join((*module.path, "embedding"))

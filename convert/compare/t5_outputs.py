@@ -1,6 +1,7 @@
 """What a T5, or a classifier on its encoder, computes: in Limba, in NumPy and in transformers."""
 
 import functools
+import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,7 @@ from limba.convert.compare import (
     finite_logits,
     float64,
     forward,
-    numpy_longt5,
     numpy_t5,
-    numpy_t5gemma,
     torch_forward,
     transformers_library,
     transformers_process,
@@ -115,11 +114,9 @@ def measures(model: T5Model, batch: Batch) -> Measures:
     if reason := numpy_t5.possible(folder.content):
         return reason
     weights = (numpy_t5.FlaxWeights if folder.is_flax else numpy_t5.TorchWeights)(folder.stored)
-    compute: Any = numpy_t5.token_logits if model.head.labels else numpy_t5.logits
-    if model.family.has_gemma_layers:
-        compute = numpy_t5gemma.logits
-    elif model.family.has_long_encoder:
-        compute = numpy_longt5.logits
+    compute: Any = importlib.import_module(model.family.numpy_forward).logits
+    if model.head.labels:
+        compute = numpy_t5.token_logits
 
     def logits(*given: Any) -> np.ndarray:
         *tokens, rounding = given

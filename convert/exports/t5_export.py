@@ -22,8 +22,7 @@ class T5Export(Export[T5Family, T5Config]):
 
     def __init__(self, model: T5Model):
         family = model.family
-        has_class = family.in_transformers and not (family.has_gemma_layers or family.has_long_encoder)
-        if model.head.labels and not has_class:
+        if model.head.labels and (family.layer_kind != "t5" or not family.in_transformers):
             raise ValueError(
                 f"{model.path} is a classifier of tokens on an encoder, and transformers has none of {family.title}; "
                 "`limba infer` answers with it."

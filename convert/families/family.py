@@ -30,6 +30,8 @@ class Family(abc.ABC):
       keys: what happens to each key of config.json.
       usual_head: that of `model_class`.
       has_decoder: whether it is a T5; else an encoder alone.
+      is_typeless: whether its files have no `model_type`, as those of classes outside of transformers; `model_class`
+        tells them.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Family(abc.ABC):
     keys: Table
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     usual_head: ClassVar[Head]
+    is_typeless: ClassVar[bool] = False
     has_decoder: ClassVar[bool]
 
     def class_of(self, kind: str) -> str:

@@ -66,6 +66,8 @@ class Head:
         """The encoder with this head, or the T5."""
         if self.kind == VECTORS:
             return TextEncoder(config, **self.fields)
+        if self.kind == GENERATION:
+            return config.network()  # type: ignore[union-attr]
         if self.kind in _WITHOUT_LABELS:
             return _WITHOUT_LABELS[self.kind](config)  # type: ignore[arg-type]
         return _NETWORKS[self.kind](config, self.labels, **self.fields)

@@ -1,9 +1,9 @@
 """LongT5 (arXiv:2112.07916): T5 1.1 whose encoder attends to a window, and perhaps to sums of blocks."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from limba.convert.families import t5_1_0
 from limba.convert.families.config_keys import t5_keys
@@ -52,6 +52,20 @@ def fields_of_flaxformer(bound: Callable[[str], Mapping[str, Any]]) -> dict[str,
 class LongT5Family(T5Family):
     """See `T5Family`. The modules of the encoder's attention are named for its kind."""
 
+    layer_kind: ClassVar[str] = "long"
+    numpy_forward: ClassVar[str] = "limba.convert.compare.numpy_longt5"
+
+    def with_t5_keys(self, file: Path, content: Mapping[str, Any], ignored: Collection[str] = ()) -> dict[str, Any]:
+        found = super().with_t5_keys(file, content, ignored)
+        fields(file, self.completed(found))
+        return found
+
+    def make_network(self, content: Mapping[str, Any], **fields: Any) -> T5Config:
+        return T5Config(**fields, **{key: content[key] for key in long_attention.FIELDS})
+
+    def layer_keys(self, network: T5Config) -> dict[str, Any]:
+        return {key: getattr(network, key) for key in long_attention.FIELDS}
+
     def table(self, network: T5Config, head: Head, pad_id: int = 0) -> list[Tensor]:
         of_kind = dataclasses.replace(self, rows=_rows(_MODULES[network.encoder_attention_type]))
         return T5Family.table(of_kind, network, head, pad_id)
@@ -80,7 +94,6 @@ FAMILY = LongT5Family(
     in_bytes=None,
     defaults={**t5_1_0.FAMILY.defaults, **_USUAL},
     in_transformers=True,
-    has_long_encoder=True,
     keys=t5_keys.KEYS
     | table(
         *carried(

@@ -53,6 +53,10 @@ _ROWS_OF_CLASSIFIER = (
 )
 
 
+# The dim of parameters that has a row for each id.
+_OF_VOCABULARY = {"token_embedder/embedding": 0, "logits_dense/kernel": -1, "logits_dense/bias": 0}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class T5Family(Family):
     """A kind of T5. Its network is `limba.network.t5`'s; see `Family`.
@@ -80,8 +84,11 @@ class T5Family(Family):
       is_new: whether transformers has its class since version 5.
       left_out: how the names of tensors begin that Limba's network has no place for; an export has `constants`.
       left_out_because: a clause for messages.
-      has_long_encoder: whether its networks have LongT5's attention; others have none.
-      has_gemma_layers: whether its networks have `T5Config.gemma_layers`; others have none.
+      layer_kind: whose layers its networks have; see `T5Config.layer_kind`.
+      config_class: of its networks.
+      numpy_forward: the module with `logits(weights, content, inputs, decoder_inputs, rounding)`, for checks.
+      usual_ids: the special ids of a folder whose files do not say them.
+      code: a sentence on where the class is, if transformers does not have it.
     """
 
     network: Mapping[str, Any]
@@ -106,8 +113,11 @@ class T5Family(Family):
     is_new: bool = False
     left_out: tuple[str, ...] = ()
     left_out_because: str = ""
-    has_long_encoder: bool = False
-    has_gemma_layers: ClassVar[bool] = False
+    layer_kind: ClassVar[str] = "t5"
+    config_class: ClassVar[type[T5Config]] = T5Config
+    numpy_forward: ClassVar[str] = "limba.convert.compare.numpy_t5"
+    usual_ids: ClassVar[Mapping[str, int]] = {"pad_token_id": 0, "eos_token_id": 1}
+    code: ClassVar[str] = ""
     usual_head = heads.OF_T5
     has_decoder = True
 
@@ -115,7 +125,7 @@ class T5Family(Family):
         """Every tensor by T5's names of them; see `tensor_name`. Limba's padding is 0: two ids may be exchanged."""
 
         def chosen_rows(name: str, shape: Shape) -> np.ndarray | None:
-            axis = {"token_embedder/embedding": 0, "logits_dense/kernel": -1}.get(name.removeprefix("decoder/"))
+            axis = _OF_VOCABULARY.get(name.removeprefix("decoder/"))
             return table.exchanged(shape[axis], 0, pad_id) if pad_id and axis is not None else None
 
         rows = _ROWS_OF_CLASSIFIER if head.labels else self.rows
@@ -128,15 +138,31 @@ class T5Family(Family):
 
     def fits(self, network: T5Config, vocabulary: Mapping[str, Any] | None) -> bool:
         """Whether a network with this vocabulary, as `run.json` records it, can be of the family."""
-        if (network.gemma_layers is not None, network.is_long) != (self.has_gemma_layers, self.has_long_encoder):
+        if not self.has_layers_of(network):
             return False
         return self.in_bytes in (None, run_folder.is_bytes(vocabulary)) and all(
             getattr(network, field) == value for field, value in self.network.items()
         )
 
+    def has_layers_of(self, network: T5Config) -> bool:
+        """Whether the layers of a network are the family's."""
+        return network.layer_kind == self.layer_kind
+
     def problem(self, network: T5Config) -> str:
         """Why its class does not hold a network that `fits`, a clause; "" if it does."""
         return ""
+
+    def make_network(self, content: Mapping[str, Any], **fields: Any) -> T5Config:
+        """The network with these fields, and those of its own that a config.json with T5's keys has."""
+        return T5Config(**fields)
+
+    def layer_keys(self, network: T5Config) -> dict[str, Any]:
+        """Keys beside T5's that `make_network` reads."""
+        return {}
+
+    def usual_start(self, content: Mapping[str, Any]) -> int | None:
+        """What the decoder of a config.json begins with where no file says another id; None for padding."""
+        return None
 
     def own_keys(self) -> Table:
         """`keys`, by the family's names."""

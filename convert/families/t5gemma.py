@@ -86,7 +86,8 @@ class T5GemmaFamily(T5Family):
       layers: fields of `GemmaLayers` that differ from their defaults in every model of the family.
     """
 
-    has_gemma_layers: ClassVar[bool] = True
+    layer_kind: ClassVar[str] = "gemma"
+    numpy_forward: ClassVar[str] = "limba.convert.compare.numpy_t5gemma"
     stack_keys: Table
     stack_defaults: Mapping[str, Any] = dataclasses.field(default_factory=lambda: DEFAULTS)
     stack_types: tuple[str, str] = ("t5_gemma_module", "t5_gemma_module")
@@ -187,9 +188,16 @@ class T5GemmaFamily(T5Family):
         of_decoder = {"is_decoder": True, "cross_attention_hidden_size": encoder["hidden_size"]}
         return {"encoder": encoder | {"is_decoder": False}, "decoder": decoder | of_decoder}
 
-    def fits(self, network: T5Config, vocabulary: Mapping[str, Any] | None) -> bool:
+    def has_layers_of(self, network: T5Config) -> bool:
         is_merged = bool(network.gemma_layers and network.gemma_layers.merged_attention)
-        return super().fits(network, vocabulary) and is_merged == self.layers.get("merged_attention", False)
+        return super().has_layers_of(network) and is_merged == self.layers.get("merged_attention", False)
+
+    def make_network(self, content: Mapping[str, Any], **fields: Any) -> T5Config:
+        return T5Config(**fields, gemma_layers=GemmaLayers(**content["gemma_layers"]))
+
+    def layer_keys(self, network: T5Config) -> dict[str, Any]:
+        layers: Any = network.gemma_layers
+        return {"gemma_layers": dataclasses.asdict(layers)}
 
     def problem(self, network: T5Config) -> str:
         layers: Any = network.gemma_layers

@@ -1,4 +1,4 @@
-"""Which families there are: ours, and those of installed packages (entry points of the group `limba.families`)."""
+"""Which families there are: ours, add-ons', and those of installed packages (entry points of `limba.families`)."""
 
 import functools
 import importlib.metadata
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from limba.addons import table as addons
 from limba.convert.families import byt5, heads, longt5, mt5, t5_1_0, t5_1_1, t5gemma, t5gemma2, umt5
 from limba.convert.families.encoders import (
     bert,
@@ -43,12 +44,12 @@ Kind = TypeVar("Kind", bound=Family)
 
 @functools.cache
 def all_families() -> Mapping[str, Family]:
-    """By name. Packages are looked for at the first call.
+    """By name. Add-ons and packages are looked for at the first call.
 
     Raises:
       ValueError: if a package's entry point is not a `Family`, or its name is taken.
     """
-    families = {family.name: family for family in _ROWS}
+    families = {family.name: family for family in (*_ROWS, *addons.families())}
     for point in importlib.metadata.entry_points(group=_GROUP):
         family = point.load()
         if not isinstance(family, Family) or family.name in families:
@@ -79,9 +80,25 @@ def of_model_type(model_type: Any) -> Family | None:
     return next((family for family in all_families().values() if family.model_type == model_type), None)
 
 
+def of_config(content: Mapping[str, Any]) -> Family | None:
+    """The first family that has the `model_type` of a config.json, or, where it has none, the class that it names."""
+    if model_type := content.get("model_type"):  # transformers writes "" for a class of a repository's own.
+        return of_model_type(model_type)
+    classes = content.get("architectures")
+    name = classes[0] if isinstance(classes, list) and classes else None
+    typeless = (family for family in all_families().values() if family.is_typeless)
+    return next((family for family in typeless if family.model_class == name), None)
+
+
 def of_file(file: Path) -> Family | None:
-    """The first family that has the `model_type` of this config.json. Raises ValueError if the file is damaged."""
-    return of_model_type(untrusted_json.read_object(file).get("model_type"))
+    """The family of a config.json, see `of_config`. Raises ValueError if the file is damaged."""
+    return of_config(untrusted_json.read_object(file))
+
+
+def t5_config_class(name: str) -> type[T5Config]:
+    """The class of a T5's network that `run.json` names; `T5Config` for one that no family has."""
+    classes = (family.config_class for family in t5_families().values())
+    return next((found for found in classes if found.__name__ == name), T5Config)
 
 
 def find_t5(network: T5Config, vocabulary: Mapping[str, Any] | None, name: str | None = None) -> T5Family:
@@ -136,11 +153,9 @@ def no_class(network: T5Config | EncoderConfig, head: Head = heads.OF_MASKED_LM)
         own = own_layers.of(network)
         if own:
             return f"No class of Hugging Face holds this T5: it has {', '.join(own)}."
-        if network.gemma_layers is None:
-            return ""
-        family = t5gemma2.FAMILY if network.gemma_layers.merged_attention else t5gemma.FAMILY
-        problem = family.problem(network)
-        return f"{family.model_class} does not hold this T5: {problem}." if problem else ""
+        families = [family for family in t5_families().values() if family.has_layers_of(network)]
+        problem = families[0].problem(network)
+        return f"{families[0].model_class} does not hold this T5: {problem}." if problem else ""
     try:
         find_encoder(network, head)
     except ValueError as error:

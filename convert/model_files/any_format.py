@@ -13,7 +13,7 @@ from typing import Any
 from limba.checkpoint_files import directories, run_folder
 from limba.convert.families import heads
 from limba.convert.families.config_keys import keys
-from limba.convert.families.table import of_file, t5_families
+from limba.convert.families.table import of_file, t5_config_class, t5_families
 from limba.convert.model_files import encoder_files, encoder_vocabularies, t5_files, t5_vocabularies
 from limba.convert.model_files.hf import hf_folder
 from limba.convert.model_files.model import NO_HINTS, Model, ModelHints
@@ -84,7 +84,10 @@ def has_decoder(path: str | AnyPath) -> bool:
     if not directories.has_checkpoint(path):
         return True
     path = directories.find_checkpoint(path)
-    return not run_folder.has_run_info(path) or run_folder.network_class(run_folder.load_run_info(path)) == "T5Config"
+    if not run_folder.has_run_info(path):
+        return True
+    found = run_folder.network_class(run_folder.load_run_info(path))
+    return t5_config_class(found).__name__ == found
 
 
 def known_vocabulary(model: Model) -> Mapping[str, Any]:

@@ -37,8 +37,8 @@ def rescaled(model: T5Model, largest: Iterable[tuple[str, str, float]], limit: f
     config = model.config
     if own := own_layers.of(config):
         raise ValueError(f"{model.path} has layers of its own, {', '.join(own)}, which are not rescaled.")
-    if config.gemma_layers is not None:
-        raise ValueError(f"{model.path} has gemma_layers, whose norms behind blocks undo what rescales them.")
+    if config.layer_kind not in ("t5", "long"):
+        raise ValueError(f"{model.path} has norms behind blocks ({config.layer_kind}), which undo what rescales them.")
     if config.mlp_activations[-1] not in ("linear", "relu"):
         raise ValueError(
             f"{model.path} has the mlp_activations {config.mlp_activations}; an MLP is rescaled whose last one is "

@@ -16,7 +16,7 @@ from limba.convert.families import heads, longt5, networks
 from limba.convert.families.config_files import other_models, t5_config
 from limba.convert.families.heads import Head
 from limba.convert.families.t5_family import TRANSFORMER, T5Family
-from limba.convert.families.table import find_t5
+from limba.convert.families.table import find_t5, t5_config_class
 from limba.convert.model_files import lora_merge, t5_vocabularies
 from limba.convert.model_files.hf import hf_folder, tokenizer_settings
 from limba.convert.model_files.model import NO_HINTS, Folder, ModelHints, T5Model
@@ -34,8 +34,8 @@ _PARAMETERS = "target/"
 _STEP = "state/step"
 # Keys of the run.json of a checkpoint that was converted; an earlier version's has the family there.
 FAMILY, ASSUMED = "family", "assumed"
-# Tensors that a T5 with encoder and decoder has.
-_OF_BOTH = ("token_embedder/embedding", "encoder/encoder_norm/scale", "decoder/decoder_norm/scale")
+# Modules that a T5 with encoder and decoder has.
+_OF_BOTH = ("token_embedder/", "encoder/", "decoder/")
 
 
 # ----------------------------------------------------- a checkpoint --------------------------------------------------
@@ -52,14 +52,14 @@ def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> T5Model:
     if run_folder.has_run_info(path):
         info = run_folder.load_run_info(path)
         head = heads.on_t5(info, path)
-        config, where = _config_of_run(path, info["network"]), f"{path}/run/run.json"
+        config, where = _config_of_run(path, info), f"{path}/run/run.json"
         family, assumed = info.get(FAMILY), info.get(ASSUMED, {})
         if not isinstance(family, str | None) or not isinstance(assumed, dict):
             raise ValueError(f"{where}: {FAMILY} is {shown(family)} and {ASSUMED} {shown(assumed)}; it is damaged.")
         if "mlp_activations" in assumed and hints.mlp_activations is not None:
             config = dataclasses.replace(config, mlp_activations=tuple(hints.mlp_activations))
             assumed = {}
-        has_no_table = config.relative_bias_per_layer or config.gemma_layers is not None
+        has_no_table = config.relative_bias_per_layer or config.layer_kind not in ("t5", "long")
         tensors = _unrolled(path, saved, has_no_table, head == heads.OF_T5)
         of_vocabulary = info.get("vocabulary") or {}
     else:
@@ -91,7 +91,7 @@ def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> T5Model:
 
 def is_encoder_decoder(tensors: Mapping[str, SavedTensor]) -> bool:
     """Whether a train state is of a network that can be opened as a `Model`."""
-    return all(f"{_PARAMETERS}{name}" in tensors for name in _OF_BOTH)
+    return all(any(name.startswith(f"{_PARAMETERS}{module}") for name in tensors) for module in _OF_BOTH)
 
 
 def _unrolled(
@@ -116,9 +116,9 @@ def _unrolled(
     return {name.removeprefix(_PARAMETERS): converted[name] for name in shapes}
 
 
-def _config_of_run(path: AnyPath, fields: Mapping[str, Any]) -> T5Config:
+def _config_of_run(path: AnyPath, info: Mapping[str, Any]) -> T5Config:
     try:
-        config = T5Config.from_json(fields)
+        config = t5_config_class(run_folder.network_class(info)).from_json(info["network"])
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{path}/run/run.json does not describe a limba.network.t5.T5Config of this version ({error}); only that "

@@ -50,7 +50,7 @@ def of_config(
         if key in hints.ignore_config_keys or given[key] == id_:
             continue
         differ = f"{config_file}: {key} is {given[key]}, and in the vocabulary it is {id_}"
-        if given[key] != t5_config.USUAL_IDS[key]:
+        if given[key] != t5_config.family_of(content).usual_ids[key]:
             raise ValueError(
                 f"{differ}; they do not belong together. Give the tokenizer that the model was trained with, or write "
                 f"{id_}, if it was trained so; --ignore_config_keys {key} takes the vocabulary's."

@@ -31,7 +31,7 @@ def network_fields(config: Network) -> dict[str, Any]:
 def _t5_fields(config: T5Config) -> dict[str, Any]:
     apart = (*_OF_RUNS, *own_layers.FIELDS, "gemma_layers", *(() if config.is_long else long_attention.FIELDS))
     fields = {
-        field.name: getattr(config, field.name) for field in dataclasses.fields(T5Config) if field.name not in apart
+        field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name not in apart
     }
     if config.gemma_layers is not None:
         fields["gemma_layers"] = dataclasses.asdict(config.gemma_layers)
@@ -112,7 +112,7 @@ def _of_lora(config: Network, head: Head) -> tuple[str, str]:
     if head.labels:
         return _model_of_labels(head), f"classifier.{head.class_name}"
     if isinstance(config, T5Config):
-        return "models.EncoderDecoderModel", "network.Transformer"
+        return "models.EncoderDecoderModel", gin_names.gin_name(type(config.network()))
     return "models.EncoderOnlyModel", f"{'sentence_pairs' if head.kind == heads.PAIRS else 'encoder'}.{head.class_name}"
 
 
@@ -139,18 +139,25 @@ def _t5_model(config: T5Config, head: Head, vocabulary: Mapping[str, Any] | None
     of_run = {"vocab_size": Reference("%VOCAB_SIZE"), "dtype": "bfloat16", "dropout_rate": Reference("%DROPOUT_RATE")}
     fields = {name: value for name, value in network_fields(config).items() if name != "vocab_size"}
     more = ["encoder_classifier", "t5_encoder"] if head.labels else []
-    modules, blocks = ["vocabularies", "network", *_modules_of(head)], []
+    name, network = (gin_names.gin_name(type(x)) for x in (config, config.network()))
+    module = name.partition(".")[0]
+    modules, blocks = ["vocabularies", module, *_modules_of(head)], []
+    own: list[Statement] = []
+    if module != "network":  # The one of gin/models/encoder_decoder.gin.
+        modules.append("models")
+        own = [Binding("models.EncoderDecoderModel.module", Reference(f"@{network}()"))]
     if (layers := fields.pop("gemma_layers", None)) is not None:
-        name = "gemma_layers.GemmaLayers"
-        modules, blocks = ["gemma_layers", *modules], [Block(name, layers)]
-        fields["gemma_layers"] = Reference(f"@{name}()")  # It is the last, as its block follows.
+        of_layers = "gemma_layers.GemmaLayers"
+        modules, blocks = ["gemma_layers", *modules], [Block(of_layers, layers)]
+        fields["gemma_layers"] = Reference(f"@{of_layers}()")  # It is the last, as its block follows.
     return [
         *_begin(modules, ["encoder_decoder", *more]),
         *_t5_vocabulary(vocabulary),
         Binding("VOCAB_SIZE", config.vocab_size),
         "",
-        Binding("network.Transformer.config", Reference("@network.T5Config()")),
-        Block("network.T5Config", of_run | fields),
+        *own,
+        Binding(f"{network}.config", Reference(f"@{name}()")),
+        Block(name, of_run | fields),
         *blocks,
     ]
 

@@ -16,6 +16,7 @@ class Addon(NamedTuple):
       commands: `limba COMMAND`, of one word or two: the module with `main(argv)`, and what it does.
       conversions: `limba convert COMMAND`: the module with `add_arguments(parser)` and `run(args)`, and what it does.
       parts: modules by what they are for: `PARTS`.
+      families: modules whose FAMILY converters know, a `convert.families.family.Family`.
       gin_modules: modules whose public names gin files may use (`limba/gin_config/closed_list.py`), folders with all in
         them.
       gin_hidden: modules in these that they may not use: what writes files, or is a command.
@@ -27,6 +28,7 @@ class Addon(NamedTuple):
     commands: Mapping[str, tuple[str, str]] = {}
     conversions: Mapping[str, tuple[str, str]] = {}
     parts: Mapping[str, str] = {}
+    families: tuple[str, ...] = ()
     gin_modules: tuple[str, ...] = ()
     gin_hidden: tuple[str, ...] = ()
     gin_names: Mapping[str, tuple[str, ...]] = {}
@@ -203,6 +205,7 @@ ADDONS: Mapping[str, Addon] = {
         gin_names={"limba.addons.vectors.embed": ("embed",)},
         gin_programs=("limba.addons.vectors.embed.embed",),
     ),
+    "nort5": Addon(families=("limba.addons.nort5.nort5_family",), gin_modules=("limba.addons.nort5",)),
     # Tasks and corpora, which have no command: their modules are named in gin files and with --module.
     "diacritics": Addon(
         gin_modules=tuple(f"limba.addons.diacritics.{name}" for name in ("diacritics_tasks", "marks", "scores")),
@@ -220,6 +223,13 @@ ADDONS: Mapping[str, Addon] = {
 def other_names() -> dict[str, str]:
     """Those of all add-ons, by other name."""
     return {other: real for addon in ADDONS.values() for other, real in addon.other_names.items()}
+
+
+def families() -> Iterator[Any]:
+    """The families of models of all add-ons."""
+    for addon in ADDONS.values():
+        for module in addon.families:
+            yield importlib.import_module(module).FAMILY
 
 
 def parts(what: str) -> Iterator[Any]:

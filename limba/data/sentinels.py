@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+# What the first, the second … are called, and the number of the first: T5's, and those of HPLT's WordPiece.
+_STYLES = (("<extra_id_{}>", 0), ("[MASK_{}]", 1))
 # SentencePiece begins a sentinel that is a piece with "▁".
 NAME = re.compile(r"▁?<extra_id_([0-9]+)>")
 # No vocabulary has so many sentinels, and Python reads no number of more than 4,300.
@@ -22,7 +24,8 @@ def number(digits: str) -> int:
 
 
 def find_sentinels(id_of: Callable[[str], int | None], vocab_size: int) -> tuple[int, ...]:
-    """The ids of `<extra_id_0>`, `<extra_id_1>` …, up to the first that the vocabulary does not have.
+    """The ids of `<extra_id_0>`, `<extra_id_1>` …, up to the first that the vocabulary does not have; where there are
+    none, those of `[MASK_1]`, `[MASK_2]` …
 
     mT5's are its last pieces, `<extra_id_0>` last. Trainers of tokenizers set them behind the special tokens or behind
     the pieces, `<extra_id_0>` first; tokens that were added one by one have any ids.
@@ -32,12 +35,25 @@ def find_sentinels(id_of: Callable[[str], int | None], vocab_size: int) -> tuple
       vocab_size: ids above it are none.
     """
 
-    def find(number: int) -> int | None:
-        name = f"<extra_id_{number}>"
+    def find(name: str) -> int | None:
         found = (id_of(piece) for piece in (name, f"▁{name}"))
         return next((id_ for id_ in found if id_ is not None and 0 <= id_ < vocab_size), None)
 
-    return tuple(itertools.takewhile(lambda id_: id_ is not None, map(find, itertools.count())))  # type: ignore[arg-type]
+    for style, first in _STYLES:
+        ids = map(find, map(style.format, itertools.count(first)))
+        if found := tuple(itertools.takewhile(lambda id_: id_ is not None, ids)):
+            return found  # type: ignore[return-value]
+    return ()
+
+
+def as_masks(text: str) -> str:
+    """A text with `[MASK_1]` in the place of `<extra_id_0>`, and so on."""
+    return re.sub(r"<extra_id_([0-9]+)>", lambda found: f"[MASK_{number(found[1]) + 1}]", text)
+
+
+def as_t5s(text: str) -> str:
+    """The opposite of `as_masks`."""
+    return re.sub(r"\[MASK_([1-9][0-9]{,5})\]", lambda found: f"<extra_id_{number(found[1]) - 1}>", text)
 
 
 def of_vocabulary(vocabulary: Any) -> tuple[int, ...]:

@@ -54,7 +54,8 @@ def apply(
     """
     config = stack.config  # type: ignore[attr-defined]
     if not config.scan_layers:
-        deterministic = next(arg for arg in args if isinstance(arg, bool)) or config.dropout_rate == 0.0
+        rates = [getattr(config, f"{of}dropout_rate", 0.0) for of in ("", "attention_")]
+        deterministic = next(arg for arg in args if isinstance(arg, bool)) or not any(rates)
         # The parameters are drawn, and perhaps anything in a user's own layers.
         may_draw = stack.is_initializing() or not deterministic or own_layers.of(config)
         once = not may_draw and not interceptors.see_each_layer()

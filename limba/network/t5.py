@@ -132,6 +132,27 @@ class T5Config:
         """Whether the encoder has LongT5's attention."""
         return self.encoder_attention_type != long_attention.FULL
 
+    @property
+    def layer_kind(self) -> str:
+        """Whose layers it has: "t5", "long" or "gemma"; a class that is derived from this one names its own."""
+        if self.gemma_layers is not None:
+            return "gemma"
+        return "long" if self.is_long else "t5"
+
+    @property
+    def is_beyond_kernels(self) -> bool:
+        """Whether its attention has what no fused kernel has."""
+        return self.gemma_layers is not None and self.gemma_layers.is_beyond_kernels
+
+    @property
+    def can_scan(self) -> bool:
+        """Whether its layers are alike, so that one may be scanned."""
+        return self.gemma_layers is None or self.gemma_layers.sliding_window is None
+
+    def network(self) -> "Transformer":
+        """The encoder-decoder of this shape."""
+        return Transformer(self)
+
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "T5Config":
         """Of the fields that `dataclasses.asdict` gave, as `run/run.json` has them; TypeError for an unknown one."""
@@ -306,10 +327,10 @@ class DecoderLayer(nn.Module):
 
 def _visible(config: T5Config, *tokens: Array | None, is_self: bool, **kind: Any) -> fused.Visible | None:
     """What the kernels take in place of a mask; None where they are not used. See `fused.visible`."""
-    gemma = config.gemma_layers
-    if gemma is not None and gemma.is_beyond_kernels:
+    if config.is_beyond_kernels:
         return None
-    return fused.visible(config, *tokens, has_bias=is_self and gemma is None, **kind)  # type: ignore[arg-type]
+    has_bias = is_self and config.gemma_layers is None
+    return fused.visible(config, *tokens, has_bias=has_bias, **kind)  # type: ignore[arg-type]
 
 
 def _differences(config: T5Config, num_layers: int) -> list[dict[str, bool]]:
@@ -536,7 +557,13 @@ class Transformer(nn.Module):
             keep_encoded_keys,
             linear_logits=linear_logits,
             begins=begins,
+            **self._of_packed_inputs(encoder_segment_ids),
         )
+
+    def _of_packed_inputs(self, segment_ids: Array | None) -> dict[str, Any]:
+        """Arguments of the decoder for packed inputs; T5's attention to the encoder knows no places in them."""
+        del segment_ids
+        return {}
 
     def __call__(
         self,

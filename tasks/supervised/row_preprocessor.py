@@ -380,7 +380,10 @@ class _Cutter:
         texts: list[Texts] = [getattr(example, name) for example in examples]
         if isinstance(feature.vocabulary, TokenizerVocabulary) and name == "inputs":
             texts = [example.texts or example.inputs for example in examples]
-        return self._rows(feature, texts, most)
+        found = self._rows(feature, texts, most)
+        if isinstance(feature.vocabulary, T5TokenizerVocabulary) and name == "targets":
+            return [feature.vocabulary.as_targets(row) for row in found]
+        return found
 
     @staticmethod
     def _rows(feature: Feature, texts: Sequence[Texts], most: int | None) -> list[Row]:

@@ -54,7 +54,8 @@ def open_vocabulary(vocabulary: Any) -> Any:
 def _has_sentinels(file: str) -> bool:
     """Whether a tokenizer.json on this machine names the first sentinel; it is not parsed."""
     path = pathlib.Path(file)
-    return path.is_file() and b'"<extra_id_0>"' in path.read_bytes()
+    content = path.read_bytes() if path.is_file() else b""
+    return any(name in content for name in (b'"<extra_id_0>"', b'"[MASK_1]"'))
 
 
 def num_sentinels(vocabulary: Vocabulary) -> int:
@@ -71,7 +72,8 @@ def ids_of(vocabulary: Any) -> objectives.VocabularyIds:
     """The facts about a vocabulary that objectives need."""
     its_sentinels = sentinel_ids(vocabulary)
     is_framed = isinstance(vocabulary, TokenizerVocabulary)
-    before, behind = map(tuple, vocabulary.frame[:2]) if is_framed else (None, None)
+    has_frame = is_framed or isinstance(vocabulary, T5TokenizerVocabulary)
+    before, behind = map(tuple, vocabulary.frame[:2]) if has_frame else (None, None)
     return objectives.VocabularyIds(
         vocabulary.vocab_size,
         len(its_sentinels),

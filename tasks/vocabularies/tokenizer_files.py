@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from limba.data import sentinels
 from limba.data.token_rows import Frame, Row, Texts
 from limba.files import json_text, missing_vocabulary, rust_panics, storage, untrusted_files, untrusted_json
 from limba.tasks.vocabularies import beside_tokenizer, framed_rows, tokenizer_growth
@@ -29,6 +30,9 @@ _NAMES = {
     "cls": ("[CLS]", "<s>", "<bos>", "<|begin_of_text|>"),
     "sep": ("[SEP]", "</s>", "<eos>", "<|end_of_text|>"),
     "mask": ("[MASK]", "<mask>", "<|mask|>"),
+    # Of a decoder that has others than the encoder, as NorT5's.
+    "bos": ("[BOS]",),
+    "eos": ("[EOS]",),
 }
 # A space, tab, line feed and carriage return at the beginning of a byte-level piece.
 _WHITE_SPACE_BYTES = ("Ġ", "ĉ", "Ċ", "č")
@@ -156,7 +160,7 @@ class _TokenizerFile(Vocabulary):
     def _decode(self, ids: Sequence[int]) -> str:
         """[MASK] and [UNK] are shown, and sentinels; padding, [CLS] and [SEP] are not."""
         special_tokens = _load(self._tokenizer_file).special_tokens
-        hidden = {special_tokens.get(role) for role in ("pad", "cls", "sep")}
+        hidden = {special_tokens.get(role) for role in ("pad", "cls", "sep", "bos", "eos")}
         with rust_panics.of_file(self._tokenizer_file):
             return self.tokenizer.decode([i for i in ids if i not in hidden], skip_special_tokens=False)
 
@@ -176,11 +180,50 @@ class T5TokenizerVocabulary(_TokenizerFile):
     `limba convert from-hf` takes it where no SentencePiece model gives the same tokens. It needs several times as long
     as SentencePiece for a text.
 
+    Sentinels are `<extra_id_0>`, `<extra_id_1>` … in texts, also of a file that calls them `[MASK_1]`, `[MASK_2]` …
+
     Args:
       tokenizer_file: a file whose name ends with .json, or a folder of Hugging Face with a tokenizer.json.
     """
 
     _templates = ("$A {sep}", "$A {sep} $B {sep}")
+
+    def _encode(self, s: str) -> list[int]:
+        return super()._encode(self._named_as_in_file(s))
+
+    def encode_batch(self, texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        if any(b"<extra_id_" in text for text in texts):
+            texts = [self._named_as_in_file(text.decode("utf-8", errors="replace")).encode() for text in texts]
+        return super().encode_batch(texts)
+
+    def rows(self, texts: Sequence[Texts], most: int | None = None) -> list[Row]:
+        named = self._named_as_in_file
+        return super().rows([named(x) if isinstance(x, str) else [*map(named, x)] for x in texts], most)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        text = super()._decode(ids)
+        return sentinels.as_t5s(text) if self._counts_masks else text
+
+    def as_targets(self, row: Row) -> Row:
+        """A row as a decoder has it: [BOS] and [EOS], where the file has them, in the place of [CLS] and [SEP]."""
+        special_tokens = _load(self._tokenizer_file).special_tokens
+        pairs = ((special_tokens.get(a), special_tokens.get(b)) for a, b in (("cls", "bos"), ("sep", "eos")))
+        other = {a: b for a, b in pairs if a is not None and b is not None}
+        return row._replace(ids=[other.get(i, i) for i in row.ids]) if other else row
+
+    def _named_as_in_file(self, text: str) -> str:
+        return sentinels.as_masks(text) if "<extra_id_" in text and self._counts_masks else text
+
+    @property
+    def _counts_masks(self) -> bool:
+        """Whether sentinels are called `[MASK_1]`, `[MASK_2]` … in the file."""
+        tokenizer = _load(self._tokenizer_file).tokenizer
+        return tokenizer.token_to_id("[MASK_1]") is not None and tokenizer.token_to_id("<extra_id_0>") is None
+
+    @property
+    def eos_id(self) -> int | None:
+        """[EOS], or where a file has none [SEP] or </s>."""
+        return _load(self._tokenizer_file).special_tokens.get("eos", super().eos_id)
 
     @property
     def pad_id(self) -> int:  # type: ignore[override]

@@ -46,7 +46,7 @@ def page() -> str:
         name: key for name, key in encoder_keys.BERT.items() if all(keys.get(name) == key for keys in encoders.values())
     }
     families = t5_families().values()
-    t5s = ", ".join(dict.fromkeys(family.title for family in families if not family.has_gemma_layers))
+    t5s = ", ".join(dict.fromkeys(family.title for family in families if family.layer_kind == "t5"))
     parts = [
         _BEGIN,
         f"## config.json of {t5s}\n\n{_table(t5_keys.KEYS)}",

@@ -6,24 +6,22 @@ are scaled; 4.57 reads the same key for both. So an untied model states false fo
 1/sqrt(d_model) in T5X, in Limba and in both versions.
 """
 
-import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from limba.convert.families import heads, longt5
+from limba.convert.families import heads
 from limba.convert.families.config_files import other_models
 from limba.convert.families.config_keys import keys, t5_keys
 from limba.convert.families.heads import Head
 from limba.convert.families.t5_family import T5Family
-from limba.convert.families.table import of_model_type, t5_families
+from limba.convert.families.table import of_config, t5_families
 from limba.files import number_ranges, untrusted_json
 from limba.files.number_ranges import AT_LEAST_1, SHARE
 from limba.files.untrusted_files import shown
 from limba.gin_config import run_folders
-from limba.network import long_attention, own_layers
+from limba.network import own_layers
 from limba.network.config_checks import MOST, MOST_LAYERS
-from limba.network.gemma_layers import GemmaLayers
 from limba.network.layers import LayerNorm
 from limba.network.t5 import MAX_DISTANCE, NUM_BUCKETS, T5Config
 
@@ -117,8 +115,7 @@ def _t5_config(
         "torch_dtype": dtype,
         **({} if inputs_length is None else {"n_positions": inputs_length}),
         **_all_ids(config, ids),
-        **({key: getattr(config, key) for key in long_attention.FIELDS} if config.is_long else {}),
-        **({} if config.gemma_layers is None else {"gemma_layers": dataclasses.asdict(config.gemma_layers)}),
+        **family.layer_keys(config),
     }
 
 
@@ -272,17 +269,17 @@ def _read(file: Path) -> tuple[dict[str, Any], T5Family]:
     content = untrusted_json.read_object(file)
     other_models.check_classes(file, content)
     found = content.get("model_type")
-    family = of_model_type(found) if isinstance(found, str) else None
+    family = of_config(content) if isinstance(found, str | None) else None
     if not isinstance(family, T5Family):
-        known = dict.fromkeys(family.model_type for family in t5_families().values())
+        known = dict.fromkeys(family.model_type for family in t5_families().values() if not family.is_typeless)
         raise other_models.refuse_type(file, found, [*known])
     return content, family
 
 
 def family_of(content: Mapping[str, Any]) -> T5Family:
     """The first family with the `model_type` of a config.json that was read: its reading is that of all of them."""
-    family = of_model_type(content["model_type"])
-    assert isinstance(family, T5Family), content["model_type"]
+    family = of_config(content)
+    assert isinstance(family, T5Family), content
     return family
 
 
@@ -385,7 +382,8 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
             raise ValueError(f"{file}: {key} is {id_}, and vocab_size {content['vocab_size']}.")
     dropout_rate = content.get("dropout_rate", 0.1)
     number_ranges.check(f"{file}: dropout_rate", dropout_rate, SHARE)
-    return T5Config(
+    return family.make_network(
+        content,
         vocab_size=content["vocab_size"],
         emb_dim=content["d_model"],
         num_heads=content["num_heads"],
@@ -399,8 +397,6 @@ def network_config(file: Path, content: Mapping[str, Any]) -> T5Config:
         relative_bias_per_layer=family.network.get("relative_bias_per_layer", False),
         decoder_start_token_id=in_folder(start, special_ids(file, content)[_PAD]),
         kernels="xla" if own else "auto",
-        gemma_layers=GemmaLayers(**content["gemma_layers"]) if family.has_gemma_layers else None,
-        **(longt5.fields(file, content) if family.has_long_encoder else {}),
         **own,
     )
 

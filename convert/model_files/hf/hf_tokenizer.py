@@ -24,7 +24,7 @@ from limba.checkpoint_files import run_folder
 from limba.convert.model_files.hf import special_tokens, tokenizer_folder, tokenizer_json, tokenizer_settings
 from limba.convert.model_files.hf.special_tokens import OF_T5, PAD_ID, SpecialToken, SpecialTokens
 from limba.convert.model_files.hf.tokenizer_settings import Settings
-from limba.data.sentinels import find_sentinels
+from limba.data.sentinels import NAME, find_sentinels
 from limba.files import json_text, untrusted_files, untrusted_json
 
 # Hugging Face's name of the SentencePiece model.
@@ -51,6 +51,7 @@ class Tokenizer:
       num_pieces: ids before the `extra_ids`.
       extra_ids: sentinels behind them.
       own_sentinels: the ids of the pieces that are sentinels, `<extra_id_0>` first.
+      sentinel_names: of `own_sentinels`, where they are not `<extra_id_0>`, `<extra_id_1>` …
       model_file: where the model or tokenizer.json is; None for bytes.
       special: its special tokens.
       warnings: what a user of an export should know, in whole sentences.
@@ -60,6 +61,7 @@ class Tokenizer:
     num_pieces: int
     extra_ids: int
     own_sentinels: tuple[int, ...] = ()
+    sentinel_names: tuple[str, ...] = ()
     model_file: Path | None = None
     special: SpecialTokens = OF_T5
     warnings: tuple[str, ...] = ()
@@ -82,8 +84,12 @@ class Tokenizer:
     @property
     def special_tokens(self) -> dict[int, str]:
         """Special tokens by id, sentinels included."""
-        sentinels = {id_: f"<extra_id_{i}>" for i, id_ in enumerate(self.sentinels)}
-        return self.special.by_id | sentinels
+        return self.special.by_id | dict(zip(self.sentinels, self.names_of_sentinels, strict=True))
+
+    @property
+    def names_of_sentinels(self) -> list[str]:
+        """Those of `sentinels`."""
+        return list(self.sentinel_names) or [f"<extra_id_{i}>" for i in range(len(self.sentinels))]
 
     @property
     def vocabulary(self) -> dict[str, Any]:
@@ -167,7 +173,10 @@ def from_json(file: str | Path) -> Tokenizer:
             f"The vocabulary {str(path)!r} has {special.pad.name!r} for padding and for unknown characters, which a "
             "network would not see. Give a tokenizer whose padding is a token of its own."
         )
-    return Tokenizer(None, opened.vocab_size, 0, sentencepiece_models.sentinel_ids(opened), path, special)
+    ids_of_sentinels = sentencepiece_models.sentinel_ids(opened)
+    names = [opened.tokenizer.id_to_token(id_) for id_ in ids_of_sentinels]
+    others = () if any(map(NAME.fullmatch, names)) else tuple(names)
+    return Tokenizer(None, opened.vocab_size, 0, ids_of_sentinels, others, path, special)
 
 
 def from_file(model_file: str | Path, extra_ids: int | None) -> Tokenizer:
@@ -209,7 +218,8 @@ def open_model(model_file: str | Path, extra_ids: int | None) -> Tokenizer:
         extra_ids = 0 if own else DEFAULT_EXTRA_IDS
     unusual = " and ".join(_unusual(proto, own))
     warning = f"The vocabulary {where} {unusual}: transformers' tokenizers give other ids for some texts."
-    return Tokenizer(serialized, num_pieces, extra_ids, own, path, warnings=(warning,) if unusual else ())
+    warnings = (warning,) if unusual else ()
+    return Tokenizer(serialized, num_pieces, extra_ids, own, model_file=path, warnings=warnings)
 
 
 def _id_of(model: sentencepiece.SentencePieceProcessor, piece: str) -> int | None:
@@ -252,7 +262,7 @@ def write(
     content = _write_vocabulary(tokenizer, folder, settings.pad_id)
     special_names = tokenizer.special._asdict().items()
     named = {f"{role}_token": token.name for role, token in special_names if token is not None}
-    sentinels = [f"<extra_id_{i}>" for i in range(len(tokenizer.sentinels))]
+    sentinels = tokenizer.names_of_sentinels
     in_bytes = tokenizer.model_file is None
     others = () if in_bytes else [token for token in settings.special_tokens if token not in named.values()]
     # The names of roles that a T5 does not have, such as a cls_token, are kept as they are.

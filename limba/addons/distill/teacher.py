@@ -119,7 +119,7 @@ class Likeliest:
         self._teacher, self._devices = teacher, list(devices)
         plain: dict[str, Any] = {"scan_layers": False, "joined_attention_kernels": True, "remat_policy": "none"}
         config = dataclasses.replace(teacher.config, dtype=jnp.dtype(dtype), **plain)
-        self._model = EncoderDecoderModel(t5.Transformer(config), vocabulary, vocabulary, optax.sgd(0.0))
+        self._model = EncoderDecoderModel(config.network(), vocabulary, vocabulary, optax.sgd(0.0))
         self._top_k, self._temperature = top_k, temperature
         # An embedding may have more rows, and the student's may have fewer than the teacher's.
         self._num_tokens = vocabulary.vocab_size

@@ -101,9 +101,8 @@ class Training:
 
     @property
     def can_scan(self) -> bool:
-        """Whether layers may be scanned: a T5's with windows in some of them are not."""
-        gemma = getattr(self.config, "gemma_layers", None)
-        return gemma is None or gemma.sliding_window is None
+        """Whether layers may be scanned: a T5's that differ are not."""
+        return not isinstance(self.config, T5Config) or self.config.can_scan
 
     @property
     def work(self) -> Work:

@@ -17,7 +17,7 @@ from limba.convert.families.config_files import other_models
 from limba.convert.families.encoders.encoder_family import EncoderFamily
 from limba.convert.families.family import Family
 from limba.convert.families.t5_family import T5Family
-from limba.convert.families.table import of_model_type, t5_families
+from limba.convert.families.table import of_config, t5_families
 from limba.convert.model_files.hf import hf_folder, hf_tokenizer, older_tokenizers
 from limba.convert.tensors import array_files, weight_files
 from limba.files import untrusted_files, untrusted_json
@@ -119,11 +119,11 @@ def read(path: Path) -> HubFolder:
     hf_folder.check_entries(path)
     files = {name: hf_tokenizer.read_json(path / name) for name in (CONFIG, GENERATION, TOKENIZER)}
     other_models.check_classes(path / CONFIG, files[CONFIG])
-    family = of_model_type(files[CONFIG].get("model_type"))
+    family = of_config(files[CONFIG])
     if family is None:
-        known = dict.fromkeys(family.model_type for family in t5_families().values())
+        known = dict.fromkeys(family.model_type for family in t5_families().values() if not family.is_typeless)
         raise other_models.refuse_type(path / CONFIG, files[CONFIG].get("model_type"), [*known])
-    if isinstance(family, T5Family) and (family.has_gemma_layers or family.has_long_encoder):
+    if isinstance(family, T5Family) and family.layer_kind != "t5":
         raise ValueError(f"{path} is of {family.title}, which `limba convert repair` does not know; from-hf does.")
     format_, _ = weight_files.find(path)
     tensors = weight_files.open_tensors(path, format_, buffers_of(family))

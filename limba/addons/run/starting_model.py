@@ -18,7 +18,15 @@ from limba.convert.families import byt5, heads
 from limba.convert.families.config_files import new_network, t5_config
 from limba.convert.families.heads import Head
 from limba.convert.families.networks import Network
-from limba.convert.families.table import all_families, encoder_families, find_encoder, find_t5, no_class, of_model_type
+from limba.convert.families.table import (
+    all_families,
+    encoder_families,
+    find_encoder,
+    find_t5,
+    no_class,
+    of_model_type,
+    t5_config_class,
+)
 from limba.convert.model_files import any_format, encoder_files, encoder_vocabularies, t5_vocabularies, trimmed_model
 from limba.convert.model_files.hf import hf_folder, hf_tokenizer, hub_models, tokenizer_folder, tokenizer_settings
 from limba.convert.model_files.model import Model, ModelHints
@@ -32,7 +40,6 @@ from limba.gin_config import closed_list
 from limba.gin_config.recipe import Include, Recipe
 from limba.network import own_layers
 from limba.network.encoders.config import EncoderConfig
-from limba.network.t5 import T5Config
 
 logger = logging.getLogger(__name__)
 
@@ -478,10 +485,9 @@ def _check_head(path: Path, head: Head) -> None:
 
 def no_class_of_run(checkpoint: AnyPath) -> str:
     """Why no class of Hugging Face holds a checkpoint of Limba; "" if one does."""
-    fields = run_folder.load_run_info(checkpoint)["network"]
-    return no_class(
-        T5Config.from_json(fields) if any_format.has_decoder(checkpoint) else EncoderConfig.from_json(fields)
-    )
+    info = run_folder.load_run_info(checkpoint)
+    of_class = t5_config_class(run_folder.network_class(info)) if any_format.has_decoder(checkpoint) else EncoderConfig
+    return no_class(of_class.from_json(info["network"]))
 
 
 def _no_vocabulary(path: Path) -> FileNotFoundError:

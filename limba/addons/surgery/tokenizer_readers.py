@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from limba.convert.compare import transformers_library
-from limba.convert.families.table import of_model_type
+from limba.convert.families.table import of_config
 from limba.convert.model_files import encoder_vocabularies
 from limba.convert.model_files.hf import hf_tokenizer, older_tokenizers
 from limba.files import untrusted_files
@@ -58,7 +58,7 @@ def find_file(model: str) -> Path | None:
     """The tokenizer.json of an encoder that `model` is, or that its folder has or that is made of its older files;
     None if there is none, or a T5's."""
     path = Path(model).expanduser()
-    family = of_model_type(hf_tokenizer.read_json(path / "config.json").get("model_type")) if path.is_dir() else None
+    family = of_config(hf_tokenizer.read_json(path / "config.json")) if path.is_dir() else None
     file = path / _FILE if path.is_dir() else path
     if (family is not None and family.has_decoder) or file.suffix != ".json":
         return None

@@ -40,10 +40,8 @@ def problem(config: t5.T5Config) -> str | None:
         return "logits_via_embedding is True, and inputs need other vectors than outputs; set it to False"
     if own := [name for name in own_layers.FIELDS if getattr(config, name)]:
         return f"{own[0]} is {getattr(config, own[0])!r}, and only T5's own attention is known; leave it out"
-    if config.gemma_layers is not None:
-        return "gemma_layers are set, and counts know T5's relative positions only; leave them out"
-    if config.is_long:
-        return f"encoder_attention_type is {config.encoder_attention_type!r}, and counts need whole rows; leave it out"
+    if config.layer_kind != "t5":
+        return f"its layers are those of {config.layer_kind}, and counts know T5's relative positions only"
     if config.emb_dim < 8:
         return f"emb_dim is {config.emb_dim}; it takes at least 8"
     if not config.num_decoder_layers:

@@ -31,15 +31,15 @@ def check(model: T5Model) -> None:
             f"{model.path} is a classifier of tokens, and CTranslate2 has none on a T5; `limba convert to-hf` exports "
             "it, and `limba infer` answers with it."
         )
-    if model.family.has_long_encoder:
+    if model.family.layer_kind not in ("t5", "gemma"):
         raise ValueError(
-            f"{model.path} is {model.family.title}, and CTranslate2 has no such encoder; `limba convert to-hf` exports "
-            "it."
+            f"{model.path} is {model.family.title}, and CTranslate2 has no such encoder-decoder; `limba convert to-hf` "
+            "exports it."
         )
     # What Hugging Face's T5 cannot express, CTranslate2's cannot: it is made for that.
     t5_config.model_config(model.config, model.family, "float32", None)
     _activation(model.config)
-    if model.family.has_gemma_layers:
+    if model.family.layer_kind == "gemma":
         ct2_t5gemma.check(model)
 
 

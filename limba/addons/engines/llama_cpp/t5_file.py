@@ -47,7 +47,7 @@ def check(model: T5Model) -> None:
     """Raises ValueError for a model that llama.cpp does not have."""
     if model.head != heads.OF_T5:
         raise ValueError(f"{model.path} is a classifier of tokens, which llama.cpp does not have on a T5.")
-    if model.family.has_gemma_layers or model.family.has_long_encoder:
+    if model.family.layer_kind != "t5":
         raise ValueError(
             f"{model.path} is {model.family.title}, and llama.cpp has no such encoder-decoder; `limba convert to-hf` "
             "exports it."

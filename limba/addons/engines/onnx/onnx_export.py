@@ -145,7 +145,7 @@ class T5Export(OnnxExport):
                 f"{self.model.path} is a {self.model.family.title}, of which transformers has no class: torch writes "
                 "ONNX files from these classes."
             )
-        if self.model.family.has_gemma_layers or self.model.family.has_long_encoder:
+        if self.model.family.layer_kind != "t5":
             raise ValueError(
                 f"{self.model.path} is {self.model.family.title}, of which to-onnx writes no file; `limba convert "
                 "to-hf` exports it, and to-ct2 a T5Gemma without soft caps and windows."
