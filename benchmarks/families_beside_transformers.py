@@ -250,7 +250,7 @@ def compare(case: Case) -> Found:
         batches = dict(content)
     with np.load(case.folder / "found.npz") as content:
         theirs = dict(content)
-    outputs, losses = _in_limba(opened, batches)
+    outputs, losses = in_limba(opened, batches)
     real = batches["attention_mask"][0] > 0
     if case.family not in ENCODERS and "labels" in batches:
         real = batches["labels"][0] != -100
@@ -281,7 +281,7 @@ def _wrong_tensors(case: Case) -> int:
 Side = tuple[Callable[[Any, Any], jax.Array], Callable[[Any, Any], jax.Array], dict[str, np.ndarray]]
 
 
-def _in_limba(opened: Any, batches: Mapping[str, np.ndarray]) -> tuple[np.ndarray, list[float]]:
+def in_limba(opened: Any, batches: Mapping[str, np.ndarray]) -> tuple[np.ndarray, list[float]]:
     """Outputs of the first batch, and the losses of the steps."""
     module = opened.head.network(networks.plain(opened.config))
     params = traverse_util.unflatten_dict({n: jnp.asarray(np.asarray(x)) for n, x in opened.tensors.items()}, sep="/")

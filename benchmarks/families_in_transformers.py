@@ -35,10 +35,10 @@ def main(request_file: str) -> None:
             batches = {key: torch.tensor(array) for key, array in content.items()}
         found = {}
         if (export := folder.parent / "export").is_dir():
-            found["export_outputs"] = _outputs(_load(export), batches, 0)[0].detach().numpy()
+            found["export_outputs"] = outputs(_load(export), batches, 0)[0].detach().numpy()
         model = _load(folder)
-        found["outputs"] = _outputs(model, batches, 0)[0].detach().numpy()
-        np.savez(folder / "found.npz", losses=_losses(model, batches, request["rate"]), **found)
+        found["outputs"] = outputs(model, batches, 0)[0].detach().numpy()
+        np.savez(folder / "found.npz", losses=losses(model, batches, request["rate"]), **found)
 
 
 def save_new(class_name: str, settings: dict[str, Any], folder: str) -> None:
@@ -71,7 +71,7 @@ def _load(folder: Path) -> Any:
     return getattr(transformers, class_name).from_pretrained(folder, **how).to(torch.float32).eval()
 
 
-def _outputs(model: Any, batches: dict[str, Any], step: int) -> tuple[Any, Any]:
+def outputs(model: Any, batches: dict[str, Any], step: int) -> tuple[Any, Any]:
     """The logits of a batch and the loss; of an encoder alone its hidden states, and their distance from targets."""
     batch = {key: array[step] for key, array in batches.items()}
     targets = batch.pop("states", None)
@@ -83,18 +83,18 @@ def _outputs(model: Any, batches: dict[str, Any], step: int) -> tuple[Any, Any]:
     return states, (((states - targets) ** 2) * real).sum() / (real.sum() * states.shape[-1])
 
 
-def _losses(model: Any, batches: dict[str, Any], rate: float) -> list[float]:
+def losses(model: Any, batches: dict[str, Any], rate: float) -> list[float]:
     import torch
 
     optimizer = torch.optim.AdamW(model.parameters(), rate, eps=EPSILON, weight_decay=WEIGHT_DECAY)
-    losses = []
+    found = []
     for step in range(len(batches["input_ids"])):
         optimizer.zero_grad()
-        loss = _outputs(model, batches, step)[1]
+        loss = outputs(model, batches, step)[1]
         loss.backward()
         optimizer.step()
-        losses.append(float(loss.detach()))
-    return losses
+        found.append(float(loss.detach()))
+    return found
 
 
 if __name__ == "__main__":

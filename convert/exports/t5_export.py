@@ -14,6 +14,7 @@ from limba.convert.families.config_files import t5_config
 from limba.convert.families.t5_family import T5Family
 from limba.convert.model_files.hf import hf_tokenizer
 from limba.convert.model_files.model import T5Model
+from limba.data import sentinels
 from limba.network.t5 import T5Config
 
 
@@ -40,7 +41,8 @@ class T5Export(Export[T5Family, T5Config]):
     def warnings(self) -> tuple[str, ...]:
         family = self.model.family
         new = (f"transformers has {family.model_class} since version 5.",) if family.is_new else ()
-        return (*self.model.warnings, *self.tokenizer.warnings, *new)
+        code = (family.code,) if family.code else ()
+        return (*self.model.warnings, *self.tokenizer.warnings, *new, *code)
 
     def check_example(self, text: str) -> None:
         """Any text will do."""
@@ -75,6 +77,9 @@ class T5Export(Export[T5Family, T5Config]):
         if text:
             example = example or card_example.Example("text", text)
             example = dataclasses.replace(example, kind="text", inputs=text, targets="")
+        if example and self.tokenizer.sentinel_names:  # As transformers' tokenizer reads them.
+            texts = {name: sentinels.as_masks(getattr(example, name)) for name in ("inputs", "targets")}
+            example = dataclasses.replace(example, **texts)
         return t5_card.describe(
             family=model.family,
             network=model.config,

@@ -31,13 +31,15 @@ def describe(
     """
     example = example or neutral(vocabulary)
     use = section(example, formats, network.num_decoder_layers <= network.num_encoder_layers, texts)
+    if family.code:
+        use = use.replace("LM.from_pretrained(folder)", "LM.from_pretrained(folder, trust_remote_code=True)")
     return Description(
         title=f"A {family.title} encoder-decoder",
         tag=family.name,
         # The hub's filters have "text2text-generation" no longer, but as a tag.
         pipeline="text-generation",
         task="text2text-generation",
-        use="\n\n".join([use, *_of_version_5(family, network, formats)]),
+        use="\n\n".join([use, *([family.code] if family.code else _of_version_5(family, network, formats))]),
         network=tuple(_network(network, vocabulary, dtype, assumed)),
         accuracy="accuracy of the next token",
         datasets=example.datasets,

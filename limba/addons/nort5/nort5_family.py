@@ -77,8 +77,8 @@ class NorT5Family(T5Family):
     code: ClassVar[str] = (
         "The class is code of HPLT: copy configuration_nort5.py and modeling_nort5.py of "
         "https://github.com/hplt-project/HPLT-WP4 (encoder-decoder/huggingface_prototype), or of the repository that "
-        "the model came from, into this folder, and load it with trust_remote_code=True. HPLT wrote it for "
-        "transformers 4.46.1; since 4.50 its class has no `generate`."
+        "the model came from, into the folder, and load it with trust_remote_code=True. HPLT wrote it for transformers "
+        "4.46.1; in 4.57 it computes the same and neither trains nor generates."
     )
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 

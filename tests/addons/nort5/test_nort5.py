@@ -111,7 +111,7 @@ def test_packed_texts_have_the_logits_that_each_has_alone():
 
 
 def test_new_kernels_are_cut_at_two_deviations_and_of_feed_forward_the_smaller_the_deeper():
-    cfg = config(emb_dim=64, num_heads=2, head_dim=32, mlp_dim=96)
+    cfg = config(emb_dim=64, num_heads=2, head_dim=32, mlp_dim=96, num_encoder_layers=1)
     tokens = np.ones((1, 1), np.int32)
     init = functools.partial(cfg.network().init, enable_dropout=False)
     params = jax.jit(init)(jax.random.key(0), tokens, tokens, tokens)["params"]
