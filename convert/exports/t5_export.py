@@ -78,7 +78,7 @@ class T5Export(Export[T5Family, T5Config]):
             example = example or card_example.Example("text", text)
             example = dataclasses.replace(example, kind="text", inputs=text, targets="")
         if example and self.tokenizer.sentinel_names:  # As transformers' tokenizer reads them.
-            texts = {name: sentinels.as_masks(getattr(example, name)) for name in ("inputs", "targets")}
+            texts: dict[str, Any] = {name: sentinels.as_masks(getattr(example, name)) for name in ("inputs", "targets")}
             example = dataclasses.replace(example, **texts)
         return t5_card.describe(
             family=model.family,

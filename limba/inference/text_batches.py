@@ -88,14 +88,16 @@ def for_model(model: BaseTransformerModel, max_decode_length: int) -> TextBatche
         return _LabelsOfWords(model) if model.labels_tokens else _Labels(model)
     if isinstance(model, EncoderOnlyModel):
         return _Masks(model)
-    return Sequences(model.input_vocabulary, model.output_vocabulary, max_decode_length)
+    start = getattr(getattr(model.module, "config", None), "decoder_start_token_id", 0)
+    return Sequences(model.input_vocabulary, model.output_vocabulary, max_decode_length, start)
 
 
 class Sequences:
-    """Of a model that decodes; see `for_model`."""
+    """Of a model that decodes; see `for_model`. Where the decoder begins with a sentinel, so do answers."""
 
-    def __init__(self, input_vocabulary: Any, output_vocabulary: Any, max_decode_length: int):
+    def __init__(self, input_vocabulary: Any, output_vocabulary: Any, max_decode_length: int, start: int = 0):
         self._input, self._output, self._max_decode_length = input_vocabulary, output_vocabulary, max_decode_length
+        self._before = [start] if start and start in sentinels.of_vocabulary(output_vocabulary) else []
 
     def encode(self, line: str, most: int | None = None) -> Row:
         return row_of(self._input, line, most)
@@ -105,7 +107,7 @@ class Sequences:
         return {**padded(rows, length), "decoder_input_tokens": answers}
 
     def answer(self, line: str, row: np.ndarray) -> tuple[str, str]:
-        text = blanks.decode_row(self._output, row)
+        text = blanks.decode_row(self._output, np.concatenate([self._before, row]).astype(int))
         return text, blanks.fill_blanks(line, text)
 
 

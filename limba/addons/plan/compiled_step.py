@@ -112,6 +112,8 @@ class Training:
         inputs, targets = lengths.get("inputs", 0), lengths.get("targets", 0)
         sizes = dataclasses.asdict(self.config) if self.config is not None else None
         generator = getattr(self.model, "generator_config", None)
+        if isinstance(self.config, T5Config) and sizes is not None:
+            sizes["is_beyond_kernels"] = self.config.is_beyond_kernels
         if isinstance(self.config, EncoderConfig):
             sizes = _encoder_sizes(self.config, inputs)
         elif sizes is not None and sizes["num_encoder_layers"] == 0:  # One stack sees both.

@@ -12,7 +12,6 @@ from limba.addons.plan.mesh_layouts import MeshLayout, Work
 from limba.addons.plan.topologies import Topology
 from limba.devices import target
 from limba.network import flops
-from limba.network.gemma_layers import GemmaLayers
 from limba.network.kernels import attention, linear_cross_entropy
 
 # Bytes for each attention weight without fused attention, and bf16 numbers for each of the feed-forward's and of the
@@ -26,9 +25,7 @@ _WITHOUT_KERNELS = ("relative_key", "relative_key_query", "disentangled")
 def has_fused_kernels(work: Work, topology: Topology) -> bool:
     """Whether attention and the loss keep neither queries x keys nor tokens x words there."""
     sizes = work.sizes or {}
-    if sizes.get("position_embedding_type") in _WITHOUT_KERNELS:
-        return False
-    if (gemma := sizes.get("gemma_layers")) and GemmaLayers(**gemma).is_beyond_kernels:
+    if sizes.get("position_embedding_type") in _WITHOUT_KERNELS or sizes.get("is_beyond_kernels"):
         return False
     with target.tracing_for_platform(topology.chip.platform):
         return attention.is_fused(sizes.get("kernels", "auto"), sizes.get("head_dim", 64))

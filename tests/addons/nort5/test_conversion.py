@@ -18,6 +18,7 @@ from limba.addons.nort5.nort5_family import FAMILY
 from limba.checkpoint_files import saved_tensors
 from limba.checkpoints import checkpointing
 from limba.gin_config import gin_files
+from limba.inference import text_batches
 from tasks.vocabularies import T5TokenizerVocabulary
 from tests.addons.nort5 import nort5_folder, test_nort5
 
@@ -147,3 +148,12 @@ def test_gin_files_have_the_sizes_of_hplts_configurations():
         assert tuple(getattr(module.config, name) for name in fields) == wanted, size
     base = nort5.NorT5Config(vocab_size=32_768, emb_dim=768, num_heads=12, num_encoder_layers=12, num_decoder_layers=12)
     assert sum(math.prod(x) for x in FAMILY.shapes(base, FAMILY.usual_head).values()) == 248_860_928, "as HPLT's class"
+
+
+def test_answers_of_a_decoder_that_begins_with_a_sentinel_fill_the_first_blank(home):
+    vocabulary = T5TokenizerVocabulary(str(home / "hf/tokenizer.json"))
+    row = np.array([*vocabulary.encode("file"), 8, *vocabulary.encode("text"), 9, 6])
+    texts = text_batches.Sequences(vocabulary, vocabulary, 8, start=7)
+    assert texts.answer("a <extra_id_0> and <extra_id_1>", row)[1] == "a file and text"
+    without = text_batches.Sequences(vocabulary, vocabulary, 8, start=5)
+    assert without.answer("a <extra_id_0> and <extra_id_1>", row)[1] == "a <extra_id_0> and text"
