@@ -171,6 +171,20 @@ class BaseTransformerModel:
         """Teacher-forced logits `[batch, length, vocab]`; dropout only with an rng."""
         return self._compute_logits(params, batch, dropout_rng)
 
+    def logits_of_targets(self, params: PyTree, batch: Batch) -> Array:
+        """Teacher-forced logits of several targets for each row of inputs: `[batch, targets, length, vocab]`.
+
+        Args:
+          batch: features of inputs, whose names begin with "encoder_", `[batch, …]`; others `[batch, targets, length]`.
+        """
+        size, count = batch["decoder_target_tokens"].shape[:2]
+        flat = {
+            name: jnp.repeat(x, count, axis=0) if name.startswith("encoder_") else x.reshape(size * count, -1)
+            for name, x in batch.items()
+        }
+        logits = self.logits(params, flat)
+        return logits.reshape(size, count, *logits.shape[1:])
+
     def loss_fn(self, params: PyTree, batch: Batch, dropout_rng: Array | None) -> tuple[Array, metrics_lib.Metrics]:
         """The scalar that training minimizes, and the metrics of the batch.
 
@@ -246,9 +260,7 @@ class BaseTransformerModel:
             intermediates = flax.core.unfreeze(variables.get("intermediates", {}))
         else:
             logits = self._compute_logits(params, batch)
-        token_scores = -losses.cross_entropy_with_logits(logits, targets, 0.0, 0.0)[0]
-        # Padding may be impossible in a network of a user's own, and -inf * 0 is NaN.
-        token_scores = jnp.where(weights == 0, 0.0, token_scores * weights)
+        token_scores = losses.weighted_log_probabilities(logits, targets, weights)
         scores = jnp.sum(token_scores, axis=-1)
         if not return_intermediates:
             return scores

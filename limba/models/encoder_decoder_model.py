@@ -65,6 +65,18 @@ class EncoderDecoderModel(BaseTransformerModel):
         packing = ("encoder_segment_ids", "decoder_segment_ids", "encoder_positions", "decoder_positions")
         return tokens, {"decode": False} | {name: batch.get(name) for name in packing}
 
+    def logits_of_targets(self, params: PyTree, batch: Batch) -> Array:
+        if type(self)._compute_logits is not BaseTransformerModel._compute_logits:
+            return super().logits_of_targets(params, batch)
+        inputs = batch["encoder_input_tokens"]
+        size, count, length = batch["decoder_target_tokens"].shape
+        tokens = (batch[f"decoder_{name}_tokens"].reshape(-1, length) for name in ("input", "target"))
+        apply = functools.partial(self.module.apply, {"params": self._merged(params)}, enable_dropout=False)
+        encoded: Any = apply(inputs, method=self.module.encode)
+        repeated = (jnp.repeat(x, count, axis=0) for x in (encoded, inputs))
+        logits: Any = apply(*repeated, *tokens, method=self.module.decode)
+        return logits.reshape(size, count, length, -1)
+
     def _compute_logits_from_slice(
         self,
         decoding_state: decoding.DecodingState,

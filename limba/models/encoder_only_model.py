@@ -64,6 +64,11 @@ class EncoderOnlyModel(BaseTransformerModel):
         others = map(batch.get, ("encoder_segment_ids", "encoder_positions"))
         return [batch["encoder_input_tokens"], types, *others], places
 
+    def logits_of_targets(self, params: PyTree, batch: Batch) -> Array:
+        size, count, length = batch["masked_lm_positions"].shape
+        joined = {name: x if name.startswith("encoder_") else x.reshape(size, -1) for name, x in batch.items()}
+        return self.logits(params, joined).reshape(size, count, length, -1)
+
     def _logits_of_loss(self, params: PyTree, batch: Batch, dropout_rng: Array | None) -> Any:
         of_pairs = sentence_pairs.pair_inputs(getattr(self.module, "network", self.module), batch)  # inside adapters
         if not of_pairs:

@@ -68,6 +68,13 @@ def cross_entropy_with_logits(
     return _cross_entropy_fwd(logits, targets, label_smoothing, z_loss)[0]
 
 
+def weighted_log_probabilities(logits: Array, targets: Array, weights: Array) -> Array:
+    """Of logits `[..., vocab]` the log probability of each target, times its weight: float32 `[...]`."""
+    found = -cross_entropy_with_logits(logits, targets, 0.0, 0.0)[0]
+    # Padding may be impossible in a network of a user's own, and -inf * 0 is NaN.
+    return jnp.where(weights == 0, 0.0, found * weights)
+
+
 def _words(logits: Array) -> Array:
     return jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
 

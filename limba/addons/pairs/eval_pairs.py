@@ -1,7 +1,6 @@
 """`limba eval RUN --pairs FILE …`: how often a model prefers the right sentence of a pair, by phenomenon."""
 
 import argparse
-import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -88,10 +87,17 @@ def evaluate_pairs(
     file_of = {task.name: file for task, file in zip(tasks, files, strict=True)}
     config = DatasetConfig(Mixture(SPLIT, tasks, default_rate=1.0), None, SPLIT, batch_size, shuffle=False, seed=0)
     with native_logs.filtered():
-        open_fn: Callable[..., Any] = evaluation.InferenceEvaluator
-        if score is not None:
-            open_fn = functools.partial(pair_scores.KindEvaluator, kind=score, form=kind, tasks=tasks, longest=longest)
-        evaluator = open_fn(config, inference_evaluator_cls, model, partitioner, directory)
+        evaluator = pair_scores.KindEvaluator(
+            config,
+            inference_evaluator_cls,
+            model,
+            partitioner,
+            directory,
+            kind=score or scored_rows.usual_kind(kind),
+            form=kind,
+            tasks=tasks,
+            longest=longest,
+        )
     checkpoints = distributed.from_first(
         "checkpoints", lambda: [str(path) for path in restore_checkpoint_cfg.checkpoints]
     )

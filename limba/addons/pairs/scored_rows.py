@@ -181,6 +181,11 @@ def row_maker(form: str, ids: VocabularyIds, mode: Sequence[int] = ()) -> RowMak
     return MaskRows(ids) if form == "MaskedWords" else LeftToRightRows(ids)
 
 
+def usual_kind(form: str) -> str:
+    """The kind by which pairs are scored unless another is asked for; of a format, a class of `pair_formats`."""
+    return "whole" if form == "WholeSentences" else "words"
+
+
 def check_kind(kind: str, form: str) -> None:
     """Checks that a kind of score fits a format, a class of `pair_formats`.
 

@@ -241,7 +241,7 @@ def test_several_files_and_all_of_them_together(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["t5", "decoder", "encoder"])
 def test_a_registered_task_in_training_gives_the_same(kind, tmp_path):
-    """`infer_eval_dataset_cfg` is evaluated by the same class with the parameters of the moment."""
+    """`infer_eval_dataset_cfg` reads each sentence alone; `limba eval --pairs` reads the inputs of both once."""
     model = {"t5": _t5, "decoder": _decoder, "encoder": lambda: _encoder(tmp_path)}[kind]()
     params = _save(model, tmp_path / "run")
     expected = _evaluate(model, tmp_path, PAIRS)["made"]
@@ -257,7 +257,10 @@ def test_a_registered_task_in_training_gives_the_same(kind, tmp_path):
     found = evaluator.evaluate(params, 5)[f"agreement_{kind}"]
     assert found == expected
     file = tmp_path / f"run/inference_eval/agreement_{kind}-pairs-000005.jsonl"
-    assert [json.loads(line) for line in file.read_text("utf-8").splitlines()] == _lines(tmp_path)
+    lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    for line, ours in zip(lines, _lines(tmp_path), strict=True):
+        of_sides = [[x.pop(f"score_{side}") for side in ("good", "bad")] for x in (line, ours)]
+        assert of_sides[0] == pytest.approx(of_sides[1], rel=1e-5) and line == ours
     TaskRegistry.remove(f"agreement_{kind}")
 
 

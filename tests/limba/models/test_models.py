@@ -118,6 +118,26 @@ def test_several_decodes_of_an_input_come_best_last(tiny):
     model._default_decoder_params = models.DecoderParams()
 
 
+def test_several_targets_of_an_input(tiny):
+    """The encoder reads the inputs once; a model with logits of its own computes each row alone."""
+    model, params, batch = tiny
+    rows = small.batch(1, rows=6)
+    folded = {name: x.reshape(3, 2, -1) for name, x in rows.items() if name.startswith("decoder_")}
+    inputs = batch["encoder_input_tokens"]
+    found = jax.jit(model.logits_of_targets)(params, folded | {"encoder_input_tokens": inputs})
+    alone = jax.jit(model.logits)(params, rows | {"encoder_input_tokens": np.repeat(inputs, 2, axis=0)})
+    np.testing.assert_allclose(found.reshape(alone.shape), alone, atol=1e-5)
+
+    class OfOnesOwn(models.EncoderDecoderModel):
+        def _compute_logits(self, *args, **others):
+            return 2 * super()._compute_logits(*args, **others)
+
+    vocabulary = model.input_vocabulary
+    own = OfOnesOwn(model.module, vocabulary, vocabulary, model.optimizer_def)
+    doubled = jax.jit(own.logits_of_targets)(params, folded | {"encoder_input_tokens": inputs})
+    np.testing.assert_allclose(doubled, 2 * found, atol=1e-5)
+
+
 def test_a_cache_made_as_t5x_makes_it_decodes_the_same(tiny):
     """T5X makes the cache before the encoder's output is known: nothing of the inputs may be in it."""
     model, params, batch = tiny

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from limba.addons.pairs import model_forms, pair_formats, pair_metrics, pair_scores, pairs_tasks
+from limba.addons.pairs import model_forms, pair_formats, pair_metrics, pair_scores, pairs_tasks, scored_rows
 from limba.addons.pairs.pair_metrics import ScoredSentence
 from limba.addons.pairs.scoreboard.board_rows import OpenedModel
 from limba.addons.pairs.scoreboard.evaluation_sets import SPLIT, EvaluationSet
@@ -185,7 +185,7 @@ class Measurer:
     def _pairs(self, of: EvaluationSet) -> Measured:
         model = self.opened.model
         form, longest = model_forms.form_of(model), model_forms.longest_row(model)
-        kind = self.score or ("whole" if form == "WholeSentences" else "words")
+        kind = self.score or scored_rows.usual_kind(form)
         task = pairs_task(of, form, model.input_vocabulary, self._mode_of(form), longest)
         scorer = pair_scores.PairScorer(
             model,
