@@ -65,7 +65,8 @@ def kind_of(character: str) -> str:
     return "alone" if alphabets.script_of(character) in _WITHOUT_BLANKS else "letter"
 
 
-def differences(right: str, wrong: str) -> list[tuple[Span, Span]]:
+@functools.lru_cache(8)  # The checks, the features and the rows of a pair ask for the same, one after the other.
+def differences(right: str, wrong: str) -> tuple[tuple[Span, Span], ...]:
     """The characters of each sentence that differ from the other's, as whole words; none of them is empty.
 
     Where one sentence has a word more, the next word of both, or the one before it, is taken for different too.
@@ -87,9 +88,9 @@ def differences(right: str, wrong: str) -> list[tuple[Span, Span]]:
             merged[-1][1::2] = a2, b2
         else:
             merged.append([a1, a2, b1, b2])
-    return [
+    return tuple(
         ((spans[0][a1][0], spans[0][a2 - 1][1]), (spans[1][b1][0], spans[1][b2 - 1][1])) for a1, a2, b1, b2 in merged
-    ]
+    )
 
 
 def split(right: str, wrong: str, tokens: tuple[TokenSpans, TokenSpans]) -> Blanks:
@@ -104,9 +105,9 @@ def split(right: str, wrong: str, tokens: tuple[TokenSpans, TokenSpans]) -> Blan
     Raises:
       ValueError: if the vocabulary has no token for what differs.
     """
-    regions = differences(right, wrong)
-    assert regions, "sentences with the same words"
-    regions = _without_shared_tokens(regions, tokens)
+    differing = differences(right, wrong)
+    assert differing, "sentences with the same words"
+    regions = _without_shared_tokens(differing, tokens)
     sides = [_parts(of_side, [region[i] for region in regions]) for i, of_side in enumerate(tokens)]
     kept: list[list[int]] = []
     fillings: tuple[list[list[int]], list[list[int]]] = ([], [])
@@ -142,10 +143,10 @@ def _common(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def _without_shared_tokens(
-    regions: list[tuple[Span, Span]], tokens: tuple[TokenSpans, TokenSpans]
+    regions: Sequence[tuple[Span, Span]], tokens: tuple[TokenSpans, TokenSpans]
 ) -> list[tuple[Span, Span]]:
     """The regions, with those as one between which a token is shared."""
-    merged = regions[:1]
+    merged = list(regions[:1])
     for region in regions[1:]:
         shares = any(begin < merged[-1][i][1] and end > region[i][0] for i in (0, 1) for begin, end in tokens[i].spans)
         if shares:
