@@ -20,7 +20,7 @@ from limba.checkpoints import checkpointing, disk_space, run_description
 from limba.checkpoints.train_state import TrainState, TrainStateInitializer
 from limba.data import contract
 from limba.data.contract import DatasetConfig, GetDatasetFn, GetEvalDatasetFn
-from limba.devices import accelerators, native_logs
+from limba.devices import accelerators, freed_memory, native_logs
 from limba.files import storage
 from limba.gin_config import gin_files, model_file
 from limba.inference import tasks_door
@@ -418,6 +418,7 @@ def main(argv: Sequence[str]) -> int:
         accelerators.take_no_memory(os.environ)  # perhaps a training has it
     else:
         accelerators.prepare_gpu(os.environ)  # before JAX opens one
+        freed_memory.keep(os.environ)
     if not flags.gin_file:
         parser.error("give at least one gin file, for example gin/recipes/quickstart.gin")
     configured = gin_files.configurable(train, module="limba.train")

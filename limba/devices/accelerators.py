@@ -3,7 +3,7 @@
 import glob
 import importlib.util
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 
 logger = logging.getLogger(__name__)
 
@@ -24,12 +24,20 @@ def forget_absent_tpu(environ: MutableMapping[str, str]) -> None:
 
     The platforms that are named in the environment stay.
     """
-    is_there = any(glob.glob(pattern) for pattern in _DEVICES)  # noqa: PTH207, absolute patterns
-    # Variables of TPU hosts: a container may see its TPU through them alone.
-    is_named = any(name.startswith("TPU_") for name in environ)
-    if "JAX_PLATFORMS" in environ or is_there or is_named or importlib.util.find_spec("libtpu") is None:
+    if "JAX_PLATFORMS" in environ or _are_there(environ) or importlib.util.find_spec("libtpu") is None:
         return
     environ["JAX_PLATFORMS"] = "cpu"
+
+
+def _are_there(environ: Mapping[str, str]) -> bool:
+    # Variables of TPU hosts: a container may see its TPU through them alone.
+    is_named = any(name.startswith("TPU_") for name in environ)
+    return is_named or any(glob.glob(pattern) for pattern in _DEVICES)  # noqa: PTH207, absolute patterns
+
+
+def computes_on_cpu(environ: Mapping[str, str]) -> bool:
+    """Whether JAX will compute on the CPU: it is told so, or there is nothing else."""
+    return environ.get("JAX_PLATFORMS") == "cpu" or not _are_there(environ)
 
 
 def prepare_gpu(environ: MutableMapping[str, str]) -> None:
