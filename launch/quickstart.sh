@@ -8,7 +8,7 @@ REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$REPOSITORY/launch/environment.sh"
 LIMBA_QUICKSTART_DIR=${LIMBA_QUICKSTART_DIR:-$REPOSITORY/runs/quickstart} # the folder for all output
 VOCAB_SIZE=${VOCAB_SIZE:-4096}                                            # a multiple of 128, sentinels included
-TRAIN_STEPS=${TRAIN_STEPS:-3000}                                          # more steps, better model
+TRAIN_STEPS=${TRAIN_STEPS:-4500}                                          # more steps, better model
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   cat <<HELP
@@ -61,6 +61,6 @@ Done. Where everything lies:
 What to do next:
   source $(printf %q "$VENV/bin/activate")      # once in each shell: it makes limba a command
   limba infer $(printf %q "$model") --input "Raise ___ if …"
-  TRAIN_STEPS=5000 bash $(printf %q "$REPOSITORY/launch/quickstart.sh")      # train on from here
+  TRAIN_STEPS=9000 bash $(printf %q "$REPOSITORY/launch/quickstart.sh")      # train on from here
   docs/data.md: your own corpus
 DONE

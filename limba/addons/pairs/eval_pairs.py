@@ -103,18 +103,12 @@ def evaluate_pairs(
     )
     if not checkpoints:
         raise no_checkpoint()
-    if kind == "FilledBlanks" and not run_folder.has_blanks(storage.as_path(checkpoints[0])):
-        logger.warning(
-            "The task of %s has no blanks: a T5 that was fine-tuned without them fills them badly. Score the run that "
-            "it began with.",
-            checkpoints[0],
-        )
+    _warn_of_no_blanks(kind, checkpoints[0])
     of_all = _with_kind(pair_results.ALL_FILES, score)
     ngrams: Results = {}
     if ngram_tokens is not None and train_dataset_cfg is not None and jax.process_index() == 0:
         ngrams = _ngram_accuracies(model, tasks, train_dataset_cfg, ngram_tokens)
-    results: Results = {}
-    rows: list[dict[str, Any]] = []
+    results, rows = Results(), list[dict[str, Any]]()
     for path in checkpoints:
         step = checkpoint_step(path)
         params, _ = load_model_params(model, partitioner, restore_checkpoint_cfg, path, None)
@@ -130,6 +124,15 @@ def evaluate_pairs(
         shown = rows if len(files) <= _MOST_TABLES else _by_phenomenon_and_file(rows, of_all)
         print(f"\n{pair_results.table(shown)}\n(all of it in {directory / pair_results.NAME})")
     return results
+
+
+def _warn_of_no_blanks(kind: str, checkpoint: str) -> None:
+    if kind == "FilledBlanks" and not run_folder.has_blanks(storage.as_path(checkpoint)):
+        logger.warning(
+            "The task of %s has no blanks: a T5 that was fine-tuned without them fills them badly. Score the run that "
+            "it began with.",
+            checkpoint,
+        )
 
 
 def _tasks_of(
