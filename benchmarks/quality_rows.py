@@ -189,8 +189,8 @@ ROWS |= {
     "60M_t5x": Row("60M parameters, T5X's recipe", [*_T5_SMALL, *_T5X], ["gin/optimizers/adafactor.gin"], steps=1200),
 }
 
-# A modern T5 beside T5 1.1 of as many parameters, both from random values with the full rate for the tables, for about as
-# many cpu-seconds: a step of the modern one costs a quarter more.
+# A modern T5 beside T5 1.1 of as many parameters, both from random values with the full rate for the tables, for about
+# as many cpu-seconds: a step of the modern one costs a quarter more.
 _FULL_RATE = "optimizers.adamw_scale.vocab_rate = 1.0"
 ROWS |= {
     "t5_1_1": Row("T5 1.1, random initial values, tables at the full rate", [*_RANDOM, _FULL_RATE], steps=1000),
