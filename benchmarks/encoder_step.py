@@ -75,11 +75,13 @@ def _limba(workload: Workload) -> sides.Side:
     import optax
 
     from limba import models
+    from limba.devices import freed_memory
     from limba.network.encoders import encoder
     from limba.optimizers import definitions, schedules
     from limba.partitioning import meshes
     from limba.training import trainer
 
+    freed_memory.keep(os.environ)
     no_dropout = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
     config = encoder.EncoderConfig(**workload.sizes, dtype=workload.dtype, max_positions=workload.length, **no_dropout)
     clip: Any = optax.clip_by_global_norm(1.0)

@@ -108,11 +108,13 @@ def _limba(workload: Workload) -> sides.Side:
     import jax
 
     from limba import models
+    from limba.devices import freed_memory
     from limba.network import t5
     from limba.optimizers import adafactor, schedules
     from limba.partitioning import meshes
     from limba.training import trainer
 
+    freed_memory.keep(os.environ)
     config = t5.T5Config(**workload.sizes, dtype=workload.dtype, dropout_rate=0.0)
     vocabulary: Any = _Vocabulary(config.vocab_size)
     model = models.EncoderDecoderModel(
