@@ -77,7 +77,7 @@ def test_what_a_folder_says_of_its_tokenizer_comes_back(new_encoder, tokenizer_c
     own = {
         "tokenizer_class": tokenizer_class,
         "model_max_length": 40,
-        "padding_side": "left",
+        "truncation_side": "left",
         "extra_special_tokens": ["w5", "w6"],
         "chat_template": "{{ messages }}",
         "name_or_path": "somewhere",
