@@ -36,7 +36,7 @@ from convert.model_files import any_format
 from convert.to_hf import to_hf
 from limba import models
 from tasks.pretraining import masked_text
-from tests.convert import hub_gemmas
+from tests.addons.t5gemma import hub_gemmas
 
 STEPS, ROWS, LENGTH, MASKED, TARGETS, RATE = 20, 4, 12, 3, 7, 1e-3
 MOST_OUTPUTS, MOST_LOSSES = 1e-5, 1e-4

@@ -121,7 +121,7 @@ def write(
     tensors: dict[str, SavedTensor] = {f"target/{name}": t for name, t in opened.tensors.items()}
     tensors["state/step"] = saved_tensors.from_array(np.int32(opened.step))
     layout = network
-    if opened.family.has_decoder and opened.config.layer_kind not in ("t5", "long"):
+    if opened.family.has_decoder and not opened.config.is_in_t5x:
         if network is not None:
             raise ValueError(f"--network {network}: {opened.path} is {opened.family.title}, which T5X does not have.")
     elif layout is None and opened.family.has_decoder:

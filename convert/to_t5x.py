@@ -69,7 +69,7 @@ def to_t5x(
     record: dict[str, bytes] = {}
     if t5_files.is_encoder_decoder(source.tensors):
         model = any_format.open_checkpoint(source.path)
-        if model.config.layer_kind not in ("t5", "long"):
+        if not model.config.is_in_t5x:
             raise ValueError(
                 f"{source.path} is {model.family.title}, and T5X has no such network. `limba convert to-hf` exports it."
             )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from limba.addons import table as addons
-from limba.convert.families import byt5, heads, longt5, mt5, t5_1_0, t5_1_1, t5gemma, t5gemma2, umt5
+from limba.convert.families import byt5, heads, longt5, mt5, t5_1_0, t5_1_1, umt5
 from limba.convert.families.encoders import (
     bert,
     deberta_v2,
@@ -32,8 +32,8 @@ from limba.network.t5 import T5Config
 
 # The order counts: a T5 is of the first family that it fits, and others must be named. mT5 is never the first.
 _ROWS: tuple[Family, ...] = (
-    *(t5_1_0.FAMILY, t5_1_1.FAMILY, mt5.FAMILY, umt5.FAMILY, byt5.FAMILY, longt5.FAMILY, t5gemma.FAMILY),
-    *(t5gemma2.FAMILY, bert.FAMILY, roberta_prelayernorm.FAMILY, mpnet.FAMILY, roformer.FAMILY, modernbert.FAMILY),
+    *(t5_1_0.FAMILY, t5_1_1.FAMILY, mt5.FAMILY, umt5.FAMILY, byt5.FAMILY, longt5.FAMILY),
+    *(bert.FAMILY, roberta_prelayernorm.FAMILY, mpnet.FAMILY, roformer.FAMILY, modernbert.FAMILY),
     *roberta.FAMILIES,
     *(distilbert.FAMILY, eurobert.FAMILY, nomic_bert.FAMILY, electra.FAMILY, deberta_v2.FAMILY),
 )
@@ -153,9 +153,11 @@ def no_class(network: T5Config | EncoderConfig, head: Head = heads.OF_MASKED_LM)
         own = own_layers.of(network)
         if own:
             return f"No class of Hugging Face holds this T5: it has {', '.join(own)}."
-        families = [family for family in t5_families().values() if family.has_layers_of(network)]
-        problem = families[0].problem(network)
-        return f"{families[0].model_class} does not hold this T5: {problem}." if problem else ""
+        family = next((family for family in t5_families().values() if family.has_layers_of(network)), None)
+        if family is None:
+            return f"No family that is here has the layers of this T5, which are {network.layer_kind}'s."
+        problem = family.problem(network)
+        return f"{family.model_class} does not hold this T5: {problem}." if problem else ""
     try:
         find_encoder(network, head)
     except ValueError as error:

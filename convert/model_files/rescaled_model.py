@@ -37,7 +37,7 @@ def rescaled(model: T5Model, largest: Iterable[tuple[str, str, float]], limit: f
     config = model.config
     if own := own_layers.of(config):
         raise ValueError(f"{model.path} has layers of its own, {', '.join(own)}, which are not rescaled.")
-    if config.layer_kind not in ("t5", "long"):
+    if not config.is_in_t5x:
         raise ValueError(f"{model.path} has norms behind blocks ({config.layer_kind}), which undo what rescales them.")
     if config.mlp_activations[-1] not in ("linear", "relu"):
         raise ValueError(

@@ -59,7 +59,7 @@ def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> T5Model:
         if "mlp_activations" in assumed and hints.mlp_activations is not None:
             config = dataclasses.replace(config, mlp_activations=tuple(hints.mlp_activations))
             assumed = {}
-        has_no_table = config.relative_bias_per_layer or config.layer_kind not in ("t5", "long")
+        has_no_table = config.relative_bias_per_layer or not config.is_in_t5x
         tensors = _unrolled(path, saved, has_no_table, head == heads.OF_T5)
         of_vocabulary = info.get("vocabulary") or {}
     else:

@@ -159,12 +159,6 @@ ADDONS: Mapping[str, Addon] = {
                 "add pieces of a corpus to a T5 or an encoder and its vocabulary",
             ),
         },
-        {
-            "from-gemma": (
-                "limba.addons.surgery.from_gemma",
-                "make a T5Gemma of a decoder of Gemma: encoder and decoder begin with its layers",
-            )
-        },
     ),
     "engines": Addon(
         conversions={
@@ -204,6 +198,15 @@ ADDONS: Mapping[str, Addon] = {
         parts={"check": "limba.addons.vectors.folder_check"},
         gin_names={"limba.addons.vectors.embed": ("embed",)},
         gin_programs=("limba.addons.vectors.embed.embed",),
+    ),
+    "t5gemma": Addon(
+        conversions={
+            "from-gemma": (
+                "limba.addons.t5gemma.from_gemma",
+                "make a T5Gemma of a decoder of Gemma: encoder and decoder begin with its layers",
+            )
+        },
+        families=("limba.addons.t5gemma.t5gemma", "limba.addons.t5gemma.t5gemma2"),
     ),
     "nort5": Addon(families=("limba.addons.nort5.nort5_family",), gin_modules=("limba.addons.nort5",)),
     # Tasks and corpora, which have no command: their modules are named in gin files and with --module.

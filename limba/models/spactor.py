@@ -267,7 +267,7 @@ def _check_model(model: Any) -> None:
             f"{what}; MODEL is {type(model).__name__}, and it takes an EncoderDecoderModel. Use a model file such as "
             "gin/models/t5_1_1/base.gin, or leave gin/runs/spactor.gin out."
         )
-    if not isinstance(model.module, t5.Transformer) or model.module.config.layer_kind not in ("t5", "long", "gemma"):
+    if not isinstance(model.module, t5.Transformer) or type(model.module.config) is not t5.T5Config:
         raise ValueError(
             f"{what}; EncoderDecoderModel.module is {type(model.module).__name__}, and it takes limba.network.t5's "
             "Transformer. Use a model file such as gin/models/t5_1_1/base.gin, or leave gin/runs/spactor.gin out."

@@ -140,6 +140,11 @@ class T5Config:
         return "long" if self.is_long else "t5"
 
     @property
+    def is_in_t5x(self) -> bool:
+        """Whether T5X, with flaxformer, has such layers."""
+        return self.layer_kind in ("t5", "long")
+
+    @property
     def is_beyond_kernels(self) -> bool:
         """Whether its attention has what no fused kernel has."""
         return self.gemma_layers is not None and self.gemma_layers.is_beyond_kernels

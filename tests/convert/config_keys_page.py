@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 from convert.families import longt5
-from convert.families.config_keys import encoder_keys, t5_keys, t5gemma_keys, tokenizer_keys
+from convert.families.config_keys import encoder_keys, t5_keys, tokenizer_keys
 from convert.families.config_keys.keys import Key, Table
 from convert.families.table import encoder_families, t5_families
+from limba.addons.t5gemma import t5gemma_keys
 
 FILE = Path(__file__).parents[2] / "docs/config_keys.md"
 
@@ -14,7 +15,8 @@ _BEGIN = """# Keys of Hugging Face's files
 
 What `limba convert from-hf` and `limba run` do with each key of a model's `config.json`, `generation_config.json` and
 `tokenizer_config.json`. This page is written from the tables in `convert/families/config_keys/` (`keys.py`,
-`t5_keys.py`, `t5gemma_keys.py`, `encoder_keys.py`, `tokenizer_keys.py`), by `python -m tests.convert.config_keys_page`.
+`t5_keys.py`, `encoder_keys.py`, `tokenizer_keys.py`) and `limba/addons/t5gemma/t5gemma_keys.py`, by
+`python -m tests.convert.config_keys_page`.
 
 - **Carried**: the key becomes the named field of Limba's network, or decides how the files are read.
 - **Without effect**: nothing of the network depends on it.
@@ -46,7 +48,7 @@ def page() -> str:
         name: key for name, key in encoder_keys.BERT.items() if all(keys.get(name) == key for keys in encoders.values())
     }
     families = t5_families().values()
-    t5s = ", ".join(dict.fromkeys(family.title for family in families if family.layer_kind == "t5"))
+    t5s = ", ".join(dict.fromkeys(family.title for family in families if family.layer_kind in ("t5", "long")))
     parts = [
         _BEGIN,
         f"## config.json of {t5s}\n\n{_table(t5_keys.KEYS)}",

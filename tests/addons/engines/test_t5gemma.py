@@ -6,8 +6,8 @@ from limba.addons.engines.to_ct2 import to_ct2
 from limba.addons.engines.to_gguf import to_gguf
 from limba.addons.engines.to_onnx import to_onnx
 from limba.network.gemma_layers import GemmaLayers
-from tests.convert import test_t5gemma2
-from tests.convert.test_t5gemma import FIELDS
+from tests.addons.t5gemma import test_t5gemma2
+from tests.addons.t5gemma.test_t5gemma import FIELDS
 
 MODERN = GemmaLayers(num_kv_heads=2, rotary_base=500.0, query_pre_attn_scalar=5.0, norm_epsilon=1e-3)
 

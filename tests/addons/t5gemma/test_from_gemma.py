@@ -10,13 +10,13 @@ from flax import traverse_util
 
 from convert.families import networks
 from convert.model_files import any_format
-from limba.addons.surgery.from_gemma import from_gemma
+from limba.addons.t5gemma.from_gemma import from_gemma
 from limba.network.t5 import Transformer
 from tasks import objectives
 from tasks.pretraining import denoising
 from tasks.registry import Feature
 from tasks.vocabularies import T5TokenizerVocabulary
-from tests.convert import hub_gemmas
+from tests.addons.t5gemma import hub_gemmas
 from tests.limba import small
 
 SIZES = {

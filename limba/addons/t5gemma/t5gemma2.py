@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from limba.convert.families import t5gemma
-from limba.convert.families.config_keys import t5gemma_keys
+from limba.addons.t5gemma import t5gemma, t5gemma_keys
+from limba.addons.t5gemma.t5gemma import T5GemmaFamily
 from limba.convert.families.config_keys.keys import Table
-from limba.convert.families.t5gemma import T5GemmaFamily
 from limba.convert.tensors.table import Row
 from limba.files import number_ranges
 from limba.files.number_ranges import ABOVE_0

@@ -14,11 +14,12 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from limba.addons.t5gemma import t5gemma, t5gemma2
+from limba.addons.t5gemma.t5gemma import T5GemmaFamily
 from limba.convert import from_hf
-from limba.convert.families import heads, t5gemma, t5gemma2
+from limba.convert.families import heads
 from limba.convert.families.config_files import t5_config
 from limba.convert.families.config_keys import keys
-from limba.convert.families.t5gemma import T5GemmaFamily
 from limba.convert.model_files import any_format, t5_vocabularies
 from limba.convert.model_files.hf import tokenizer_settings
 from limba.convert.model_files.model import ModelHints, T5Model

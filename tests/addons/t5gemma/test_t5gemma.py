@@ -14,19 +14,20 @@ from tokenizers import Tokenizer
 from convert.compare import folder_settings
 from convert.families import networks
 from convert.families.config_files import t5_config
-from convert.families.t5gemma import FAMILY
 from convert.from_hf import from_hf
 from convert.model_files import any_format, t5_vocabularies, trimmed_model
 from convert.model_files.model import NO_HINTS
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
 from limba.addons.repair import hub_folder
+from limba.addons.t5gemma.t5gemma import FAMILY
 from limba.checkpoints import checkpointing
 from limba.models import EncoderDecoderModel, decoding
 from limba.network.gemma_layers import GemmaLayers
 from limba.network.t5 import T5Config, Transformer
 from tasks.pretraining import masked_text
-from tests.convert import conftest, hub_gemmas, t5gemma_in_transformers
+from tests.addons.t5gemma import hub_gemmas, t5gemma_in_transformers
+from tests.convert import conftest
 
 # A window, caps and a scalar that change these few numbers; 4 heads of 8 for a width of 32, as transformers 5 wants.
 GEMMA = GemmaLayers(

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from limba.convert.families.config_keys import t5gemma_keys
+from limba.addons.t5gemma import t5gemma_keys
 from limba.convert.families.config_keys.keys import Table
 from limba.convert.families.encoders import rotary_keys
 from limba.convert.families.t5_family import T5Family
@@ -87,7 +87,7 @@ class T5GemmaFamily(T5Family):
     """
 
     layer_kind: ClassVar[str] = "gemma"
-    numpy_forward: ClassVar[str] = "limba.convert.compare.numpy_t5gemma"
+    numpy_forward: ClassVar[str] = "limba.addons.t5gemma.numpy_t5gemma"
     stack_keys: Table
     stack_defaults: Mapping[str, Any] = dataclasses.field(default_factory=lambda: DEFAULTS)
     stack_types: tuple[str, str] = ("t5_gemma_module", "t5_gemma_module")

@@ -12,14 +12,15 @@ import pytest
 from convert.compare import t5_outputs, transformers_library, transformers_process
 from convert.families import table
 from convert.families.config_files import t5_config
-from convert.families.t5gemma2 import FAMILY
 from convert.from_hf import from_hf
 from convert.model_files import any_format
 from convert.to_hf import to_hf
+from limba.addons.t5gemma.t5gemma2 import FAMILY
 from limba.checkpoints import checkpointing
 from limba.network.gemma_layers import GemmaLayers
 from limba.network.t5 import T5Config
-from tests.convert import conftest, hub_gemmas, test_t5gemma
+from tests.addons.t5gemma import hub_gemmas, test_t5gemma
+from tests.convert import conftest
 
 GEMMA = GemmaLayers(
     num_kv_heads=2,
