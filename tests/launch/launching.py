@@ -27,6 +27,7 @@ def make_environment(directory: Path) -> Path:
 def environment(directory: Path, **extra: str) -> dict[str, str]:
     """What scripts see: the fakes first on PATH, nothing to install, nothing of this shell's settings."""
     ours = ("LIMBA_", "POD_", "SLURM_", "FAKE_", "T5X_", "XLA_FLAGS")  # tests have eight devices, workers one
+    ours += ("TPU_", "MEGASCALE_", "GCE_")  # `limba plan`, in this process, says that it is alone
     env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return (
         env

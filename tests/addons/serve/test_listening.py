@@ -87,6 +87,11 @@ def test_a_second_ctrl_c_is_no_error_in_the_log(monkeypatch, caplog):
     thread.start()
     while not server.started:
         time.sleep(0.01)
+    # An answer shows that the server's loop has begun: before that uvicorn ends without the application's end.
+    connection = http.client.HTTPConnection("127.0.0.1", bound.getsockname()[1], timeout=20)
+    connection.request("GET", "/health")
+    assert connection.getresponse().status == 200
+    connection.close()
     for _ in range(2):
         server.handle_exit(signal.SIGINT, None)
     thread.join(20)
