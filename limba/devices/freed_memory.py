@@ -1,8 +1,8 @@
 """Freed memory stays with the process, for the next step of a training on CPUs.
 
 XLA allocates the temporary memory of a program at each call, and glibc gives large blocks back to the kernel as soon as
-they are free. The kernel fills each page with zeros again: a third of the cpu-seconds of a small step
-(docs/performance.md).
+they are free. The kernel fills each page with zeros again: a third of the cpu-seconds of a small network's
+step (docs/performance.md).
 """
 
 import ctypes
