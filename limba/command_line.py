@@ -100,7 +100,7 @@ def add_gin_flags(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> 
 def add_module_flag(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     parser.add_argument(
         "--module", action="append", metavar="NAME",
-        help="a Python module of tasks, or that gin files may name beside yours in this folder; repeatable",
+        help="a module that registers the task, or that gin files may name beside those of this folder; repeatable",
     )  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argpars
     flags.gin_file = [*flags.gin_file, *getattr(flags, "files", [])]
     logging.getLogger("limba").setLevel(logging.INFO - 10 * flags.verbosity)
     join_others(flags)
-    closed_list.give_modules(flags.module or [])
+    closed_list.give_flags(flags.module or [])
     take_gin_flags(flags)
     if getattr(flags, "run_dir", None):
         run_folders.read_run(flags.run_dir)

@@ -89,7 +89,7 @@ def main(argv: list[str] | None = None) -> None:
         words = _add_gin_flags(parser, words)
     args = parser.parse_intermixed_args(words)
     try:
-        closed_list.give_modules(filter(None, [args.module]))
+        closed_list.give_flags([args.module] if args.module else [])
         if reads_gin:
             _take_from_gin(args)
         if len(args.task) > 1:

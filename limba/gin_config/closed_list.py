@@ -16,7 +16,7 @@ import dataclasses
 import functools
 import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +142,7 @@ class _Given:
 
     modules: set[str] = dataclasses.field(default_factory=set)
     trusted: set[Path] = dataclasses.field(default_factory=set)
+    flag: str | None = None  # the last of --module, whole
 
 
 _given = _Given()
@@ -156,6 +157,17 @@ def give_modules(names: Iterable[str]) -> None:
         if remedy := python_path.remedy_of_hidden(name):
             raise ValueError(f"--module {name}: {remedy}")
         _given.modules.add(name.partition(".")[0])
+
+
+def give_flags(names: Sequence[str]) -> None:
+    """As `give_modules`, of the flag `--module`; the last may be the task's (`module_of_flag`)."""
+    give_modules(names)
+    _given.flag = names[-1] if names else None
+
+
+def module_of_flag() -> str | None:
+    """The last module that `--module` names."""
+    return _given.flag
 
 
 def trust(files: Iterable[str]) -> None:

@@ -200,9 +200,22 @@ def parse_gin_flags(
     _GinText.without_tasks = without_tasks
     parse_files(files, search_paths)
     parse_bindings(bindings)
+    _take_module_of_flag()
     _find_moved_vocabulary()
     check_names(bindings)
     macros.check_bound()
+
+
+def _take_module_of_flag() -> None:
+    """Binds MIXTURE_OR_TASK_MODULE, where the files leave it None, to the module of `--module`: it may register the
+    task, and the run's configuration then says so."""
+    name, module = "MIXTURE_OR_TASK_MODULE", closed_list.module_of_flag()
+    try:
+        if module is None or gin.query_parameter(f"%{name}") is not None:
+            return
+    except ValueError:
+        return  # No file has it.
+    gin.parse_config(f"{name} = {module!r}")
 
 
 def _find_moved_vocabulary() -> None:

@@ -229,6 +229,16 @@ def test_a_module_of_the_command_line(project):
     gin_files.parse_files(["a.gin"])
 
 
+def test_the_module_of_the_flag_registers_the_task_unless_the_recipe_names_another(project, monkeypatch):
+    monkeypatch.setattr(closed_list, "_given", closed_list._Given())
+    (project / "a.gin").write_text("MIXTURE_OR_TASK_MODULE = None\n")
+    (project / "b.gin").write_text("MIXTURE_OR_TASK_MODULE = 'theirs'\n")
+    closed_list.give_flags(["my_network", "my_tasks"])
+    for file, module in (("a.gin", "my_tasks"), ("b.gin", "theirs")):
+        gin_files.parse_gin_flags([file], [])
+        assert gin_files.value_of("%MIXTURE_OR_TASK_MODULE") == module
+
+
 @pytest.fixture
 def run(project):
     """A run that somebody else made, with a module in it."""

@@ -66,7 +66,7 @@ def _check_task() -> None:
         from limba.inference import tasks_door
 
         try:
-            tasks_door.evaluation_names(name, module)
+            tasks_door.evaluation_names(name, module or closed_list.module_of_flag())
         except ValueError as error:
             raise gin_utils.GinError(str(error)) from error
 
@@ -155,7 +155,7 @@ def main(argv: Sequence[str]) -> int:
     command_line.add_gin_flags(parser)
     command_line.add_module_flag(parser)
     flags = parser.parse_args(command_line.rewrite_gin_flags(argv))
-    closed_list.give_modules(flags.module or [])
+    closed_list.give_flags(flags.module or [])
     command_line.take_gin_flags(flags)
     files = gin_files(flags.files)
     if len(files) > 1:  # For one file, its process imports what that file needs: mostly no TensorFlow.
