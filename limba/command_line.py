@@ -127,14 +127,27 @@ def _add_t5x_flags(parser: argparse.ArgumentParser) -> None:
         group.add_argument(name, **_SWITCH, help="accepted: messages go to standard error in any case")
 
 
+_TRUTHS = ("true", "false", "1", "0")
+
+
 def _true_or_false(text: str) -> bool:
-    if text.lower() not in ("true", "false", "1", "0"):
+    if text.lower() not in _TRUTHS:
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return text.lower() in ("true", "1")
 
 
 # As absl reads it: --flag, --flag=true, --flag=false.
 _SWITCH: dict[str, Any] = {"nargs": "?", "const": True, "default": False, "type": _true_or_false, "metavar": "BOOL"}
+_SWITCHES = ("--dry_run", "--multiprocess_gpu", "--logtostderr", "--alsologtostderr")
+
+
+def _close_switches(argv: Sequence[str]) -> list[str]:
+    """Writes `=true` behind a switch without a value: else argparse takes a gin file that follows it for the value."""
+    following = [*argv[1:], "true"]
+    return [
+        f"{word}=true" if word in _SWITCHES and next_word.lower() not in _TRUTHS else word
+        for word, next_word in zip(argv, following, strict=False)
+    ]
 
 
 def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
@@ -146,7 +159,7 @@ def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argpars
     for argument in argv:
         if argument.startswith(("--fdl", "--fiddle")):
             raise GinError(f"{argument}: Limba is configured by gin, not by fiddle; give --gin_file=….")
-    flags = parser.parse_intermixed_args(rewrite_gin_flags(argv))
+    flags = parser.parse_intermixed_args(rewrite_gin_flags(_close_switches(argv)))
     if hasattr(flags, "run_dir"):
         _find_run(flags, parser)
     flags.gin_file = [*flags.gin_file, *getattr(flags, "files", [])]

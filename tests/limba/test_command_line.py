@@ -253,7 +253,7 @@ def test_run_mode_is_a_command(monkeypatch, argv):
 
 def test_gin_files_are_arguments_too(capsys):
     parser = command_line.argument_parser("train", "Trains.")
-    flags = command_line.parse_flags(parser, ["a.gin", "--gin_file=b.gin", "--gin.X=1", "c.gin", "--dry_run"])
+    flags = command_line.parse_flags(parser, ["a.gin", "--gin_file=b.gin", "--gin.X=1", "--dry_run", "c.gin"])
     assert flags.gin_file == ["b.gin", "a.gin", "c.gin"] and flags.gin_bindings == ["X = 1"]
     with pytest.raises(SystemExit):
         command_line.parse_flags(parser, ["--help"])
