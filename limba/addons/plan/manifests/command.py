@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from limba import recipes
 from limba.addons.plan import topologies
 from limba.addons.plan.manifests import jobset, request, skypilot, slurm_container, vertex
 from limba.files import named_flags, number_ranges, redaction
@@ -109,6 +110,8 @@ def _request(flags: argparse.Namespace) -> request.Request:
     if (flags.plan is None) == (topology is None):
         given = "one of them" if topology else "--topology NAME, such as v6e-16 or h100-8, or --plan FILE"
         raise ValueError(f"--topology and --plan name the machines: give {given}")
+    if not flags.recipe.endswith(".gin"):
+        recipes.find(flags.recipe)  # worker.sh takes names of these
     if flags.plan is not None:
         if num_slices is not None:
             raise ValueError(f"--num_slices is {num_slices}; the slices are those of --plan {flags.plan}. Leave it out")

@@ -114,7 +114,9 @@ def test_a_jobset_of_two_slices(capsys):
 
 
 def test_a_jobset_of_gpus_tells_each_its_place(capsys):
-    jobset = _manifest(capsys, "jobset", "--topology", "h200-32", "--image", "i", "--name", "mine", "quick", BUCKET)
+    jobset = _manifest(
+        capsys, "jobset", "--topology", "h200-32", "--image", "i", "--name", "mine", "quickstart", BUCKET
+    )
     assert _unknown(jobset, JOBSET) == [] and "annotations" not in jobset["metadata"]
     job, pod, container = _pod(jobset)
     assert (job["replicas"], job["template"]["spec"]["completions"]) == (1, 4)
@@ -131,14 +133,14 @@ def test_a_jobset_of_gpus_tells_each_its_place(capsys):
 
 def test_skypilot(capsys):
     slice_ = _manifest(
-        capsys, "skypilot", "--topology", "v5litepod-16", "--spot", "--secret", "HF_TOKEN", "quick", BUCKET
+        capsys, "skypilot", "--topology", "v5litepod-16", "--spot", "--secret", "HF_TOKEN", "quickstart", BUCKET
     )
     assert _unknown(slice_, SKYPILOT) == [] and slice_["num_nodes"] == 1 and slice_["secrets"] == {"HF_TOKEN": None}
     assert slice_["resources"]["accelerators"] == "tpu-v5litepod-16" and slice_["resources"]["use_spot"] is True
     assert slice_["resources"]["accelerator_args"] == {"runtime_version": "v2-alpha-tpuv5-lite"}
     assert slice_["resources"]["job_recovery"]["recover_on_exit_codes"] == [75, 69, 76]
-    assert slice_["run"] == f'exec bash launch/worker.sh quick "{BUCKET}"\n'
-    boxes = _manifest(capsys, "skypilot", "--topology", "a100-16", "quick", BUCKET)
+    assert slice_["run"] == f'exec bash launch/worker.sh quickstart "{BUCKET}"\n'
+    boxes = _manifest(capsys, "skypilot", "--topology", "a100-16", "quickstart", BUCKET)
     assert (boxes["num_nodes"], boxes["resources"]["accelerators"]) == (2, "A100-80GB:8")
     assert "LIMBA_PROCESS_INDEX=$SKYPILOT_NODE_RANK\n" in boxes["run"]
 
@@ -150,8 +152,8 @@ def test_a_recipe_that_the_image_lacks_is_named(capsys):
 
 
 def test_vertex(capsys):
-    gpu = _manifest(capsys, "vertex", "--topology", "h100-4", "--image", "i", "--spot", "quick", BUCKET)
-    tpu = _manifest(capsys, "vertex", "--topology", "v6e-8", "--image", "i", "quick", BUCKET)
+    gpu = _manifest(capsys, "vertex", "--topology", "h100-4", "--image", "i", "--spot", "quickstart", BUCKET)
+    tpu = _manifest(capsys, "vertex", "--topology", "v6e-8", "--image", "i", "quickstart", BUCKET)
     assert _unknown(gpu, VERTEX) == _unknown(tpu, VERTEX) == [] and gpu["scheduling"]["strategy"] == "SPOT"
     assert gpu["workerPoolSpecs"][0]["machineSpec"] == {
         "machineType": "a3-highgpu-4g",
@@ -174,7 +176,7 @@ recommended: 16 x 2, remat none, 1 microbatch
 def test_the_layout_of_a_plan(capsys, tmp_path):
     plan = tmp_path / "plan.txt"
     plan.write_text(PLAN)
-    jobset = _manifest(capsys, "jobset", "--plan", str(plan), "--image", "i", "quick", BUCKET)
+    jobset = _manifest(capsys, "jobset", "--plan", str(plan), "--image", "i", "quickstart", BUCKET)
     job, pod, container = _pod(jobset)
     assert job["replicas"] == 2 and pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x2x4"
     assert container["command"][3:] == [
@@ -190,30 +192,49 @@ def test_the_layout_of_a_plan(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("jobset", "--topology", "v6e-8", "quick", BUCKET), "--to jobset needs --image"),
-        (("skypilot", "--topology", "v6e-8", "--image", "i", "quick", BUCKET), "--to skypilot takes no --image"),
-        (("skypilot", "quick", BUCKET), "give --topology NAME, such as v6e-16 or h100-8, or --plan FILE"),
-        (("skypilot", "--topology", "v6e-8", "quick"), "--gin.MODEL_DIR is not given; the machine's disk is lost"),
-        (("skypilot", "--topology", "v6e-8", "quick", "--gin.MODEL_DIR='runs/q'"), "--gin.MODEL_DIR is 'runs/q'; the"),
-        (("skypilot", "--topology", "tpu7x-8", "quick", BUCKET), "--topology is tpu7x-8; of SkyPilot these are known"),
+        (("jobset", "--topology", "v6e-8", "quickstart", BUCKET), "--to jobset needs --image"),
+        (("skypilot", "--topology", "v6e-8", "--image", "i", "quickstart", BUCKET), "--to skypilot takes no --image"),
+        (("skypilot", "--topology", "v6e-8", "no_recipe", BUCKET), "there is no recipe 'no_recipe'; there are"),
+        (("skypilot", "quickstart", BUCKET), "give --topology NAME, such as v6e-16 or h100-8, or --plan FILE"),
+        (("skypilot", "--topology", "v6e-8", "quickstart"), "--gin.MODEL_DIR is not given; the machine's disk is lost"),
         (
-            ("skypilot", "--topology", "v4-8", "--num_slices", "2", "quick", BUCKET),
+            ("skypilot", "--topology", "v6e-8", "quickstart", "--gin.MODEL_DIR='runs/q'"),
+            "--gin.MODEL_DIR is 'runs/q'; the",
+        ),
+        (
+            ("skypilot", "--topology", "tpu7x-8", "quickstart", BUCKET),
+            "--topology is tpu7x-8; of SkyPilot these are known",
+        ),
+        (
+            ("skypilot", "--topology", "v4-8", "--num_slices", "2", "quickstart", BUCKET),
             "--num_slices is 2; a task of SkyPilot's",
         ),
-        (("vertex", "--topology", "h100-16", "--image", "i", "quick", BUCKET), "--topology is h100-16, 2 machines"),
-        (("slurm-container", "--topology", "v4-8", "--image", "i", "quick"), "--topology is v4-8; of Slurm with GPUs"),
         (
-            ("skypilot", "--topology", "v4-8", "--env", "HF_TOKEN=hf_planted", "quick", BUCKET),
+            ("vertex", "--topology", "h100-16", "--image", "i", "quickstart", BUCKET),
+            "--topology is h100-16, 2 machines",
+        ),
+        (
+            ("slurm-container", "--topology", "v4-8", "--image", "i", "quickstart"),
+            "--topology is v4-8; of Slurm with GPUs",
+        ),
+        (
+            ("skypilot", "--topology", "v4-8", "--env", "HF_TOKEN=hf_planted", "quickstart", BUCKET),
             "--env HF_TOKEN looks like",
         ),
-        (("skypilot", "--topology", "v4-8", "--name", "A_b", "quick", BUCKET), "--name is 'A_b'; give 2 to 40"),
-        (("kubernetes", "quick"), "invalid choice: 'kubernetes'"),
-        (("slurm-container", "--topology", "h100-8", "--image", "i", "--spot", "quick"), "--spot is given; Slurm's"),
+        (("skypilot", "--topology", "v4-8", "--name", "A_b", "quickstart", BUCKET), "--name is 'A_b'; give 2 to 40"),
+        (("kubernetes", "quickstart"), "invalid choice: 'kubernetes'"),
         (
-            ("vertex", "--topology", "h100-8", "--image", "i", "--max_restarts", "3", "quick", BUCKET),
+            ("slurm-container", "--topology", "h100-8", "--image", "i", "--spot", "quickstart"),
+            "--spot is given; Slurm's",
+        ),
+        (
+            ("vertex", "--topology", "h100-8", "--image", "i", "--max_restarts", "3", "quickstart", BUCKET),
             "--max_restarts is 3; Vertex",
         ),
-        (("skypilot", "--plan", "p.txt", "--num_slices", "2", "quick", BUCKET), "--num_slices is 2; the slices are"),
+        (
+            ("skypilot", "--plan", "p.txt", "--num_slices", "2", "quickstart", BUCKET),
+            "--num_slices is 2; the slices are",
+        ),
     ],
 )
 def test_what_cannot_be_written(capsys, words, message):
