@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import scipy.special
 
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.convert.compare.float64 import Rounding, product, rows_of
@@ -172,6 +173,7 @@ def activation(projection: str) -> str:
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": lambda x: np.maximum(x, 0),
     "silu": lambda x: x / 2 * (1 + np.tanh(x / 2)),
+    "gelu": lambda x: 0.5 * x * (1 + scipy.special.erf(x / math.sqrt(2))),
     "gelu_new": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
 }
 

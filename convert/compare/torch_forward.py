@@ -110,6 +110,8 @@ def _model(folder: Path, tensors: Mapping[str, SavedTensor]) -> Any:
         for name, child in module.named_children():
             if child._buffers:  # Of rotary positions, which are computed from the configuration.
                 setattr(module, name, type(child)(child.config))
+    for name, buffer in model._buffers.items():
+        model._buffers[name] = torch.zeros(buffer.shape)  # Of BART's logits, zeros in all that Limba reads.
     assert not any(buffer.is_meta for buffer in model.buffers())
     model.eval()
     model.tie_weights()
@@ -118,7 +120,7 @@ def _model(folder: Path, tensors: Mapping[str, SavedTensor]) -> Any:
     for module, parameters in _parameters(folder, model, tensors):
         for leaf in parameters:
             _set(module, leaf, torch.empty(0))  # Of no size, so that nothing computes with it by mistake.
-        if isinstance(module, torch.nn.Embedding):
+        if type(module) is torch.nn.Embedding:  # Others do more than look up.
             module.forward = functools.partial(_embed, parameters["weight"])  # type: ignore[method-assign]
         elif isinstance(module, torch.nn.Linear) and module.bias is None:
             module.forward = functools.partial(_product, parameters["weight"])  # type: ignore[method-assign]
@@ -169,7 +171,8 @@ def _parameters(
     found = {
         name: tensor.shape
         for name, tensor in tensors.items()
-        if name in wanted or not (name in aliases or any(re.search(pattern, name) for pattern in ignored))
+        if name in wanted
+        or not (name in aliases or name in model._buffers or any(re.search(pattern, name) for pattern in ignored))
     }
     table.verify(f"{folder} in {type(model).__name__} of transformers", found, wanted)
     return [(module, {leaf: tensors[name] for leaf, name in parameters.items()}) for module, parameters in owners]

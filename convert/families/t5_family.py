@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from limba.checkpoint_files import run_folder
+from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.convert.families import heads
 from limba.convert.families.config_keys import t5_keys
 from limba.convert.families.config_keys.keys import Table
@@ -135,6 +136,9 @@ class T5Family(Family):
     def constants(self, network: T5Config) -> dict[str, np.ndarray]:
         """Tensors of its class that the network has no parameters for, by name."""
         return {}
+
+    def check_left_out(self, path: Path, tensors: Mapping[str, SavedTensor]) -> None:
+        """Raises ValueError if one of a folder's tensors that are `left_out` says what no network of Limba computes."""
 
     def fits(self, network: T5Config, vocabulary: Mapping[str, Any] | None) -> bool:
         """Whether a network with this vocabulary, as `run.json` records it, can be of the family."""

@@ -308,6 +308,7 @@ def read_files(path: Path, config_file: Path, content: Mapping[str, Any], format
         saved = {f"{family.prefix}{name}": tensor for name, tensor in saved.items()}
     is_flax = found == "flax"
     left_out = _left_out(family, saved)
+    family.check_left_out(path, saved)
     saved = {name: tensor for name, tensor in saved.items() if not name.startswith(family.left_out)}
     output, tied_to = (_in_format(name, is_flax) for name in family.output)
     if t5_config.hides_its_output(content) and (family.tensor_name(output) in saved or not family.scales_untied):

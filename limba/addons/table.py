@@ -208,6 +208,10 @@ ADDONS: Mapping[str, Addon] = {
         },
         families=("limba.addons.t5gemma.t5gemma", "limba.addons.t5gemma.t5gemma2"),
     ),
+    "bart": Addon(
+        families=("limba.addons.bart.bart_family", "limba.addons.bart.mbart_family"),
+        gin_modules=("limba.addons.bart",),
+    ),
     "nort5": Addon(families=("limba.addons.nort5.nort5_family",), gin_modules=("limba.addons.nort5",)),
     # Tasks and corpora, which have no command: their modules are named in gin files and with --module.
     "diacritics": Addon(

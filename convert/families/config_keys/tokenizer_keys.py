@@ -45,7 +45,11 @@ _COMMON = (
 _CLASSES = ("T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast", "ByT5Tokenizer")
 _OF_TOKENIZER_JSON = ("PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer")
 # Of other families, whose tokens are those of tokenizer.json too.
-_OF_OTHERS = tuple(f"{name}Tokenizer{fast}" for name in ("Roberta", "Llama", "GPT2", "Gemma") for fast in ("", "Fast"))
+_OF_OTHERS = tuple(
+    f"{name}Tokenizer{fast}"
+    for name in ("Roberta", "Llama", "GPT2", "Gemma", "Bart", "MBart", "MBart50")
+    for fast in ("", "Fast")
+)
 
 T5 = table(
     *_COMMON,
@@ -84,7 +88,7 @@ T5_OF_JSON = T5 | table(
         add_prefix_space="of tokenizer.json's pre_tokenizer",
         **dict.fromkeys(("add_bos_token", "add_eos_token"), "of tokenizer.json's template"),
     ),
-    *without_effect("tokenizer.json has it", "trim_offsets", "use_default_system_prompt"),
+    *without_effect("tokenizer.json has it", "trim_offsets", "use_default_system_prompt", "src_lang", "tgt_lang"),
 )
 ENCODER = table(
     *_COMMON,
