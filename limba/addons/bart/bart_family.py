@@ -122,6 +122,10 @@ class BartFamily(T5Family):
             **{twin: own[key] for twin, key in _TWINS.items()},
             "num_hidden_layers": own["encoder_layers"],
             **{key: content[_OWN][field] for field, key in _FIELDS.items()},
+            # As the hub's files say it; CTranslate2's converter reads them.
+            "normalize_before": self.norms_before,
+            "normalize_embedding": True,
+            "add_final_layer_norm": self.norms_before,
             "init_std": 0.02,
             "tie_word_embeddings": True,
             **{key: content[key] for key in ("decoder_start_token_id", "pad_token_id", "eos_token_id")},
