@@ -36,6 +36,7 @@ from convert.model_files import any_format
 from convert.to_hf import to_hf
 from limba import models
 from tasks.pretraining import masked_text
+from tests.addons.bart import bart_folder
 from tests.addons.t5gemma import hub_gemmas
 
 STEPS, ROWS, LENGTH, MASKED, TARGETS, RATE = 20, 4, 12, 3, 7, 1e-3
@@ -101,6 +102,7 @@ T5S = (
     *("long_t5_local", "long_t5_tglobal", "t5_encoder", "umt5_encoder"),
 )
 GEMMAS = hub_gemmas.CLASSES
+BARTS = bart_folder.CLASSES
 
 
 def encoder_settings(family: Encoder, seed: int) -> dict[str, Any]:
@@ -152,6 +154,8 @@ def new_models(cases: Sequence[Case]) -> list[list[Any]]:
     for case in cases:
         if case.family in T5S:
             hub_t5s.write(case.family, case.folder, case.seed)
+        elif case.family in BARTS:
+            bart_folder.write(case.family, case.folder, case.seed)
         elif case.family in GEMMAS:
             settings = hub_gemmas.settings(case.family, case.seed)
             wanted.append([GEMMAS[case.family][0], settings, str(case.folder)])
@@ -432,7 +436,7 @@ def main(argv: Sequence[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    known = [*T5S, *GEMMAS, *ENCODERS]
+    known = [*T5S, *GEMMAS, *BARTS, *ENCODERS]
     parser.add_argument("--families", nargs="+", choices=known, default=known, metavar="NAME", help=", ".join(known))
     parser.add_argument("--seed", type=int, default=0, help="draws the sizes, the numbers and the batches")
     flags = parser.parse_args(argv)
