@@ -59,6 +59,7 @@ ADDONS: Mapping[str, Addon] = {
     "pairs": Addon(
         {
             "pairs": ("limba.addons.pairs.pairs_command", "make minimal pairs about agreement of a treebank, for eval"),
+            "words": ("limba.addons.pairs.words_command", "words with labels of a treebank or a file of entities"),
             "score": ("limba.addons.pairs.score_command", "how likely texts are to a model, to rank or filter them"),
             "lm-eval": ("limba.addons.pairs.lm_eval_command", "tasks of lm-eval, T5s by their blanks"),
         },
@@ -71,6 +72,8 @@ ADDONS: Mapping[str, Addon] = {
             "limba.addons.pairs.conllu_files",
             "limba.addons.pairs.pairs_command",
             "limba.addons.pairs.scoreboard",
+            "limba.addons.pairs.word_files",
+            "limba.addons.pairs.words_command",
         ),
         gin_names={
             "limba.addons.pairs.eval_pairs": ("evaluate_pairs",),

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -65,6 +66,7 @@ class Answerer:
         decode_fn: Callable | None = None,
         num_decodes: int | None = None,
         random_seed: int = 0,
+        params: Any = None,
     ):
         """
         Args:
@@ -73,6 +75,7 @@ class Answerer:
           batch_size: lines at a time; rounded up to a multiple that the mesh divides.
           decode_fn: a function of `limba.models.decoding`; None is the model's.
           num_decodes: beams or samples of a line, or of an encoder the likeliest words; None asks the model.
+          params: of the network, on the mesh; None reads them from the checkpoint.
 
         Raises:
           ValueError: without a checkpoint, or for a number below 1.
@@ -92,7 +95,9 @@ class Answerer:
         self._texts = text_batches.for_model(model, max_decode_length)
         self._seed = random_seed
         self.batch_size = -(-batch_size // partitioner.num_data_shards) * partitioner.num_data_shards
-        self._params, _ = load_model_params(model, partitioner, restore_checkpoint_cfg)
+        if params is None:
+            params, _ = load_model_params(model, partitioner, restore_checkpoint_cfg)
+        self._params = params
         step = model.predict_batch_with_aux
         if num_decodes is not None:
             step = functools.partial(step, num_decodes=num_decodes, return_all_decodes=True)

@@ -1,5 +1,6 @@
 """The baselines below the models of a scoreboard: n-grams of the training corpus, and chance."""
 
+import collections
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,11 +17,16 @@ from limba.addons.pairs.scoreboard.measures import (
     lengths_of,
     pairs_task,
 )
+from limba.tasks.metrics import tagging_metrics
 from limba.tasks.ngrams import spliced_texts
 from limba.tasks.ngrams.counts import NgramCounts
 from limba.tasks.vocabularies import sentencepiece_models
 
-NO_VECTORS = "n-grams give no vectors of texts."
+# Why n-grams have no figure of a kind of set.
+WITHOUT = {
+    "retrieval": "n-grams give no vectors of texts.",
+    "words": "n-grams of texts give words no labels.",
+}
 NO_CHANCE = "The loss of chance depends on the vocabulary."
 
 
@@ -49,12 +55,12 @@ class NgramCounter:
 
 
 def measure(of: EvaluationSet, counts: NgramCounts, form: str, vocabulary: Any) -> dict[str, Measured]:
-    """What n-grams measure on a set, by their short names; nothing for retrieval.
+    """What n-grams measure on a set, by their short names; nothing where `WITHOUT` has a reason.
 
     Args:
       form: the class of `pair_formats` that the model of the vocabulary has.
     """
-    if of.kind == "retrieval":
+    if of.kind in WITHOUT:
         return {}
     if of.kind == "pairs":
         task = pairs_task(of, form, vocabulary)
@@ -68,9 +74,18 @@ def measure(of: EvaluationSet, counts: NgramCounts, form: str, vocabulary: Any) 
 
 
 def chance(of: EvaluationSet) -> Figures:
-    """What a random guess gets right; of texts there is no figure."""
+    """What a random guess gets right, of words the most frequent label; of texts there is no figure."""
     if of.kind == "texts":
         return {}
+    if of.kind == "words":
+        counts = collections.Counter(label for labels in of.labels for label in labels)
+        ((_, most),) = counts.most_common(1)
+        found = {"labels right %": Figure(100 * most / counts.total(), None, None, counts.total(), "words")}
+        if tagging_metrics.are_bio(sorted(counts)):
+            entities = sum(1 for labels in of.labels for _ in tagging_metrics.entities(labels))
+            # The most frequent label is O.
+            found["entity F1 %"] = Figure(0.0, None, None, entities, "entities")
+        return found
     count = len(of.items)
     if of.kind == "pairs":
         return {"accuracy %": Figure(50.0, None, None, count, "pairs")}

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from limba.addons.pairs.scoreboard import leaks, measures
+from limba.addons.pairs.scoreboard import comparisons, leaks, measures
+from limba.addons.pairs.scoreboard.comparisons import Difference, Side
 from limba.addons.pairs.scoreboard.evaluation_sets import EvaluationSet
 from limba.addons.pairs.scoreboard.measures import Figure, Figures, Measured
 from limba.reports import results_table
@@ -16,7 +17,7 @@ _NO_BLANKS = "It reads from left to right, and has no blanks."
 _ALL_TOUCHED = "All of it stands in the training corpus."
 _WITHOUT_LEAKS = "without leaks"
 # What the items of a kind of set are called.
-_ITEMS = {"texts": "texts", "pairs": "pairs", "retrieval": "queries"}
+_ITEMS = {"texts": "texts", "pairs": "pairs", "retrieval": "queries", "words": "sentences"}
 
 
 @dataclasses.dataclass
@@ -28,6 +29,7 @@ class RowFigures:
       facts: what else the JSON has of it, such as its checkpoint.
       figures, untouched: by the name of a set; the second without the items that stand in the training corpus.
       reasons: by the name of a set, why there is no figure.
+      measured: by the name of a set, what the figures are of: of a mean that of each seed.
     """
 
     title: str
@@ -36,6 +38,7 @@ class RowFigures:
     figures: dict[str, Figures] = dataclasses.field(default_factory=dict)
     untouched: dict[str, Figures] = dataclasses.field(default_factory=dict)
     reasons: dict[str, str] = dataclasses.field(default_factory=dict)
+    measured: dict[str, Sequence[Measured]] = dataclasses.field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -45,9 +48,38 @@ class RowFigures:
 
     def add(self, of: EvaluationSet, measured: Measured) -> None:
         """The figures of a set, and those without its leaks."""
+        self.measured[of.name] = [measured]
         self.figures[of.name] = measured.figures(np.ones(len(of.items), bool))
-        if of.leaks is not None and of.leaks.touched.any() and not of.leaks.touched.all():
-            self.untouched[of.name] = measured.figures(~of.leaks.touched)
+        if (others := _untouched(of)) is not None:
+            self.untouched[of.name] = measured.figures(others)
+
+    def side(self, of: EvaluationSet) -> Side:
+        """What is compared with other rows on a set."""
+        return Side(self.label, self.measured[of.name])
+
+
+def mean_row(title: str, rows: Sequence[RowFigures], sets: Sequence[EvaluationSet]) -> RowFigures:
+    """The mean of rows that differ by their seed alone."""
+    steps = {row.facts.get("step") for row in rows}
+    kinds = {row.kind for row in rows}
+    facts = {"step": steps.pop() if len(steps) == 1 else None, "seeds": [row.label for row in rows]}
+    made = RowFigures(f"{title}, mean of {len(rows)}", kinds.pop() if len(kinds) == 1 else "", facts)
+    for of in sets:
+        if lacking := [row.reasons[of.name] for row in rows if of.name in row.reasons]:
+            made.reasons[of.name] = lacking[0]
+            continue
+        made.measured[of.name] = measured = [one for row in rows for one in row.measured[of.name]]
+        made.figures[of.name] = comparisons.mean_figures(of, measured)
+        if (others := _untouched(of)) is not None:
+            made.untouched[of.name] = comparisons.mean_figures(of, measured, others)
+    return made
+
+
+def _untouched(of: EvaluationSet) -> np.ndarray | None:
+    """The items of a set that do not stand in the training corpus; None if those are all, or none."""
+    if of.leaks is None or not of.leaks.touched.any() or of.leaks.touched.all():
+        return None
+    return ~of.leaks.touched
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,12 +112,14 @@ class Board:
     Attributes:
       corpus: what was read to find leaks, such as {"files": […], "documents": 3, "words": 50}; None if nothing was.
       notes: sentences about all rows.
+      differences: of rows from the first one.
     """
 
     sets: Sequence[EvaluationSet]
     rows: Sequence[RowFigures]
     corpus: Mapping[str, Any] | None
     notes: Sequence[str] = ()
+    differences: Sequence[Difference] = ()
 
     def columns(self) -> list[Column]:
         """Those of each set; without leaks only where there are some."""
@@ -138,6 +172,12 @@ class Board:
                     f"N-grams are of its first {self.corpus['ngram_tokens']:,} tokens, in the pieces of "
                     f"{self.corpus['ngram_pieces_of']}."
                 )
+        if any(row.facts.get("seeds") for row in self.rows):
+            found.append("± is the standard deviation over seeds. Intervals of means are of items and of seeds.")
+        if self.differences:
+            resamples = f"{comparisons.RESAMPLES:,} resamples"
+            found.append(f"Differences from {self.differences[0].base}, by the paired bootstrap ({resamples}):")
+            found += [difference.sentence() for difference in self.differences]
         return [*found, *self.notes]
 
     def text(self) -> str:
@@ -176,6 +216,7 @@ class Board:
                 for row in self.rows
             ],
             "training_corpus": self.corpus,
+            "differences": [difference._asdict() for difference in self.differences],
             "notes": self.sentences(),
         }
 
@@ -187,7 +228,7 @@ def _numbered(reasons: Mapping[str, int]) -> list[str]:
 def shown(figure: Figure) -> str:
     """A figure in a cell, with its interval."""
     digits = 3 if figure.unit == "characters" else 0 if figure.low is None and figure.value.is_integer() else 1
-    value = f"{figure.value:,.{digits}f}"
+    value = f"{figure.value:,.{digits}f}" + ("" if figure.spread is None else f" ± {figure.spread:,.{digits}f}")
     if figure.low is None or figure.high is None:
         return value
     return f"{value} ({figure.low:,.{digits}f} to {figure.high:,.{digits}f})"

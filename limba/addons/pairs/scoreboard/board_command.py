@@ -9,7 +9,7 @@ from limba.files import json_text, number_ranges, written_files
 # Of `scored_rows.KINDS`, whose import takes seconds.
 _SCORES = ("words", "whole", "pieces", "continuation")
 _NAMES = ("scoreboard.json", "scoreboard.md", "scoreboard.svg")
-_SETS = ("text", "pairs", "retrieval")
+_SETS = ("text", "pairs", "retrieval", "words")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +21,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         ("text", "texts, one a line, or a table: loss by character, and the rank of each word in its blank"),
         ("pairs", "minimal pairs, as of `limba eval --pairs`: how often the right sentence is preferred"),
         ("retrieval", "tables with queries and answers (docs/embeddings.md): how often the answer is the nearest"),
+        ("words", "treebanks (.conllu), entities (.conll, .bio) or tables of words with labels: how many are right"),
         ("train", "the training corpus: leaks of the files into it, and n-grams of it as a baseline"),
     ):
         group.add_argument(f"--{name}", nargs="+", action="extend", default=[], metavar="FILE", help=what)
@@ -28,10 +29,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{name}_column", metavar="NAME", help=f"the column with the {what} (text)")
     for name, what in (("good", "right sentences"), ("bad", "wrong sentences"), ("phenomenon", "phenomena")):
         group.add_argument(f"--{name}_column", metavar="NAME", help=f"the column with the {what} of --pairs")
+    group.add_argument(
+        "--word_label", metavar="NAME", help="of --words: upos, feats or a feature of CoNLL-U, or a column (upos, tags)"
+    )
     group.add_argument("--score", choices=_SCORES, help="what is scored of a pair (docs/scores.md)")
     group.add_argument("--mode", metavar="TEXT", help="text in front of the inputs of a T5: '[NLU]'")
     group.add_argument(
         "--ngram_tokens", type=int, metavar="N", help="tokens of --train that n-grams are of (5,000,000)"
+    )
+    group.add_argument(
+        "--compare", action="store_true", help="also the differences from the first model, by the paired bootstrap"
     )
     group.add_argument("--output_dir", metavar="DIR", help=f"a folder for {', '.join(_NAMES[:-1])} and {_NAMES[-1]}")
     group.add_argument("--overwrite", action="store_true", help="replace these files in DIR")
@@ -44,15 +51,15 @@ def is_asked(flags: argparse.Namespace) -> bool:
 
 def check_flags(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Ends the process for flags that do not go together."""
-    of_sets = {"text_column": "text", "train_column": "train", "ngram_tokens": "train"}
+    of_sets = {"text_column": "text", "train_column": "train", "ngram_tokens": "train", "word_label": "words"}
     of_sets |= dict.fromkeys(("good_column", "bad_column", "phenomenon_column", "score"), "pairs")
     for name, of in of_sets.items():
         if getattr(flags, name) is not None and not getattr(flags, of):
             parser.error(f"--{name} goes with --{of} FILE.")
     if not is_asked(flags):
-        for name in ("train", "output_dir", "mode", "overwrite"):
+        for name in ("train", "output_dir", "mode", "compare", "overwrite"):
             if getattr(flags, name):
-                parser.error(f"--{name} goes with files to measure on: --text FILE, --pairs FILE or --retrieval FILE.")
+                parser.error(f"--{name} goes with files to measure on: --text, --pairs, --retrieval or --words FILE.")
         return
     for name in ("out", "picture"):
         if getattr(flags, name) is not None:

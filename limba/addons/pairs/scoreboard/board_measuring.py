@@ -11,8 +11,8 @@ import gin
 from tqdm import tqdm
 
 from limba.addons.pairs import model_forms, pair_ngrams
-from limba.addons.pairs.scoreboard import baselines, board_rows, evaluation_sets
-from limba.addons.pairs.scoreboard.board import Board, RowFigures
+from limba.addons.pairs.scoreboard import baselines, board_rows, comparisons, evaluation_sets
+from limba.addons.pairs.scoreboard.board import Board, RowFigures, mean_row
 from limba.addons.pairs.scoreboard.board_rows import BoardRow
 from limba.addons.pairs.scoreboard.evaluation_sets import Asked, EvaluationSet
 from limba.addons.pairs.scoreboard.leaks import LeakFinder
@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 NGRAM_TOKENS = 5_000_000
 _KINDS = {"FilledBlanks": "T5", "MaskedWords": "encoder", "WholeSentences": "decoder"}
+_OTHER_KINDS = {"EncoderClassifier": "classifier"}
 
 
 def measure(flags: argparse.Namespace, models: Sequence[str], which: str) -> Board:
@@ -34,10 +35,11 @@ def measure(flags: argparse.Namespace, models: Sequence[str], which: str) -> Boa
       ValueError, OSError: for bad input, before a model is measured; if nothing could be measured.
     """
     columns = {name: getattr(flags, f"{name}_column") for name in ("text", "good", "bad", "phenomenon")}
+    columns["label"] = flags.word_label
     rows = board_rows.find(models, which)
     column = flags.train_column or "text"
     source = evaluation_sets.corpus(flags.train, column) if flags.train else None
-    sets = evaluation_sets.read(Asked(flags.text, flags.pairs, flags.retrieval, columns))
+    sets = evaluation_sets.read(Asked(flags.text, flags.pairs, flags.retrieval, flags.words, columns))
     with tempfile.TemporaryDirectory(prefix="limba-scoreboard-") as runs:
         board = _board(board_rows.with_runs(rows, Path(runs)), sets, source, column, flags)
     gin.clear_config()
@@ -51,6 +53,7 @@ def _board(
     if source is not None:
         sets, corpus, below = _read_corpus(rows, sets, source, column, flags)
     measured = [_measured(i, rows, sets, flags) for i in range(len(rows))]
+    shown, alone = _with_means(rows, measured, sets)
     if not any(row.figures for row in measured):
         raise ValueError(f"Nothing could be measured. {next(iter(measured[0].reasons.values()))}")
     guess = RowFigures("chance", "")
@@ -63,7 +66,40 @@ def _board(
     if any(of.kind == "pairs" for of in sets):
         usual = "the words that differ, of decoders the whole sentence (docs/scores.md)"
         notes.append(f"What is scored of pairs: {flags.score or usual}.")
-    return Board(sets, [*measured, *below, *([guess] if guess.figures else [])], corpus, notes)
+    differences = [*_differences([*alone, *below], sets)] if flags.compare else []
+    return Board(sets, [*shown, *below, *([guess] if guess.figures else [])], corpus, notes, differences)
+
+
+def _with_means(
+    rows: Sequence[BoardRow], measured: Sequence[RowFigures], sets: Sequence[EvaluationSet]
+) -> tuple[list[RowFigures], list[RowFigures]]:
+    """The rows with the mean of each group of seeds behind its last one; and those without the single seeds."""
+    shown, alone = list[RowFigures](), list[RowFigures]()
+    groups = _groups(rows)
+    for number, (row, figures) in enumerate(zip(rows, measured, strict=True)):
+        shown.append(figures)
+        if not row.group:
+            alone.append(figures)
+            continue
+        places = [i for i, group in enumerate(groups) if group == groups[number]]
+        if places[-1] == number:
+            title = f"{row.group}, average" if row.is_average else row.group
+            mean = mean_row(title, [measured[i] for i in places], sets)
+            shown.append(mean)
+            alone.append(mean)
+    return shown, alone
+
+
+def _groups(rows: Sequence[BoardRow]) -> list[tuple[str, bool, int]]:
+    """Of each row what it has in common with the other seeds: of several checkpoints of a run also the number."""
+    sources = [(row.group, row.is_average, row.name) for row in rows]
+    return [(*source[:2], sources[:i].count(source)) for i, source in enumerate(sources)]
+
+
+def _differences(rows: Sequence[RowFigures], sets: Sequence[EvaluationSet]) -> Iterator[comparisons.Difference]:
+    for of in sets:
+        sides = [row.side(of) for row in rows if of.name in row.measured]
+        yield from comparisons.differences(of, sides)
 
 
 def _measured(number: int, rows: Sequence[BoardRow], sets: Sequence[EvaluationSet], flags: Any) -> RowFigures:
@@ -75,7 +111,7 @@ def _measured(number: int, rows: Sequence[BoardRow], sets: Sequence[EvaluationSe
     try:
         kind = _KINDS[model_forms.form_of(opened.model)]
     except ValueError:
-        kind = type(opened.model).__name__
+        kind = _OTHER_KINDS.get(type(opened.model).__name__, type(opened.model).__name__)
     figures = RowFigures(row.title, kind, facts)
     measurer = Measurer(opened, opened.params(), flags.mode or "", flags.score)
     for of in sets:
@@ -97,7 +133,7 @@ def _read_corpus(
     finder = LeakFinder([text for of in sets for text in of.texts])
     named = _first_with_words(rows)
     counter = None
-    if named is not None and any(of.kind != "retrieval" for of in sets):
+    if named is not None and any(of.kind in ("texts", "pairs") for of in sets):
         counter = baselines.NgramCounter(named[2], flags.ngram_tokens or NGRAM_TOKENS)
     readers = [finder, *([] if counter is None else [counter])]
     with tqdm(desc="training corpus", unit=" documents", unit_scale=True, disable=None) as bar:
@@ -138,5 +174,5 @@ def _of_ngrams(
             if name in found:
                 figures.add(of, found[name])
             else:
-                figures.reasons[of.name] = baselines.NO_VECTORS
+                figures.reasons[of.name] = baselines.WITHOUT[of.kind]
     yield from made.values()

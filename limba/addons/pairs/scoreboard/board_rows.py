@@ -33,12 +33,14 @@ class BoardRow:
       checkpoint: of a run, or "" for a folder of transformers before `with_runs`.
       step: None where the source does not say one.
       is_average: whether it is the average of the parameters that the checkpoint's run kept.
+      group: what the runs that differ by their seed are called together; "" for a model of its own.
     """
 
     name: str
     checkpoint: str
     step: int | None
     is_average: bool = False
+    group: str = ""
 
     @property
     def title(self) -> str:
@@ -72,18 +74,36 @@ def find(names: Sequence[str], which: str) -> list[BoardRow]:
     """The rows of names, in their order: a row for each checkpoint, and one more for an average that its run kept.
 
     Args:
+      names: folders, or `NAME=FOLDER,FOLDER,…` for runs that differ by their seed.
       which: `LATEST`, `ALL`, or steps such as "500,1000", of the runs; folders of transformers have one row each.
 
     Raises:
       FileNotFoundError: for a name that is neither a run nor a folder of transformers, and a step that is not there.
-      ValueError: for steps that are no numbers, a checkpoint of T5X, and a folder of another program.
+      ValueError: for steps that are no numbers, a checkpoint of T5X, a folder of another program, and a name of seeds
+        without a folder.
     """
     if which not in (LATEST, ALL) and not all(step.isdigit() for step in which.split(",")):
         raise ValueError(f"--checkpoints is {which!r}; give {LATEST}, {ALL}, or steps such as 500,1000.")
-    rows = [row for name in names for row in _rows_of(name, which)]
+    rows = [
+        dataclasses.replace(row, group=group)
+        for given in names
+        for group, name in _seeds(given)
+        for row in _rows_of(name, which)
+    ]
     if twice := [row.title for i, row in enumerate(rows) if row in rows[:i]]:
         raise ValueError(f"{twice[0]} is given twice; give each model once.")
     return rows
+
+
+def _seeds(given: str) -> list[tuple[str, str]]:
+    """The folders that an argument names, each with the name of its group."""
+    group, equals, folders = given.partition("=")
+    if not equals or Path(given).exists():
+        return [("", given)]
+    found = [folder for folder in folders.split(",") if folder]
+    if not group or not found:
+        raise ValueError(f"{given!r} names no model; write NAME=FOLDER,FOLDER for runs that differ by their seed.")
+    return [(group, folder) for folder in found]
 
 
 def _rows_of(name: str, which: str) -> Iterator[BoardRow]:

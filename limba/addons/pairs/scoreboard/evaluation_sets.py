@@ -1,10 +1,10 @@
-"""The files that rows of a scoreboard are measured on: texts, minimal pairs, and pairs of a query and its answer."""
+"""The files that rows of a scoreboard are measured on: texts, minimal pairs, queries and answers, labelled words."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from limba.addons.pairs import differing_words, pair_columns, pair_files
+from limba.addons.pairs import differing_words, pair_columns, pair_files, word_files
 from limba.addons.pairs.pair_columns import PairColumns
 from limba.addons.pairs.scoreboard.leaks import Leaks
 from limba.files import untrusted_files
@@ -20,11 +20,13 @@ class EvaluationSet:
     """A file with what is measured.
 
     Attributes:
-      kind: "texts", "pairs" or "retrieval".
-      items: a tuple of texts each: one of "texts", the right and the wrong sentence, or a query and its answer.
+      kind: "texts", "pairs", "retrieval" or "words".
+      items: a tuple of texts each: one of "texts", the right and the wrong sentence, a query and its answer, or the
+        words of a sentence with blanks between them.
       places: of each item in its file, for messages.
       columns: of pairs.
       leaks: what of the items stands in the training corpus; None if none was given.
+      labels: of "words": the labels of the words of each item.
     """
 
     name: str
@@ -34,6 +36,7 @@ class EvaluationSet:
     places: Sequence[str]
     columns: PairColumns | None = None
     leaks: Leaks | None = None
+    labels: Sequence[Sequence[str]] = ()
 
     @property
     def texts(self) -> list[str]:
@@ -49,12 +52,13 @@ class Asked:
     """What a command line asks for: names of files, patterns or folders, and columns of them.
 
     Attributes:
-      columns: the names "text", "good", "bad" and "phenomenon"; None finds known ones.
+      columns: the names "text", "good", "bad", "phenomenon" and "label"; None finds known ones.
     """
 
     texts: Sequence[str]
     pairs: Sequence[str]
     retrieval: Sequence[str]
+    words: Sequence[str]
     columns: Mapping[str, str | None]
 
 
@@ -67,10 +71,11 @@ def read(asked: Asked) -> list[EvaluationSet]:
     """
     given = {"--text": asked.texts, "--pairs": asked.pairs, "--retrieval": asked.retrieval}
     texts, pairs, retrieval = (pair_files.find(files, flag) for flag, files in given.items())
-    names = iter(pair_columns.names_of_files([*texts, *pairs, *retrieval]))
+    names = iter(pair_columns.names_of_files([*texts, *pairs, *retrieval, *asked.words]))
     sets = [_of_texts(next(names), file, asked.columns["text"] or "text") for file in texts]
     sets += [_of_pairs(next(names), file, asked.columns) for file in pairs]
-    return sets + [_of_retrieval(next(names), file) for file in retrieval]
+    sets += [_of_retrieval(next(names), file) for file in retrieval]
+    return sets + [_of_words(next(names), file, asked.columns["label"]) for file in asked.words]
 
 
 def _rows(file: str, columns: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -119,6 +124,12 @@ def _of_retrieval(name: str, file: str) -> EvaluationSet:
             f"--retrieval {file} has {len(items):,} rows; an answer is looked for among those of 2 to {MOST_PAIRS:,}."
         )
     return EvaluationSet(name, file, "retrieval", items, places)
+
+
+def _of_words(name: str, file: str, label: str | None) -> EvaluationSet:
+    found = word_files.read(file, label)
+    items, places = [(" ".join(x.words),) for x in found], [x.place for x in found]
+    return EvaluationSet(name, file, "words", items, places, labels=[x.labels for x in found])
 
 
 def corpus(files: Sequence[str], column: str) -> Any:

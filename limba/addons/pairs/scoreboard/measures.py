@@ -11,9 +11,10 @@ from limba.addons.pairs import model_forms, pair_formats, pair_metrics, pair_sco
 from limba.addons.pairs.pair_metrics import ScoredSentence
 from limba.addons.pairs.scoreboard.board_rows import OpenedModel
 from limba.addons.pairs.scoreboard.evaluation_sets import SPLIT, EvaluationSet
+from limba.addons.pairs.scoreboard.predicted_labels import labels_of_words
 from limba.addons.pairs.text_scorer import TextScorer
 from limba.inference.embedding import Embedder
-from limba.tasks.metrics import text_pair_metrics
+from limba.tasks.metrics import tagging_metrics, text_pair_metrics
 from limba.tasks.metrics.text_pair_metrics import TextPair
 
 BATCH_SIZE = 32
@@ -22,6 +23,7 @@ NAMES = {
     "texts": ("nats/character", "word found %", "median rank"),
     "pairs": ("accuracy %",),
     "retrieval": ("answer found %", "median rank"),
+    "words": ("labels right %", "entity F1 %"),
 }
 
 
@@ -31,8 +33,9 @@ class Figure:
 
     Attributes:
       low, high: of its 95 % interval; None where there is none, as of a median.
-      count: items that it is of: characters, words, pairs or queries.
+      count: items that it is of: characters, words, entities, pairs or queries.
       unit: what these are.
+      spread: of a mean over seeds, their standard deviation; else None.
     """
 
     value: float
@@ -40,9 +43,12 @@ class Figure:
     high: float | None
     count: int
     unit: str
+    spread: float | None = None
 
 
 Figures = dict[str, Figure]
+# By the name of a figure: it is the ratio of two sums over items, float64 `[items]` each.
+Terms = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 class Measured(Protocol):
@@ -50,6 +56,10 @@ class Measured(Protocol):
 
     def figures(self, chosen: np.ndarray) -> Figures:
         """The figures, by name, of the items that `chosen`, bool `[items]`, has as True; at least one is."""
+        ...
+
+    def terms(self) -> Terms:
+        """Of figures that are ratios of sums, what each item gives to both sums."""
         ...
 
 
@@ -77,9 +87,16 @@ class MeasuredTexts:
         of_chosen = chosen[self.owners]
         ranks, owners = self.ranks[of_chosen], self.owners[of_chosen]
         words, first = (np.bincount(x, minlength=len(chosen))[chosen] for x in (owners, owners[ranks == 1]))
-        share = _ratio(first, words, "words")
-        found["word found %"] = _times(100.0, share, most=100.0)
+        found["word found %"] = _at_most(100.0, _ratio(100.0 * first, words, "words"))
         found["median rank"] = Figure(float(np.median(ranks)), None, None, len(ranks), "words")
+        return found
+
+    def terms(self) -> Terms:
+        found = {"nats/character": (self.nats, self.characters.astype(np.float64))}
+        if self.ranks is not None:
+            owners = (self.owners[self.ranks == 1], self.owners)
+            first, words = (np.bincount(x, minlength=len(self.nats)).astype(np.float64) for x in owners)
+            found["word found %"] = (100.0 * first, words)
         return found
 
 
@@ -102,6 +119,10 @@ class MeasuredPairs:
                 made[f"accuracy %{end}"] = Figure(found[name], low, high, int(found[f"pairs{end}"]), "pairs")
         return made
 
+    def terms(self) -> Terms:
+        won = [pair.is_won for pair in pair_metrics.pairs(self.sentences, self.scores.tolist())]
+        return {"accuracy %": (100.0 * np.array(won), np.ones(len(won)))}
+
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredRetrieval:
@@ -115,6 +136,49 @@ class MeasuredRetrieval:
             "answer found %": _share_of(int(np.sum(ranks == 1)), len(ranks), "queries"),
             "median rank": Figure(float(np.median(ranks)), None, None, len(ranks), "queries"),
         }
+
+    def terms(self) -> Terms:
+        return {"answer found %": (100.0 * (self.ranks == 1), np.ones(len(self.ranks)))}
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredWords:
+    """Of sentences the labels of their words: those in the file, and those that a model gives.
+
+    The F1 of entities, which are found as seqeval finds them, is twice the right ones divided by those that are wanted
+    and those that are given, together.
+    """
+
+    wanted: Sequence[Sequence[str]]
+    given: Sequence[Sequence[str]]
+
+    def figures(self, chosen: np.ndarray) -> Figures:
+        found = {}
+        for name, (right, of) in self.terms().items():
+            if of[chosen].any():
+                unit = "words" if name == "labels right %" else "entities"
+                found[name] = _at_most(100.0, _ratio(right[chosen], of[chosen], unit))
+        if "entity F1 %" in found:
+            count = sum(len(of) for of, is_chosen in zip(self._entities(self.wanted), chosen, strict=True) if is_chosen)
+            found["entity F1 %"] = dataclasses.replace(found["entity F1 %"], count=count)
+        return found
+
+    def terms(self) -> Terms:
+        sides = zip(self.wanted, self.given, strict=True)
+        right = [100.0 * sum(a == b for a, b in zip(*both, strict=True)) for both in sides]
+        found = {"labels right %": (np.array(right), np.array([float(len(labels)) for labels in self.wanted]))}
+        if tagging_metrics.are_bio(sorted({label for labels in self.wanted for label in labels})):
+            both = list(zip(self._entities(self.wanted), self._entities(self.given), strict=True))
+            right = [200.0 * len(wanted & given) for wanted, given in both]
+            found["entity F1 %"] = (
+                np.array(right),
+                np.array([float(len(wanted) + len(given)) for wanted, given in both]),
+            )
+        return found
+
+    @staticmethod
+    def _entities(labels: Sequence[Sequence[str]]) -> list[set[tagging_metrics.Entity]]:
+        return [set(tagging_metrics.entities(of_sentence)) for of_sentence in labels]
 
 
 def _share_of(count: int, of: int, unit: str) -> Figure:
@@ -138,10 +202,8 @@ def _ratio(numerators: np.ndarray, denominators: np.ndarray, unit: str) -> Figur
     return Figure(value, max(value - half, 0.0), value + half, int(total), unit)
 
 
-def _times(factor: float, figure: Figure, most: float) -> Figure:
-    value, low, high = (None if x is None else factor * x for x in (figure.value, figure.low, figure.high))
-    assert value is not None
-    return Figure(value, low, None if high is None else min(high, most), figure.count, figure.unit)
+def _at_most(most: float, figure: Figure) -> Figure:
+    return figure if figure.high is None else dataclasses.replace(figure, high=min(figure.high, most))
 
 
 # ------------------------------------------------------ of a model --------------------------------------------------
@@ -169,7 +231,8 @@ class Measurer:
           ValueError: for what the model cannot be asked, with the reason.
           NotFiniteError: for an item whose score is not finite.
         """
-        return {"texts": self._texts, "pairs": self._pairs, "retrieval": self._retrieval}[of.kind](of)
+        kinds = {"texts": self._texts, "pairs": self._pairs, "retrieval": self._retrieval, "words": self._words}
+        return kinds[of.kind](of)
 
     def _mode_of(self, form: str) -> str:
         return self.mode if form == "FilledBlanks" else ""
@@ -211,6 +274,9 @@ class Measurer:
         vectors = np.stack(embedder.embed(of.texts))
         pairs = [TextPair(query, answer) for query, answer in of.items]
         return MeasuredRetrieval(text_pair_metrics.retrieval_ranks(pairs, vectors[::2], vectors[1::2]))
+
+    def _words(self, of: EvaluationSet) -> Measured:
+        return MeasuredWords(of.labels, labels_of_words(self.opened, self.params, of, self.mode))
 
 
 def lengths_of(texts: Sequence[str]) -> np.ndarray:
