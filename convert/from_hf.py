@@ -221,7 +221,7 @@ def find(model: str, *, with_runs: bool = False, with_weights: bool = True) -> P
         try:
             return hub_models.download(model, with_weights)
         except (FileNotFoundError, ConnectionError) as error:
-            raise type(error)(f"{error} There is no folder {path} either.") from error
+            raise type(error)(f"There is no folder {path}. If you mean a model on the hub: {error}") from error
     raise FileNotFoundError(f"{path} does not exist, and {model!r} is not a name on the Hugging Face hub (ORG/NAME).")
 
 

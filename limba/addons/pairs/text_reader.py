@@ -23,6 +23,12 @@ class TextReader:
         if form.special_tokens:
             sentencepiece_models.check_special_tokens(vocabulary, form.special_tokens)
         elif form.needs_sentinels:
+            if not sentencepiece_models.num_sentinels(vocabulary):
+                raise ValueError(
+                    f"{vocabulary!r} has no sentinels (<extra_id_0> …), and texts are scored by blanks. A T5 that "
+                    "never learned to fill blanks has no such score; if its tokenizer lost them, take that of its "
+                    "pre-training."
+                )
             sentencepiece_models.check_vocabulary(vocabulary)
         else:
             sentencepiece_models.check_file(vocabulary)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from limba.addons.pages import scoreboard
-from limba.addons.pairs import pair_ngrams
+from limba.addons.pairs import pair_formats, pair_ngrams, text_reader
 from limba.addons.pairs.pair_metrics import ScoredSentence
 from limba.addons.pairs.scoreboard import (
     baselines,
@@ -97,6 +97,40 @@ def test_a_table_says_what_is_missing_and_what_leaked():
     assert picture.count("<circle") == 3 and "run|1, 1,000: 1.667 (0.307 to 3.027)" in picture
 
 
+def test_a_folder_of_pairs_is_one_set_with_a_table_of_phenomena(tmp_path):
+    """As BLiMP is published, whose files have a phenomenon each."""
+    (tmp_path / "blimp/data").mkdir(parents=True)
+    for name in ("first", "second"):
+        row = {"sentence_good": f"a {name} b", "sentence_bad": f"a {name} c", "linguistics_term": name, "UID": "x"}
+        (tmp_path / f"blimp/data/{name}.jsonl").write_text(json.dumps(row) + "\n")
+    columns = dict.fromkeys(("text", "good", "bad", "phenomenon", "label"))
+    asked = evaluation_sets.Asked([], [str(tmp_path / "blimp")], [], [], columns)
+    (of,) = evaluation_sets.read(asked)
+    assert (of.name, of.items) == ("blimp", [("a first b", "a first c"), ("a second b", "a second c")])
+    task = measures.pairs_task(of, "FilledBlanks", BYTES)
+    assert task.splits and len(of.parts) == 2
+    row = board.RowFigures("run", "T5", {"step": 7})
+    sentences = [ScoredSentence(i // 2, i % 2 == 0, ("first", "second")[i // 2], 1, "") for i in range(4)]
+    row.add(of, measures.MeasuredPairs(sentences, np.array([2.0, 1, 1, 2])))
+    table = board.Board([of], [row, board.RowFigures("chance", "")], None).phenomena(of)
+    assert [line[:2] for line in table] == [
+        ["phenomenon of blimp (chance: 50)", "pairs"],
+        ["first", "1"],
+        ["second", "1"],
+    ]
+    assert [line[2].partition(" ")[0] for line in table] == ["run,", "100.0", "0.0"]
+    (tmp_path / "blimp/other.jsonl").write_text(json.dumps({"good": "a", "bad": "b"}) + "\n")
+    with pytest.raises(ValueError, match="blimp has files with different columns"):
+        evaluation_sets.read(asked)
+
+
+def test_a_t5_without_sentinels_is_told_why_it_has_no_scores():
+    with pytest.raises(
+        ValueError, match=r"has no sentinels .* if its tokenizer lost them, take that of its pre-training"
+    ):
+        text_reader.TextReader(ByteVocabulary(0), pair_formats.FilledBlanks())
+
+
 class NoModel:
     """An opened model of a class that scores no texts."""
 
@@ -140,7 +174,7 @@ def test_rows_of_a_run(run, which, expected):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["none", "--text", "texts.txt"], "There is no folder .*none either"),
+        (["none", "--text", "texts.txt"], "There is no folder .*none. If you mean a model on the hub: "),
         (["empty", "--text", "texts.txt"], "empty has no config.json"),
         (["run", "--text", "none.txt"], "--text none.txt does not exist"),
         (["run", "--text", "blank.txt"], "--text blank.txt has no text"),

@@ -16,6 +16,7 @@ _MISSING = "–"
 _NO_BLANKS = "It reads from left to right, and has no blanks."
 _ALL_TOUCHED = "All of it stands in the training corpus."
 _WITHOUT_LEAKS = "without leaks"
+_PHENOMENON = "accuracy %/"
 # What the items of a kind of set are called.
 _ITEMS = {"texts": "texts", "pairs": "pairs", "retrieval": "queries", "words": "sentences"}
 
@@ -151,6 +152,19 @@ class Board:
             lines.append(["share in the training corpus", "", "", *map(_share, columns)])
         return lines
 
+    def phenomena(self, of: EvaluationSet) -> list[list[str]]:
+        """The cells of a table of the phenomena of pairs, with the head first; [] where there are fewer than two."""
+        rows = [(row.label, row.figures.get(of.name, {})) for row in self.rows]
+        names = dict.fromkeys(name for _, figures in rows for name in figures if name.startswith(_PHENOMENON))
+        if len(names) < 2:
+            return []
+        with_some = [(label, figures) for label, figures in rows if names.keys() & figures.keys()]
+        lines = [[f"phenomenon of {of.name} (chance: 50)", "pairs", *(label for label, _ in with_some)]]
+        for name in names:
+            found = [figures[name] for _, figures in with_some]
+            lines.append([name.removeprefix(_PHENOMENON), f"{found[0].count:,}", *map(shown, found)])
+        return lines
+
     def sentences(self) -> list[str]:
         """Sentences below the table: what its numbers are of, and what they do not say."""
         found = ["In brackets are 95 % intervals. A rank has none: it is the median of the words or queries."]
@@ -183,19 +197,24 @@ class Board:
     def text(self) -> str:
         """A table for each set, and the sentences below all of them."""
         reasons = dict[str, int]()
-        tables = [
-            [*results_table.aligned_behind_names(self.cells([x for x in self.columns() if x.of is of], reasons)), ""]
-            for of in self.sets
-        ]
+        tables = []
+        for of in self.sets:
+            cells = self.cells([x for x in self.columns() if x.of is of], reasons)
+            for table in (cells, self.phenomena(of)):
+                if table:
+                    tables.append([*results_table.aligned_behind_names(table), ""])
         return "\n".join([line for table in tables for line in table] + [*_numbered(reasons), *self.sentences()]) + "\n"
 
     def markdown(self) -> str:
-        """One table, and a list of the sentences about it."""
+        """One table, one for the phenomena of each set, and a list of the sentences about them."""
         reasons = dict[str, int]()
         lines = self.cells(self.columns(), reasons)
-        rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
-        table = "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in rows)
-        return table + "\n" + "".join(f"- {sentence}\n" for sentence in [*_numbered(reasons), *self.sentences()])
+        tables = [lines, *filter(None, map(self.phenomena, self.sets))]
+        return (
+            "\n".join(map(_markdown, tables))
+            + "\n"
+            + "".join(f"- {sentence}\n" for sentence in [*_numbered(reasons), *self.sentences()])
+        )
 
     def json(self) -> dict[str, Any]:
         """Every figure with its interval and its count, those of phenomena too."""
@@ -219,6 +238,11 @@ class Board:
             "differences": [difference._asdict() for difference in self.differences],
             "notes": self.sentences(),
         }
+
+
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in rows)
 
 
 def _numbered(reasons: Mapping[str, int]) -> list[str]:

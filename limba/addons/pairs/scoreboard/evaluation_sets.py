@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from limba.addons.pairs import differing_words, pair_columns, pair_files, word_files
@@ -27,6 +28,7 @@ class EvaluationSet:
       columns: of pairs.
       leaks: what of the items stands in the training corpus; None if none was given.
       labels: of "words": the labels of the words of each item.
+      parts: the files of a folder; () where `file` is one.
     """
 
     name: str
@@ -37,6 +39,7 @@ class EvaluationSet:
     columns: PairColumns | None = None
     leaks: Leaks | None = None
     labels: Sequence[Sequence[str]] = ()
+    parts: Sequence[str] = ()
 
     @property
     def texts(self) -> list[str]:
@@ -71,14 +74,17 @@ def read(asked: Asked) -> list[EvaluationSet]:
     """
     given = {"--text": asked.texts, "--pairs": asked.pairs, "--retrieval": asked.retrieval}
     texts, pairs, retrieval = (pair_files.find(files, flag) for flag, files in given.items())
+    folders = {name: pair_files.find([name], "--pairs") for name in asked.pairs if Path(name).expanduser().is_dir()}
+    of_folders = {file for files in folders.values() for file in files}
+    pairs = [*folders, *(file for file in pairs if file not in of_folders)]
     names = iter(pair_columns.names_of_files([*texts, *pairs, *retrieval, *asked.words]))
     sets = [_of_texts(next(names), file, asked.columns["text"] or "text") for file in texts]
-    sets += [_of_pairs(next(names), file, asked.columns) for file in pairs]
+    sets += [_of_pairs(next(names), file, folders.get(file, [file]), asked.columns) for file in pairs]
     sets += [_of_retrieval(next(names), file) for file in retrieval]
     return sets + [_of_words(next(names), file, asked.columns["label"]) for file in asked.words]
 
 
-def _rows(file: str, columns: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _rows(file: str | Sequence[str], columns: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     source = supervised_tasks.open_texts({SPLIT: file}, columns)
     for name, number, row in source.numbered_documents(SPLIT):
         yield f"row {number} (the first is 0) of {name}", row
@@ -92,10 +98,12 @@ def _of_texts(name: str, file: str, column: str) -> EvaluationSet:
     return EvaluationSet(name, file, "texts", [(text,) for text, _ in rows], [place for _, place in rows])
 
 
-def _of_pairs(name: str, file: str, named: Mapping[str, str | None]) -> EvaluationSet:
-    columns = pair_columns.find(file, named["good"], named["bad"], named["phenomenon"])
+def _of_pairs(name: str, file: str, parts: Sequence[str], named: Mapping[str, str | None]) -> EvaluationSet:
+    columns, *others = (pair_columns.find(part, named["good"], named["bad"], named["phenomenon"]) for part in parts)
+    if any(other != columns for other in others):
+        raise ValueError(f"--pairs {file} has files with different columns; name the files of one kind.")
     items, places = [], []
-    for place, row in _rows(file, columns.names):
+    for place, row in _rows(parts, columns.names):
         try:
             right, wrong, _ = columns.read(row)
             if not differing_words.differences(right, wrong):
@@ -106,7 +114,7 @@ def _of_pairs(name: str, file: str, named: Mapping[str, str | None]) -> Evaluati
         places.append(place)
     if not items:
         raise ValueError(f"--pairs {file} has no rows: give a file with pairs of sentences.")
-    return EvaluationSet(name, file, "pairs", items, places, columns)
+    return EvaluationSet(name, file, "pairs", items, places, columns, parts=parts)
 
 
 def _of_retrieval(name: str, file: str) -> EvaluationSet:

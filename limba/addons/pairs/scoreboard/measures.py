@@ -287,4 +287,6 @@ def lengths_of(texts: Sequence[str]) -> np.ndarray:
 def pairs_task(of: EvaluationSet, form: str, vocabulary: Any, mode: str = "", longest: int | None = None) -> Any:
     """The task of a set of pairs for a model of a form, with the split `SPLIT`."""
     made = getattr(pair_formats, form)()
-    return pairs_tasks.make_pairs_task(of.name, {SPLIT: of.file}, vocabulary, made, mode, of.columns, longest)
+    return pairs_tasks.make_pairs_task(
+        of.name, {SPLIT: list(of.parts) or of.file}, vocabulary, made, mode, of.columns, longest
+    )
