@@ -25,6 +25,7 @@ from limba.convert.exports.encoder_export import EncoderExport
 from limba.convert.exports.export import Export
 from limba.convert.exports.t5_export import T5Export
 from limba.convert.model_files import any_format
+from limba.convert.model_files.hf import hf_tokenizer
 from limba.convert.model_files.model import NO_HINTS, Model, ModelHints
 from limba.convert.tensors import flax_files, safetensors_files
 from limba.files import json_text
@@ -56,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--generator", action="store_true", help="of an ELECTRA's pre-training, the generator in place of the encoder"
     )
+    parser.add_argument(
+        "--mask_token",
+        action="store_true",
+        help="of a T5, <extra_id_0> as the tokenizer's mask token, and padding as its BOS, for programs that look for "
+        "them (BabyLM's evaluation, docs/scores.md)",
+    )
     add_options(parser)
     any_format.add_hint_arguments(parser)
 
@@ -75,7 +82,7 @@ def run(args: argparse.Namespace) -> None:
     checkpoint = args.checkpoint if args.best is None else str(best_checkpoint(args.checkpoint, args.best))
     given = options(args)
     hints = dataclasses.replace(given["hints"], without_lora=args.no_lora, generator=args.generator)
-    to_hf(checkpoint, args.out, **given | {"hints": hints})
+    to_hf(checkpoint, args.out, **given | {"hints": hints, "mask_token": args.mask_token})
 
 
 def options(args: argparse.Namespace) -> dict[str, Any]:
@@ -105,6 +112,7 @@ def to_hf(
     overwrite: bool = False,
     metadata: Metadata = NO_METADATA,
     named: Path | None = None,
+    mask_token: bool = False,
 ) -> dict[str, Any]:
     """Exports a checkpoint, prints what came out, and returns the content of `conversion_report.json`.
 
@@ -118,6 +126,7 @@ def to_hf(
       overwrite: replace another conversion at `out`.
       metadata: what the model card says beside what the run knows.
       named: the folder that the messages name, to which the caller moves the files; None is `out`.
+      mask_token: name a T5's first sentinel as the tokenizer's mask token, and padding as its BOS.
 
     Raises:
       FileNotFoundError: if there is no checkpoint or no SentencePiece model.
@@ -143,6 +152,7 @@ def to_hf(
         "average": hints.average or None,
         "without_lora": hints.without_lora or None,
         **({"generator": True} if hints.generator else {}),
+        **({"mask_token": True} if mask_token else {}),
     }
     if report := previous(out, request, overwrite):
         print(f"{named or out} holds this export of {model.path.name} already.")
@@ -150,7 +160,7 @@ def to_hf(
 
     # ---------------------------------------------------- files ------------------------------------------------------
     with complete_or_absent(out, request) as folder:
-        write_files(folder, export, formats, dtype, shard_bytes)
+        write_files(folder, export, formats, dtype, shard_bytes, mask_token)
         comparisons = check_files(folder, export, formats) if verify else {}
         report = {
             **request,
@@ -193,10 +203,14 @@ def _formats(asked: Sequence[str] | None, export: Export) -> Sequence[str]:
     return asked or export.formats
 
 
-def write_files(folder: Path, export: Export, formats: Sequence[str], dtype: str, shard_bytes: int) -> None:
+def write_files(
+    folder: Path, export: Export, formats: Sequence[str], dtype: str, shard_bytes: int, mask_token: bool = False
+) -> None:
     """Writes configuration, tokenizer and weights, with a progress bar."""
     for name, content in export.write_beside(folder, dtype).items():
         write_json(folder / name, content)
+    if mask_token:
+        hf_tokenizer.name_mask(folder)
     num_bytes = export.model.num_parameters * jnp.dtype(dtype).itemsize * len(formats)
     with tqdm(total=num_bytes, desc="writing", unit="B", unit_scale=True, disable=None) as progress:
         for format_ in formats:

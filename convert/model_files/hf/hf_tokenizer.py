@@ -286,6 +286,26 @@ def write(
     tokenizer_settings.write(folder, config, special, _loadable(settings, config["tokenizer_class"], content))
 
 
+def name_mask(folder: Path) -> None:
+    """Names the first sentinel of a written tokenizer as mask token, and padding, which decoders begin with, as BOS.
+
+    Texts keep their ids, because no token is new.
+
+    Raises:
+      ValueError: if the tokenizer has a mask token, or no `<extra_id_0>`.
+    """
+    names = ("tokenizer_config.json", "special_tokens_map.json")
+    contents = {name: read_json(folder / name) for name in names if (folder / name).is_file()}
+    if found := [content["mask_token"] for content in contents.values() if "mask_token" in content]:
+        raise ValueError(f"--mask_token is for T5s, and this tokenizer has the mask token {found[0]!r}: leave it out.")
+    first = "<extra_id_0>"
+    if not any(first in content.get("additional_special_tokens", ()) for content in contents.values()):
+        raise ValueError(f"--mask_token: the tokenizer has no {first}, which would be the mask token. Leave it out.")
+    for name, content in contents.items():
+        named = {**content, "mask_token": first, "bos_token": content["pad_token"]}
+        (folder / name).write_text(json_text.dumps(named, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
 def _loadable(settings: Settings, tokenizer_class: str, content: Mapping[str, Any]) -> Settings:
     """Without `add_prefix_space`, for which version 4's fast T5 classes want spiece.model in place of tokenizer.json.
 

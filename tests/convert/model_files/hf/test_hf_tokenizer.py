@@ -445,3 +445,19 @@ def test_other_special_names_are_kept(tmp_path, spiece_model):
     hf_tokenizer.write(tokenizer, tmp_path)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert (config["eos_token"], config["tokenizer_class"]) == ("<eos>", "PreTrainedTokenizerFast")
+
+
+def test_a_mask_token_is_the_first_sentinel(tmp_path):
+    config = {"pad_token": "<pad>", "additional_special_tokens": ["<extra_id_0>", "<extra_id_1>"]}
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        (tmp_path / name).write_text(json.dumps(config))
+    hf_tokenizer.name_mask(tmp_path)
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        named = json.loads((tmp_path / name).read_text())
+        assert named == config | {"mask_token": "<extra_id_0>", "bos_token": "<pad>"}
+    with pytest.raises(ValueError, match="this tokenizer has the mask token '<extra_id_0>': leave it out"):
+        hf_tokenizer.name_mask(tmp_path)
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        (tmp_path / name).write_text('{"pad_token": "<pad>"}')
+    with pytest.raises(ValueError, match="the tokenizer has no <extra_id_0>"):
+        hf_tokenizer.name_mask(tmp_path)
