@@ -19,6 +19,9 @@ from limba.network.t5 import T5Config
 
 _USUAL = {"encoder_attention_type": long_attention.LOCAL, "local_radius": 127, "global_block_size": 16}
 USUAL_SUMS = _USUAL | {"encoder_attention_type": long_attention.TRANSIENT_GLOBAL}
+# The models on the hub have 127. transformers' class, which a check runs, pads a row of ten tokens to three blocks of
+# the radius, and computes the logits of all of them.
+_RADIUS = AT_LEAST_1._replace(below=1024)
 # flaxformer's classes.
 _CLASSES = {
     long_attention.LOCAL: "EncoderLocalSelfAttention",
@@ -30,10 +33,10 @@ _MODULES = {long_attention.LOCAL: "LocalSelfAttention", long_attention.TRANSIENT
 def fields(file: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `T5Config` for a config.json with all keys. Raises ValueError for a value out of range."""
     found = {key: content[key] for key in long_attention.FIELDS}
-    if (kind := found["encoder_attention_type"]) not in _MODULES:
+    if (kind := found["encoder_attention_type"]) not in tuple(_MODULES):  # It may be a list, which no table asks for.
         raise ValueError(f"{file}: encoder_attention_type is {shown(kind)}; it is one of {', '.join(_MODULES)}.")
-    for key in long_attention.FIELDS[1:]:
-        number_ranges.check(f"{file}: {key}", found[key], AT_LEAST_1)
+    for key, allowed in (("local_radius", _RADIUS), ("global_block_size", AT_LEAST_1)):
+        number_ranges.check(f"{file}: {key}", found[key], allowed)
     if (size := found["global_block_size"]) & (size - 1):
         raise ValueError(f"{file}: global_block_size is {size}; Limba's LongT5 has powers of 2.")
     return found

@@ -173,6 +173,9 @@ def _open(
     if keeps_pooler and head == heads.OF_PAIRS:
         is_headless = any(t.name not in given and t.constant is None for t in of_head)
     if is_headless:
+        # First: of other sizes than the tensors a new head may have any number of values.
+        there = {t.name: t.shape for t in wanted if t.constant is None and (t.name in given or t not in of_head)}
+        table.verify(str(path), {name: tensor.shape for name, tensor in given.items() if name in there}, there)
         given = _new_head(config, family, pad_id, head) | given
     stored = {
         t.name: given.pop(t.name, from_array(t.constant)) for t in wanted if t.name in given or t.constant is not None

@@ -9,6 +9,8 @@ from limba.files.number_ranges import ABOVE_0
 from limba.network import config_checks, own_layers
 
 _OWNER = "GemmaLayers"
+# What a float32 holds.
+_NUMBER = ABOVE_0._replace(below=2.0**100)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,10 +66,10 @@ class GemmaLayers:
             if (given := getattr(self, field)) is not None:
                 config_checks.whole_number(_OWNER, field, given, 1)
         for field in ("rotary_base", "norm_epsilon", "rotary_factor"):
-            number_ranges.check(f"{_OWNER}.{field}", getattr(self, field), ABOVE_0)
+            number_ranges.check(f"{_OWNER}.{field}", getattr(self, field), _NUMBER)
         above_0_or_none = ("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping")
         for field in (*above_0_or_none, "local_rotary_base"):
-            number_ranges.check(f"{_OWNER}.{field}", getattr(self, field), ABOVE_0._replace(or_none=True))
+            number_ranges.check(f"{_OWNER}.{field}", getattr(self, field), _NUMBER._replace(or_none=True))
 
     @property
     def is_beyond_kernels(self) -> bool:

@@ -117,9 +117,14 @@ def _begins(segments: Array) -> Array:
     return segments != jnp.pad(segments[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
 
 
+def _reach(radius: int, length: int) -> int:
+    """How many tokens of a row of `length` a query sees to each side: blocks are as long, whatever a radius says."""
+    return min(radius, length)
+
+
 def bias(config: LongConfig, length: int, tokens: Any, blocks: Any) -> LongBias:
     """The tables of a row of `length`; `tokens` and `blocks` make the modules of relative positions."""
-    width = 2 * (config.local_radius + 1)
+    width = 2 * (_reach(config.local_radius, length) + 1)
     of_tokens = tokens()(width, width, by_distance=True).table
     if config.encoder_attention_type == LOCAL:
         return LongBias(of_tokens)
@@ -166,18 +171,19 @@ class LongAttention(MultiHeadDotProductAttention):
     def _attend(self, query: Array, key: Array, value: Array, mask: LongVisible, bias: LongBias) -> Array:
         """`[batch, length up to a whole block, heads, kv]`; keys and values of sums stand behind those of tokens."""
         length, dtype = query.shape[1], self.dtype
-        width = self.radius + 1
+        radius = _reach(self.radius, length)
+        width = radius + 1
         in_blocks = functools.partial(_in_blocks, width=width)
         queries, keys = in_blocks(query), _around(in_blocks(key[:, :length]))
         of_weights = jnp.float32 if self.float32_logits else dtype
         segments = in_blocks(mask.segments)
         near = jnp.arange(3 * width) - width - jnp.arange(width)[:, None]
-        seen = (segments[..., None] == _around(segments)[:, :, None]) & (jnp.abs(near) <= self.radius)
+        seen = (segments[..., None] == _around(segments)[:, :, None]) & (jnp.abs(near) <= radius)
         logits = einsum("bnqhd,bnkhd->bnhqk", queries, keys, of_weights, jnp.float32)
         logits += distances.to_keys(jnp.repeat(bias.tokens[:, None], width, axis=1)).astype(dtype).astype(logits.dtype)
         if mask.blocks is not None:
             of_sums = einsum("bnqhd,bghd->bnhqg", queries, key[:, length:], of_weights, jnp.float32)
-            of_sums += _block_bias(bias.blocks, in_blocks(mask.blocks), self.radius // self.block_size + 2, dtype)
+            of_sums += _block_bias(bias.blocks, in_blocks(mask.blocks), radius // self.block_size + 2, dtype)
             of_same = segments[..., None] == mask.block_segments[:, None, None]
             logits, seen = jnp.concatenate([logits, of_sums], -1), jnp.concatenate([seen, of_same], -1)
         weights = attention_weights(logits, seen[:, :, None], of_weights).astype(dtype)

@@ -52,8 +52,10 @@ _DEFAULTS: dict[str, Any] = {
     "eos_token_id": 6,
 }
 _LIMITS = {
-    **dict.fromkeys((*_SIZES.values(), "position_bucket_size"), AT_LEAST_1),
-    "layer_norm_eps": ABOVE_0,
+    **dict.fromkeys(_SIZES.values(), AT_LEAST_1),
+    # A table has twice as many rows.
+    "position_bucket_size": AT_LEAST_1._replace(below=2**30),
+    "layer_norm_eps": ABOVE_0._replace(below=1),
     **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), SHARE),
     **dict.fromkeys(("cls_token_id", "sep_token_id", "bos_token_id"), AT_LEAST_0),
 }

@@ -13,6 +13,7 @@ from limba.convert.tensors.table import Row
 from limba.files import number_ranges
 from limba.files.number_ranges import AT_LEAST_1
 from limba.files.untrusted_files import cut, shown
+from limba.network import config_checks
 from limba.network.gemma_layers import GemmaLayers
 from limba.network.t5 import T5Config
 
@@ -67,6 +68,8 @@ _SPECIAL_IDS = {
 }
 
 
+# A list of the kinds of all layers is made before there is a network, which would refuse more.
+_DEPTH = AT_LEAST_1._replace(below=config_checks.MOST_LAYERS + 1)
 # Of the keys of a stack that are no numbers: files of strangers may have anything there.
 _KINDS_OF_VALUES = (
     ("hidden_activation", str, "a name"),
@@ -240,11 +243,17 @@ class T5GemmaFamily(T5Family):
                 f"{file}: {name} is {shown(given)}; it is the configuration of {self.title}'s {stack}, an object."
             )
         found = dict(self.stack_defaults) | {key: x for key, x in given.items() if x is not None or key in _OR_NONE}
-        for key in ("num_hidden_layers", "num_key_value_heads", "sliding_window", *_SIZES.values()):
+        number_ranges.check(f"{file}: {name}: num_hidden_layers", found["num_hidden_layers"], _DEPTH)
+        for key in ("num_key_value_heads", "sliding_window", *_SIZES.values()):
             number_ranges.check(f"{file}: {name}: {key}", found[key], AT_LEAST_1)
         for key, kind, called in _KINDS_OF_VALUES:
             if found.get(key) is not None and not isinstance(found[key], kind):
                 raise ValueError(f"{file}: {name}: {key} is {shown(found[key])}; it is {called}.")
+        if (types := found.get("layer_types")) and len(types) != found["num_hidden_layers"]:
+            raise ValueError(
+                f"{file}: {name}: layer_types has {len(types):,} names and num_hidden_layers is "
+                f"{found['num_hidden_layers']}; give as many names as layers, or leave layer_types out."
+            )
         if found.get("sliding_window_pattern") is not None:
             number_ranges.check(f"{file}: {name}: sliding_window_pattern", found["sliding_window_pattern"], AT_LEAST_1)
         return found

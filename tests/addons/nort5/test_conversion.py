@@ -111,6 +111,8 @@ def test_a_tokenizer_without_an_end_of_its_own_ends_with_sep_and_a_warning_says_
     [
         ({"hidden_size": 25}, "hidden_size is 25 and num_attention_heads 3"),
         ({"position_bucket_size": 0}, "position_bucket_size is 0"),
+        ({"position_bucket_size": 2**30}, "position_bucket_size is 1073741824"),
+        ({"layer_norm_eps": 2**31}, "layer_norm_eps is 2147483648"),
         ({"share_attention": True}, "share_attention is True. Limba does not know this key"),
         ({"architectures": ["NorT5Model"]}, "model_type is missing"),
         ({"layer_norm_eps": "small"}, "layer_norm_eps is 'small'"),

@@ -173,6 +173,14 @@ def test_an_encoder_without_its_head_gets_a_new_one(new_folders, tmp_path, capsy
     assert found.keys() == {"NumPy"} and max(found.values()) < 1e-5
 
 
+def test_a_new_head_is_of_the_sizes_that_the_tensors_have(new_folders, tmp_path):
+    folder = shutil.copytree(new_folders / "headless", tmp_path / "folder")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 2 * 10**9}))  # Of 350 GB.
+    with pytest.raises(ValueError, match=r"does not fit .*layer.0.output.dense.weight has shape \(24, "):
+        any_format.open_model(folder)
+
+
 def test_a_classifier_begins_with_the_pooler_of_an_encoder_without_its_head(new_folders):
     folder = new_folders / "headless"
     model = starting_model.open_model(str(folder), None, None).for_rows_with("SequenceClassifier")

@@ -34,6 +34,8 @@ def test_what_transformers_takes_for_missing_keys(tmp_path):
     ("more", "words"),
     [
         ({"encoder_attention_type": "full"}, "config.json: encoder_attention_type is 'full'; it is one of local, tran"),
+        ({"encoder_attention_type": ["local"]}, "config.json: encoder_attention_type is a list of 1; it is one of"),
+        ({"local_radius": 10**8}, "config.json: local_radius is 100000000"),
         ({"local_radius": 0}, "config.json: local_radius is 0"),
         ({"global_block_size": 12}, "config.json: global_block_size is 12; Limba's LongT5 has powers of 2"),
     ],

@@ -21,7 +21,7 @@ def encoder_of(**fields):
 
 def test_a_window_wider_than_the_row_is_t5s_attention_with_its_gradients():
     full = small.model(**DEEP)
-    long = small.model(**DEEP, encoder_attention_type="local", local_radius=16)
+    long = small.model(**DEEP, encoder_attention_type="local", local_radius=2**31 - 1)
     params, batch = small.random_params(full), small.batch(1, rows=5, inputs=17)
     value = lambda model: jax.jit(jax.value_and_grad(lambda p: model.loss_fn(p, batch, None)[0]))(params)  # noqa: E731
     (loss, gradients), (expected, of_full) = value(long), value(full)
