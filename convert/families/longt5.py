@@ -21,7 +21,7 @@ _USUAL = {"encoder_attention_type": long_attention.LOCAL, "local_radius": 127, "
 USUAL_SUMS = _USUAL | {"encoder_attention_type": long_attention.TRANSIENT_GLOBAL}
 # The models on the hub have 127. transformers' class, which a check runs, pads a row of ten tokens to three blocks of
 # the radius, and computes the logits of all of them.
-_RADIUS = AT_LEAST_1._replace(below=1024)
+_RADIUS = AT_LEAST_1._replace(below=512)
 # flaxformer's classes.
 _CLASSES = {
     long_attention.LOCAL: "EncoderLocalSelfAttention",
