@@ -356,18 +356,22 @@ def _read_parquet(
     def tables() -> Iterator[pa.Table]:
         with file:
             for number in range(group, file.num_row_groups):
-                for batch in file.iter_batches(batch_size, [number], columns):
-                    arrays = [x.dictionary_decode() if pa.types.is_dictionary(x.type) else x for x in batch.columns]
-                    for name, array in zip(batch.schema.names, arrays, strict=True):
-                        _check_texts(name, array)
-                    yield pa.table(arrays, names=batch.schema.names)
+                found = file.metadata.row_group(number)
+                chunks = [x for x in map(found.column, range(found.num_columns)) if x.path_in_schema in columns]
+                rows = arrow_columns.rows_at_once((chunk.total_uncompressed_size for chunk in chunks), batch_size)
+                for batch in file.iter_batches(rows, [number], columns):
+                    table = arrow_columns.decoded(batch.schema.names, batch.columns)
+                    for name, values in zip(table.column_names, table.columns, strict=True):
+                        _check_texts(name, values)
+                    yield table
 
     return begin, tables()
 
 
-def _check_texts(column: str, values: pa.Array) -> None:
+def _check_texts(column: str, values: pa.ChunkedArray) -> None:
     """Raises ValueError for a text that is longer than a line may be; a few kB of Parquet may stand for it."""
-    if values.nbytes <= bounded_lines.MOST_BYTES or not isinstance(values, pa.StringArray | pa.LargeStringArray):
+    is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+    if values.nbytes <= bounded_lines.MOST_BYTES or not is_text:
         return
     from pyarrow import compute  # Slow, and few corpora have such batches.
 

@@ -23,6 +23,8 @@ from limba.tasks.sources.remote_files import http_files
 
 # What the readers of formats raise for files that are damaged or cannot be opened.
 _DAMAGED = (ValueError, TypeError, OSError, EOFError, OverflowError, zlib.error, lzma.LZMAError, pa.ArrowException)
+# Of the rows that are read together: some compressed kilobytes stand for any number of long texts. Books have a tenth.
+MOST_BYTES = 2**33
 UNREADABLE = (http_files.BrokenFileError, *_DAMAGED)
 
 
@@ -227,7 +229,13 @@ class Cursor:
         # Stays unset if reading fails: a broken stream would otherwise pass for one that has ended.
         self._open = None
         end = self._start + sum(table.num_rows for table in self._waiting)
+        size = sum(table.nbytes for table in self._waiting)
         while end < stop:
+            if size > MOST_BYTES:
+                raise ValueError(
+                    f"rows {start} to {end - 1} have more than {MOST_BYTES:,} bytes, and rows {start} to {stop - 1} "
+                    "are read together: divide long texts, or give the source a smaller chunk_documents"
+                )
             if (table := next(self._following, None)) is None:
                 break
             table = table.select(self._schema.names)
@@ -235,6 +243,7 @@ class Cursor:
             self._waiting.append(table if table.schema == self._schema else table.cast(self._schema))
             end += table.num_rows
             self._drop_before(start)
+            size = size + table.nbytes if self._waiting else 0
         self._drop_before(start)
         self._open = index
         if not self._waiting:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from tasks.sources import arrow_tables, corpora
-from tasks.sources.read_columns import bounded_lines, line_tables
+from tasks.sources import arrow_tables, chunks, corpora
+from tasks.sources.read_columns import arrow_columns, bounded_lines, line_tables
 from tasks.sources.remote_files import http_retries
 
 MOST = 3 << 20
@@ -47,6 +47,39 @@ def test_a_text_of_parquet_that_is_too_long(tmp_path):
     words = rf"a text of column 'text' has {MOST + 1:,} bytes; at most {MOST:,} are read"
     with pytest.raises(http_retries.BrokenFileError, match=words):
         list(_documents(tmp_path / f"{MOST + 1}.parquet"))
+
+
+@pytest.mark.parametrize("kind", ["dictionary.parquet", "DELTA_BYTE_ARRAY.parquet", "dictionary.arrow"])
+def test_a_long_text_of_many_rows_is_decoded_for_few_at_a_time(kind, tmp_path, monkeypatch):
+    """10 kB of such a file stood for 100 GB, which one table of 1,000 rows had."""
+    monkeypatch.setattr(arrow_columns, "MOST_BYTES", 2**20)
+    file, text = tmp_path / kind, "x" * 2**18
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 99, pa.int32()), [text])
+    if kind.endswith(".arrow"):
+        table = pa.table({"text": column})
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    elif kind.startswith("dictionary"):
+        pa.parquet.write_table(pa.table({"text": column}), file, compression="zstd")
+    else:
+        table = pa.table({"text": [text] * 99})
+        pa.parquet.write_table(table, file, use_dictionary=False, column_encoding={"text": "DELTA_BYTE_ARRAY"})
+    tables = arrow_tables.Tables([arrow_tables.local_shard(file)], None, {}, ["text"])
+    found = [table.num_rows for table in tables._open(0, 64)[1]]
+    assert sum(found) == 99 and max(found) <= 4
+
+
+def test_many_long_texts_are_not_read_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(chunks, "MOST_BYTES", 2 * MOST)
+    file = tmp_path / "long.txt"
+    for lines in (2, 30):
+        file.write_text("\n".join(["a" * (MOST - 2**20)] * lines))
+        if lines == 2:
+            assert len(list(_documents(file))) == lines
+    with pytest.raises(
+        http_retries.BrokenFileError, match=r"rows 0 to 4 have more than 6,291,456 bytes, and rows 0 to"
+    ):
+        list(_documents(file))
 
 
 def test_lines_of_some_length_are_read(tmp_path):
