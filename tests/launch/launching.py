@@ -71,11 +71,15 @@ def wait_for(condition, what: str, seconds: float = 60.0):
 
 
 def committed_copy(directory: Path) -> Path:
-    """A repository with this one's files as they are now, committed: deploy refuses what is not."""
+    """A repository with the launchers and gin files as they are now, committed: deploy refuses what is not.
+
+    Python packages come from the environment of the tests: each pod of a test gets copies of this, and files are what
+    they cost. The launchers read `limba/files` by its path.
+    """
     repository = directory / "repository"
     names = git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
     for name in names:
-        if (ROOT / name).is_file():
+        if (name.startswith(("launch/", "gin/", "limba/files/")) or "/" not in name) and (ROOT / name).is_file():
             (repository / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, repository / name, follow_symlinks=False)
     git(repository, "init", "--quiet")

@@ -467,7 +467,7 @@ def test_wrong_calls_are_named(pod, arguments, words):
 def test_the_line_of_the_docs_pulls_and_trains_on_all_workers(place):
     """Without pod.sh: the first command of docs/pods.md, as it is."""
     directory, repository = place
-    page = (repository / "docs/pods.md").read_text()
+    page = (launching.ROOT / "docs/pods.md").read_text()
     block = page.partition("\n    gcloud ")[2].partition("\n\n")[0]
     loop = "gcloud " + block
     assert "git pull && bash launch/ro_t5_base.sh" in loop
