@@ -14,6 +14,7 @@ from convert.tensors import tensor_parts
 from limba.checkpoint_files.assignment_maps import flatten_state_dict, unflatten_state_dict
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
 from limba.network.t5 import T5Config, Transformer
+from tests.limba import small
 
 GATED = {"mlp_activations": ("gelu", "linear")}
 KINDS = {
@@ -60,9 +61,7 @@ def _params(config: T5Config) -> dict[str, np.ndarray]:
 def _whole(config: T5Config, params: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> np.ndarray:
     """What the network computes with all parameters in memory."""
     with jax.default_matmul_precision("highest"):
-        return np.asarray(
-            Transformer(config).apply({"params": unflatten_state_dict(params)}, **batch, enable_dropout=False)
-        )
+        return np.asarray(small.call(Transformer(config), unflatten_state_dict(params), **batch))
 
 
 class Reads:

@@ -91,9 +91,8 @@ def test_several_decodes_the_best_first(greedy):
     )
     (answer,) = answerer.answer(["5 6 7"])
     batch = {"encoder_input_tokens": np.array([[5, 6, 7, 1] + [0] * 28]), "decoder_input_tokens": np.zeros((1, 5), int)}
-    beams, aux = model.with_decode_fn(decoding.beam_search).predict_batch_with_aux(
-        params, batch, num_decodes=3, return_all_decodes=True
-    )
+    searching = model.with_decode_fn(decoding.beam_search)
+    beams, aux = small.predictions(searching, params, batch, num_decodes=3, return_all_decodes=True)
     texts = [" ".join(str(t) for t in row if t > 1) for row in np.asarray(beams[0])]
     assert [answer.prediction, *answer.others] == texts[::-1] and len(set(texts)) == 3
     assert answer.score == pytest.approx(float(aux["scores"][0, -1]), abs=1e-4)

@@ -4,6 +4,7 @@ import functools
 import re
 import types
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -203,7 +204,7 @@ def test_each_word_gets_the_label_of_its_first_piece(vocabulary, tmp_path):
     # A batch with weights asks for some places alone.
     weights = np.zeros_like(tokens)
     weights[0, [1, 2, 5]] = 1
-    some = model.predict_batch(params, {"encoder_input_tokens": tokens, "decoder_loss_weights": weights})
+    some = jax.jit(model.predict_batch)(params, {"encoder_input_tokens": tokens, "decoder_loss_weights": weights})
     assert model.output_vocabulary.decode(np.asarray(some[0]).tolist()) == answer.prediction
     assert np.flatnonzero(some[0]).tolist() == [1, 2, 5]
 

@@ -84,7 +84,7 @@ def test_the_loss_is_the_generator_s_mean_and_the_detector_s(vocabulary):
     log_shares = jax.nn.log_softmax(logits)
     picked = np.take_along_axis(np.asarray(log_shares), batch["decoder_target_tokens"][..., None], -1)[..., 0]
     generator = -np.sum(picked * batch["decoder_loss_weights"]) / 7
-    found = model.module.apply({"params": params}, corrupted, None, enable_dropout=False)[..., 0]
+    found = small.call(model.module, params, corrupted, None)[..., 0]
     real = tokens != 0
     detector = np.asarray(optax.sigmoid_binary_cross_entropy(found, changed))[real].mean()
     np.testing.assert_allclose(loss, generator + 50 * detector, rtol=1e-5)
@@ -96,12 +96,10 @@ def test_the_loss_is_the_generator_s_mean_and_the_detector_s(vocabulary):
 
 def test_the_tables_learn_from_both_losses_and_guesses_carry_no_gradient(vocabulary):
     params, (_, batch) = small.random_params(_model(vocabulary)), _batch()
-    grads = {
-        weight: jax.grad(lambda p, w=weight: _model(vocabulary, detection_weight=w).loss_fn(p, batch, None)[0])(params)
-        for weight in (0.0, 50.0)
-    }
-    own = [jax.tree.leaves(g[pretraining_parts.NAME]) for g in grads.values()]
+    made = [_model(vocabulary, detection_weight=weight) for weight in (0.0, 50.0)]
+    grads = jax.jit(lambda p: [jax.grad(lambda x, m=m: m.loss_fn(x, batch, None)[0])(p) for m in made])(params)
+    own = [jax.tree.leaves(g[pretraining_parts.NAME]) for g in grads]
     for without, with_detector in zip(*own, strict=True):
         np.testing.assert_allclose(without, with_detector, atol=1e-6)
-    tables = [np.asarray(g["token_embedder"]["embedding"]) for g in grads.values()]
+    tables = [np.asarray(g["token_embedder"]["embedding"]) for g in grads]
     assert np.abs(tables[0]).max() > 1e-3 and np.abs(tables[1] - tables[0]).max() > 1e-3

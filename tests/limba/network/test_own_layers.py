@@ -13,6 +13,7 @@ from convert.t5x import model_gin
 from limba.gin_config import closed_list
 from limba.network import layers, own_layers
 from limba.network.t5 import T5Config, Transformer
+from tests.limba import small
 from tests.limba.network.gated_attention import GatedAttention
 
 OWN = "tests.limba.network.gated_attention:GatedAttention"
@@ -21,16 +22,21 @@ DEPTH = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 TOKENS = np.array([[5, 6, 7, 1], [8, 9, 1, 0]])
 
 
+def _parameters(network):
+    init = jax.jit(lambda key: network.init(key, TOKENS, TOKENS, TOKENS, enable_dropout=False))
+    return init(jax.random.key(0))["params"]
+
+
 def _parameters_and_logits(**fields):
     network = Transformer(T5Config(**SIZES, **DEPTH, dropout_rate=0.0, **fields))
     arguments = (TOKENS, TOKENS, TOKENS)
-    parameters = network.init(jax.random.key(0), *arguments, enable_dropout=False)["params"]
+    parameters = _parameters(network)
 
     def gates(scale):
         """Gates of 1/2 where the kernels are 0."""
         return jax.tree_util.tree_map_with_path(lambda path, x: x * scale if "gate" in str(path) else x, parameters)
 
-    return parameters, lambda scale: network.apply({"params": gates(scale)}, *arguments, enable_dropout=False)
+    return parameters, lambda scale: small.call(network, gates(scale), *arguments)
 
 
 def test_each_place_takes_the_class_that_is_named_for_it():
@@ -54,15 +60,14 @@ def test_what_the_layer_computes_is_used():
     network = Transformer(T5Config(**SIZES, **DEPTH, dropout_rate=0.0, kernels="xla"))
     own = Transformer(T5Config(**SIZES, **DEPTH, dropout_rate=0.0, kernels="xla", encoder_self_attention_layer=OWN))
     arguments = (TOKENS, TOKENS, TOKENS)
-    parameters = own.init(jax.random.key(0), *arguments, enable_dropout=False)["params"]
+    parameters = _parameters(own)
     layer = parameters["encoder"]["layers_0"]["attention"]
     layer["gate"]["kernel"] = jnp.zeros_like(layer["gate"]["kernel"])
     expected = jax.tree.map(lambda x: x, parameters)
     halved = expected["encoder"]["layers_0"]["attention"]
     del halved["gate"]
     halved["out"]["kernel"] = halved["out"]["kernel"] / 2
-    ours = own.apply({"params": parameters}, *arguments, enable_dropout=False)
-    theirs = network.apply({"params": expected}, *arguments, enable_dropout=False)
+    ours, theirs = small.call(own, parameters, *arguments), small.call(network, expected, *arguments)
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 

@@ -322,10 +322,7 @@ def test_the_loss_of_a_bf16_network_needs_no_float32_product_with_the_vocabulary
     ]
     assert of_vocab == [["bfloat16", "bfloat16"]] * 3  # the logits, and the gradients of their two operands
     module = small.model(dtype="float32", logits_via_embedding=tied).module
-    of_loss, seen = (
-        module.apply({"params": params}, *_inputs(batch), enable_dropout=False, linear_logits=flag)
-        for flag in (True, False)
-    )
+    of_loss, seen = (small.call(module, params, *_inputs(batch), linear_logits=flag) for flag in (True, False))
     np.testing.assert_array_equal(of_loss, seen)
 
 
@@ -428,10 +425,11 @@ def test_scaled_attention_logits_are_those_of_smaller_queries():
     inputs = jax.random.normal(jax.random.key(0), (2, 5, 32))
     plain = attention.MultiHeadDotProductAttention(num_heads=2, head_dim=16)
     scaled = attention.MultiHeadDotProductAttention(num_heads=2, head_dim=16, scale_logits=True)
-    params = plain.init(jax.random.key(1), inputs, inputs)["params"]
+    params = jax.jit(plain.init)(jax.random.key(1), inputs, inputs)["params"]
     smaller = {**params, "query": jax.tree.map(lambda kernel: kernel / 4, params["query"])}
-    expected = plain.apply({"params": smaller}, inputs, inputs)
-    np.testing.assert_allclose(scaled.apply({"params": params}, inputs, inputs), expected, rtol=1e-5, atol=1e-6)
+    expected = jax.jit(plain.apply)({"params": smaller}, inputs, inputs)
+    found = jax.jit(scaled.apply)({"params": params}, inputs, inputs)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_padding_does_not_make_bf16_nan():

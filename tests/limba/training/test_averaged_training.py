@@ -64,8 +64,9 @@ def test_a_resumed_run_has_the_same_average_to_the_last_bit(whole, tmp_path):
     _train(tmp_path / "run", 2)
     state = _train(tmp_path / "run", 4)
     _equal(state, whole[1])
+    expected = _saved(whole[0], 4)
     for name, x in _saved(tmp_path / "run", 4).items():
-        np.testing.assert_array_equal(x, _saved(whole[0], 4)[name], err_msg=name)
+        np.testing.assert_array_equal(x, expected[name], err_msg=name)
 
 
 def test_an_average_that_is_switched_on_begins_from_the_restored_parameters(whole, tmp_path, caplog):

@@ -190,7 +190,7 @@ def test_tokens_have_labels_and_padding_none(vocabulary):
     model = _model(vocabulary, LABELS, classifier.TokenClassifier)
     params = small.random_params(model)
     inputs = np.array([[2, 5, 6, 7, 3, 0, 0]], np.int32)
-    labels = model.predict_batch(params, {"encoder_input_tokens": inputs})
+    labels = jax.jit(model.predict_batch)(params, {"encoder_input_tokens": inputs})
     assert labels.shape == (1, 7) and (np.asarray(labels[0, :5]) > 0).all() and not np.asarray(labels[0, 5:]).any()
 
 

@@ -77,12 +77,12 @@ def test_the_loss_is_the_squared_error_and_answers_are_numbers(vocabulary):
 
     loss, metrics = small.loss(model, params, batch)
     types = model._token_types(inputs)
-    logits = np.asarray(model.module.apply({"params": params}, inputs, types, enable_dropout=False))[:, 0, 0]
+    logits = np.asarray(small.call(model.module, params, inputs, types))[:, 0, 0]
     expected = np.mean(np.square(logits[:3] - [0, 2.5, -1]))
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     np.testing.assert_allclose(metrics["mean_squared_error"].compute(), expected, rtol=1e-5)
     assert "accuracy" not in metrics and "nats_per_target_token" not in metrics
-    ids, aux = model.predict_batch_with_aux(params, batch)
+    ids, aux = small.predictions(model, params, batch)
     np.testing.assert_array_equal(aux["scores"], logits)
     assert [float(model.output_vocabulary.decode(row)) for row in ids.tolist()] == pytest.approx(logits, rel=1e-6)
     with pytest.raises(ValueError, match="are not packed: set PACK = False"):

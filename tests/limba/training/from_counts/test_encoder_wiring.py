@@ -13,6 +13,7 @@ from limba.network.encoders.config import EncoderConfig
 from limba.network.encoders.encoder import MaskedLanguageModel
 from limba.training.from_counts import encoder_wiring, factored_bigram, neighbours
 from limba.training.from_counts.start_from_counts import StartFromCounts
+from tests.limba import small
 
 PIECES, MASK = 128, 1
 SEEN = slice(3, 63)
@@ -56,7 +57,7 @@ def _random(network):
 
 def _log_probabilities(network, params, tokens):
     """Of the seen pieces, at all places."""
-    logits = np.asarray(network.apply({"params": params}, tokens, enable_dropout=False), np.float64)[..., SEEN]
+    logits = np.asarray(small.call(network, params, tokens), np.float64)[..., SEEN]
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
@@ -109,7 +110,7 @@ def test_one_head_looks_to_the_left_and_other_pieces_stay_unlikely(counts):
     expected = bigram.log_probabilities(tokens[:, 1::4].ravel())[:, SEEN]
     found = _log_probabilities(network, params, tokens)[:, 2::4].reshape(expected.shape)
     assert _divergence(expected, found) < 0.1
-    logits = network.apply({"params": params}, tokens, enable_dropout=False)[:, 2::4]
+    logits = small.call(network, params, tokens)[:, 2::4]
     others = np.delete(jax.nn.softmax(logits, axis=-1), np.arange(3, 63), axis=-1).sum(axis=-1)
     assert 1e-6 < others.mean() < 1e-3
 
