@@ -117,10 +117,16 @@ FILLINGS = [
 ]
 
 
+def _row(tokens):
+    """All of one length, which one program serves."""
+    return np.pad(np.array([tokens]), ((0, 0), (0, 64 - len(tokens))))
+
+
 def test_a_t5_scores_the_fillings_of_its_blanks(tmp_path):
     model = _t5()
     params = _save(model, tmp_path / "run")
     _evaluate(model, tmp_path, PAIRS)
+    logits = jax.jit(model.logits)
     first = 358  # <extra_id_0>, and the others count down
     for line, (kept, *sides) in zip(_lines(tmp_path), FILLINGS, strict=True):
         inputs = _bytes(kept[0])
@@ -130,11 +136,11 @@ def test_a_t5_scores_the_fillings_of_its_blanks(tmp_path):
             targets = [token for i, word in enumerate(words) for token in (first - i, *_bytes(word))]
             targets.append(first - len(words) if kept[-1] else 1)
             batch = {
-                "encoder_input_tokens": np.array([[*inputs, 1]]),
-                "decoder_input_tokens": np.array([[0, *targets[:-1]]]),
-                "decoder_target_tokens": np.array([targets]),
+                "encoder_input_tokens": _row([*inputs, 1]),
+                "decoder_input_tokens": _row([0, *targets[:-1]]),
+                "decoder_target_tokens": _row(targets),
             }
-            expected = _log_probability(jax.jit(model.logits)(params, batch)[0], targets)
+            expected = _log_probability(logits(params, batch)[0], targets)
             assert line[f"score_{kind}"] == pytest.approx(expected, rel=1e-5)
             assert line[f"tokens_{kind}"] == len(targets)
 
@@ -143,14 +149,15 @@ def test_a_decoder_scores_the_whole_sentence_with_its_end(tmp_path):
     model = _decoder()
     params = _save(model, tmp_path / "run")
     _evaluate(model, tmp_path, PAIRS)
+    logits = jax.jit(model.logits)
     for line, row in zip(_lines(tmp_path), PAIRS, strict=True):
         for kind in ("good", "bad"):
             targets = [*_bytes(row[f"sentence_{kind}"]), 1]
             batch = {
-                "decoder_input_tokens": np.array([[0, *targets[:-1]]]),
-                "decoder_target_tokens": np.array([targets]),
+                "decoder_input_tokens": _row([0, *targets[:-1]]),
+                "decoder_target_tokens": _row(targets),
             }
-            expected = _log_probability(jax.jit(model.logits)(params, batch)[0], targets)
+            expected = _log_probability(logits(params, batch)[0], targets)
             assert line[f"score_{kind}"] == pytest.approx(expected, rel=1e-5)
             assert line[f"tokens_{kind}"] == len(targets) and line[f"sentence_{kind}"] == row[f"sentence_{kind}"]
     scorer = text_scorer.TextScorer(model, small.partitioner(2), params, batch_size=4, finds_ranks=True)
