@@ -54,7 +54,7 @@ def test_the_report_says_what_was_compared(all_exported, kind):
     assert exported.report["family"] == exported.family
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.slow
 def test_pytorch_loads_it_and_gives_the_same_logits_and_tokens(exported):
     import torch
@@ -77,7 +77,7 @@ def test_pytorch_loads_it_and_gives_the_same_logits_and_tokens(exported):
     _assert_same_tokens(tokens.numpy(), exported.greedy_tokens())
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.slow
 def test_flax_loads_it_and_gives_the_same_logits_and_tokens(exported, flax_t5, caplog):
     if exported.family == "umt5":

@@ -205,6 +205,6 @@ def test_on_two_devices_the_average_is_sharded_as_its_parameters(whole, tmp_path
     assert jax.tree.map(lambda x: x.sharding, state.opt_state.average) == shardings
     split = [s for s in jax.tree.leaves(shardings) if "model" in jax.tree.leaves(tuple(s.spec))]
     assert split, "no parameter is split over the mesh"
-    for name, x in _of_checkpoint(_saved(tmp_path / "run", 2), "state/average/parameters/").items():
-        one = _saved(whole[0], 2)[f"state/average/parameters/{name}"]
-        np.testing.assert_allclose(x, one, rtol=2e-3, atol=2e-5, err_msg=name)
+    one, average = _saved(whole[0], 2), "state/average/parameters/"
+    for name, x in _of_checkpoint(_saved(tmp_path / "run", 2), average).items():
+        np.testing.assert_allclose(x, one[average + name], rtol=2e-3, atol=2e-5, err_msg=name)

@@ -24,7 +24,7 @@ from tests import house
 from tests.convert import vocabularies
 from tests.tasks.vocabularies import random_tokenizers
 
-_COUNT = 150
+_COUNT = 75
 
 
 @pytest.fixture(scope="module")
