@@ -355,7 +355,7 @@ pass_on() {
   local pid tries=0
   touch "$worker.stopped"
   until [[ -s $worker.pid ]] || ((++tries > 20)); do sleep 0.1; done
-  if pid=$(running "$worker"); then kill -"$1" "$pid"; fi
+  if pid=$(running "$worker"); then kill -"$1" "$pid" 2>/dev/null || true; fi # It may have ended since.
   trap 'pass_on INT' INT
 }
 trap 'pass_on TERM' INT TERM

@@ -12,7 +12,9 @@ from tests import compilation, line
 from tests.launch import launching
 
 STEPS = 4
-pytestmark = pytest.mark.slow
+# What pod.sh and the supervisor do is in test_pod.py and test_supervise.py, the flags of worker.sh are in
+# test_worker.py, and workers that train together in tests/limba/workers/test_many_processes.py.
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 
 @pytest.fixture(scope="module")
