@@ -405,8 +405,8 @@ print(jax.config.jax_platforms, jax.config.jax_enable_compilation_cache, jax.con
     assert out.stdout.splitlines()[-1] == "cpu False O0"
 
 
-def test_gin_lines_make_the_layout():
-    # In a process of its own, as users have it: gin forgets no name that another file has registered.
+def test_gin_lines_make_the_layout(forks):
+    # In a process that has read no other file: gin forgets no name that one has registered.
     code = f"""
 import gin
 from limba.gin_config import gin_files as gin_utils
@@ -419,7 +419,7 @@ bound = gin.get_bindings(partitioning.PjitPartitioner)
 assert bound["logical_axis_rules"] == partitioning.fsdp_logical_axis_rules()
 print(bound["num_partitions"], *map(gin.query_parameter, ("trainer.Trainer.num_microbatches", "T5Config.remat_policy")))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    done = forks.run(["-c", code], dict(os.environ))
     assert done.stdout.split() == ["2", "2", "minimal"], done.stderr
 
 
