@@ -19,7 +19,8 @@ torch = pytest.importorskip("torch")
 # How each kind writes the beginning of a word, and the rest of one.
 MARKS = {"bert": ("", "##"), "roberta": ("Ġ", ""), "modernbert": ("Ġ", ""), "xlm-roberta": ("▁", "")}
 ROLES = ("pad", "unk", "cls", "sep", "mask")
-PAIRS = [("bert", "roberta"), ("roberta", "bert"), ("modernbert", "xlm-roberta"), ("xlm-roberta", "modernbert")]
+# Each kind, and each notation before and after.
+PAIRS = [("bert", "roberta"), ("xlm-roberta", "bert"), ("modernbert", "xlm-roberta")]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def _same(old, new, names):
             found[id_] = ids[other]
     both = zip(old.special_tokens_map.items(), new.special_tokens_map.items(), strict=True)
     specials = {new.get_vocab()[b]: ids[a] for (role, a), (role_after, b) in both if role == role_after}
-    assert len(specials) == len(ROLES) and len(found) > 60
+    assert len(specials) == len(ROLES) and len(found) > 50
     return found | specials
 
 

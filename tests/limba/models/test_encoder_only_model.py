@@ -1,10 +1,8 @@
 """A masked language model: its loss, its predictions, packed rows, and a training from a corpus."""
 
 import json
-import shutil
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -160,22 +158,11 @@ def _train(task, model_dir, steps, model):
 
 
 @pytest.mark.slow
-def test_a_corpus_is_learned_and_a_resumed_run_is_the_uninterrupted_one(task, tmp_path, model):
-    _train(task, tmp_path / "whole", 160, model)
-    evaluated = [x for x in writers.read_metrics(tmp_path / "whole") if x["dataset"] == f"training_eval/{task}"]
+def test_a_corpus_is_learned(task, tmp_path, model):
+    _train(task, tmp_path, 160, model)
+    evaluated = [x for x in writers.read_metrics(tmp_path) if x["dataset"] == f"training_eval/{task}"]
     # The most frequent word is right at 5 %.
     assert evaluated[-1]["accuracy"] > 0.8
-    # As if it had been interrupted after its first checkpoint.
-    shutil.copytree(tmp_path / "whole", tmp_path / "parts", ignore=shutil.ignore_patterns("checkpoint_160"))
-    before = (tmp_path / "parts" / "checkpoint_80").stat().st_mtime_ns
-    _train(task, tmp_path / "parts", 160, model)
-    # One that had begun again would have written this checkpoint too.
-    assert (tmp_path / "parts" / "checkpoint_80").stat().st_mtime_ns == before
-    assert checkpointing.checkpoint_steps(tmp_path / "parts") == [80, 160]
-    resumed = [x["step"] for x in writers.read_metrics(tmp_path / "parts") if x["dataset"] == "train"]
-    assert resumed == list(range(10, 161, 10))
-    whole, parts = (checkpointing.load_params(tmp_path / name) for name in ("whole", "parts"))
-    assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), whole, parts))
 
 
 def test_batches_of_a_task(task):
