@@ -358,11 +358,11 @@ def test_adafactor_of_the_flax_scripts_is_optax_s(keys, is_optax):
     gin.clear_config()
     params = {"wide": jnp.linspace(-2.0, 3.0, 128 * 130).reshape(128, 130), "small": jnp.linspace(0.1, 3.0, 4)}
     theirs = optax.adafactor(0.005)
-    states = [ours.init(params), theirs.init(params)]
+    states, updates = [ours.init(params), theirs.init(params)], [jax.jit(ours.update), jax.jit(theirs.update)]
     for step in range(3):
         grads = {name: (step + 1) * jnp.cos(17 * x) for name, x in params.items()}
-        first, states[0] = ours.update(grads, states[0], params, learning_rate=0.005, step=step)
-        second, states[1] = theirs.update(grads, states[1], params)
+        first, states[0] = updates[0](grads, states[0], params, learning_rate=0.005, step=step)
+        second, states[1] = updates[1](grads, states[1], params)
         same = all(np.allclose(first[name], second[name], rtol=1e-4, atol=1e-9) for name in params)
         assert same == is_optax
         params = optax.apply_updates(params, second)
@@ -429,10 +429,10 @@ def test_adafactor_is_that_of_the_trainer(scale_parameter, relative_step, weight
         optimizer.step()
 
     ours, rate = _adafactor_by_gin(arguments)
-    values, state = dict(params), ours.init(params)
+    values, state, update = dict(params), ours.init(params), jax.jit(ours.update)
     for step, grad in enumerate(grads):
         learning_rate = rate(jax.numpy.int32(step))
-        updates, state = ours.update(grad, state, values, learning_rate=learning_rate, step=step)
+        updates, state = update(grad, state, values, learning_rate=learning_rate, step=step)
         values = jax.tree.map(lambda x, u: x + u, values, updates)
     for name, x in values.items():
         moved = np.abs(theirs[name].detach().numpy() - params[name]).max()

@@ -36,21 +36,19 @@ RATE = schedules.create_learning_rate_scheduler("constant * linear_warmup", 0.1,
 
 def _run(definition, steps=4, params=PARAMS, rate=RATE):
     """Parameters and state after some steps under a Trainer's schedule."""
-    state = definition.init(params)
+    state, update = definition.init(params), jax.jit(definition.update)
     for step in range(steps):
         grads = jax.tree.map(lambda p, step=step: jnp.sin(3.0 * p + step), params)
-        updates, state = definition.update(
-            grads, state, params, learning_rate=rate(jnp.int32(step)), step=jnp.int32(step)
-        )
+        updates, state = update(grads, state, params, learning_rate=rate(jnp.int32(step)), step=jnp.int32(step))
         params = optax.apply_updates(params, updates)
     return params, state
 
 
 def _run_optax(transformation, steps=4, params=PARAMS):
-    state = transformation.init(params)
+    state, update = transformation.init(params), jax.jit(transformation.update)
     for step in range(steps):
         grads = jax.tree.map(lambda p, step=step: jnp.sin(3.0 * p + step), params)
-        updates, state = transformation.update(grads, state, params)
+        updates, state = update(grads, state, params)
         params = optax.apply_updates(params, updates)
     return params, state
 

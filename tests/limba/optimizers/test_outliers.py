@@ -17,10 +17,10 @@ def _steps(optimizer, norms, state=None):
     """The states after updates of one parameter [2, 3] with gradients of those norms."""
     params = {"w": jnp.array([[1.0, -0.0, 2.0], [0.5, 3.0, -1.0]])}
     state = optimizer.init(params) if state is None else state
-    states = []
+    states, update = [], jax.jit(optimizer.update)
     for step, norm in enumerate(norms):
         grads = {"w": jnp.full((2, 3), norm / 6**0.5, jnp.float32)}
-        updates, state = optimizer.update(grads, state, params, learning_rate=jnp.float32(0.1), step=jnp.int32(step))
+        updates, state = update(grads, state, params, learning_rate=jnp.float32(0.1), step=jnp.int32(step))
         params = jax.tree.map(lambda p, u: p + u, params, updates)
         states.append((params, state))
     return states

@@ -154,7 +154,7 @@ CASES = {
 }
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("case", CASES)
 def test_train_dry_run_and_lint_say_the_same(folder, case, capsys, monkeypatch):
     bindings, words = CASES[case]

@@ -172,7 +172,7 @@ def test_killed_again_and_again(start, engine, is_exhaustive, corpus, tmp_path):
     assert seen | log_of(directory, process) == expected
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.slow
 def test_the_same_on_4_2_1_and_4_processes(start, engine, is_exhaustive, corpus, tmp_path):
     """Every process is killed before their number changes. Packed. A sample has 1 and 2 processes."""

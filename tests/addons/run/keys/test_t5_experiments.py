@@ -93,10 +93,10 @@ def test_updates_are_those_of_its_trainer(optimizer):
     ours = gin.query_parameter("%OPTIMIZER").scoped_configurable_fn()
     rate = gin.query_parameter("trainer.Trainer.learning_rate_fn").scoped_configurable_fn()
     gin.clear_config()
-    values, state = dict(params), ours.init(params)
+    values, state, update = dict(params), ours.init(params), jax.jit(ours.update)
     for step, grad in enumerate(grads):
         learning_rate = rate(jax.numpy.int32(step))
-        updates, state = ours.update(grad, state, values, learning_rate=learning_rate, step=step)
+        updates, state = update(grad, state, values, learning_rate=learning_rate, step=step)
         values = jax.tree.map(lambda x, u: x + u, values, updates)
     assert [float(rate(jax.numpy.int32(step))) for step in (0, 20, 39)] == pytest.approx([1e-2] * 3)
     for name, x in values.items():
