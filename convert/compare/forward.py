@@ -123,7 +123,10 @@ _READ = DenseGeneral | Embed | ResidualLayerNorm | CenteredLayerNorm | RelativeP
 
 
 class _Leaves:
-    """Answers the calls of modules that own parameters. Of what it reads it keeps only the rows of tokens."""
+    """Answers the calls of modules that own parameters. Of what it reads it keeps only the rows of tokens.
+
+    A module of another kind says itself how it computes from parameters on disk: `from_saved(tensor, *args)`.
+    """
 
     def __init__(self, tensors: Mapping[str, SavedTensor]):
         self._tensors = tensors
@@ -133,6 +136,8 @@ class _Leaves:
         self, call: Callable[..., Any], args: tuple, kwargs: dict[str, Any], context: nn.module.InterceptorContext
     ) -> Any:
         module = context.module
+        if hasattr(module, "from_saved") and module.path and context.method_name == "__call__":
+            return module.from_saved(functools.partial(self._tensor, module), *args)
         if not isinstance(module, _READ) or not module.path:
             return call(*args, **kwargs)  # Also the copies that are made below, which have no path.
         if context.method_name == "setup":

@@ -31,6 +31,7 @@ OF_RUNS: dict[str, Any] = {
     "joined_attention_kernels": True,
     "remat_policy": "none",
     "kernels": "xla",
+    "train_capacity_factor": None,
     "family": None,
 }
 

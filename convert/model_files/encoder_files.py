@@ -187,7 +187,7 @@ def _open(
         family=family,
         config=config,
         head=head,
-        tensors={name: t for tensor in wanted for name, t in tensor.limbas(stored[tensor.name]).items()},
+        tensors=table.limbas(wanted, stored),
         vocabulary=vocabulary,
         step=step[0],
         step_from=step[1],

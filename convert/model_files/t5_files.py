@@ -340,7 +340,7 @@ def read_files(path: Path, config_file: Path, content: Mapping[str, Any], format
     if head == heads.OF_T5:
         _check_output(path, config_file, is_flax, config, stored, output, tied_to)
     table.verify(str(path), {n: t.shape for n, t in stored.items()}, {row.name: row.shape for row in rows})
-    tensors = {name: t for row in rows for name, t in row.limbas(stored[row.name]).items()}
+    tensors = table.limbas(rows, stored)
     embedding = next((x for x in aliases if x in named), "")
     folder = Folder(content, stored, found, pad_id, left_out=left_out, embedding=embedding)
     return Files(family, config, head, tensors, folder)

@@ -9,10 +9,11 @@ become these while they are read.
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from limba.checkpoint_files import layer_layouts
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
 from limba.convert.tensors.tensor_parts import chosen, transposed
 from limba.files.untrusted_files import cut, some
@@ -41,7 +42,8 @@ _FLAX_LEAVES = {
 class Row:
     """A module of Limba's and the one of Hugging Face that holds its parameters; `{i}` is the number of the layer.
 
-    Several of Limba's with one of Hugging Face's lie in it one after the other, in the order of the rows.
+    Several of Limba's with one of Hugging Face's lie in it one after the other, in the order of the rows. With
+    `{e}` in the second, Limba's tensors are stacks, and Hugging Face has a module for each member.
     """
 
     limba: str
@@ -57,25 +59,29 @@ class Part:
       shape: of Limba's.
       is_transposed: whether its rows are Limba's columns.
       rows: which of its rows, once it is transposed, each row of the part is; -1 is a row of zeros. None is all.
+      member: which one of a stack it is; None is the whole tensor.
     """
 
     limba: str
     shape: Shape
     is_transposed: bool
     rows: np.ndarray | None = None
+    member: int | None = None
 
     @property
     def stored_shape(self) -> Shape:
-        whole = self.shape[::-1] if self.is_transposed else self.shape
+        shape = self.shape if self.member is None else self.shape[1:]
+        whole = shape[::-1] if self.is_transposed else shape
         return whole if self.rows is None else (len(self.rows), *whole[1:])
 
     def stored(self, tensor: SavedTensor) -> SavedTensor:
         """The part, of Limba's tensor."""
+        tensor = tensor if self.member is None else layer_layouts.sliced(tensor, 0, self.member)
         whole = transposed(tensor) if self.is_transposed else tensor
         return whole if self.rows is None else chosen(whole, self.rows)
 
     def limbas(self, part: SavedTensor) -> SavedTensor:
-        """Limba's tensor, of the part."""
+        """Limba's tensor, or this member of it, of the part."""
         if self.rows is not None:
             kept = np.flatnonzero(self.rows >= 0)
             part = chosen(part, kept[np.argsort(self.rows[kept])])
@@ -107,7 +113,7 @@ class Tensor:
         return _read_whole(self.shape, parts[0].dtype, lambda: np.concatenate([np.asarray(part) for part in parts]))
 
     def limbas(self, stored: SavedTensor) -> dict[str, SavedTensor]:
-        """Limba's tensors that are in it, by name."""
+        """Limba's tensors that are in it, by name; of stacks, members. See `limbas`."""
         if len(self.parts) == 1:
             return {self.parts[0].limba: self.parts[0].limbas(stored)}
         found, start = {}, 0
@@ -128,6 +134,19 @@ class Tensor:
         if leaf != "kernel":
             return dataclasses.replace(self, name=name)
         return Tensor(name, self.shape[::-1], (dataclasses.replace(part, is_transposed=False),))
+
+
+def limbas(tensors: Iterable[Tensor], stored: Mapping[str, SavedTensor]) -> dict[str, SavedTensor]:
+    """Limba's tensors, by name, of those of a class."""
+    found: dict[str, dict[int | None, SavedTensor]] = {}
+    for row in tensors:
+        members = {part.limba: part.member for part in row.parts}
+        for name, tensor in row.limbas(stored[row.name]).items():
+            found.setdefault(name, {})[members[name]] = tensor
+    return {
+        name: of[None] if None in of else layer_layouts.stacked([of[i] for i in range(len(of))], 0)
+        for name, of in found.items()
+    }
 
 
 def rows_of(tensor: SavedTensor, rows: slice) -> SavedTensor:
@@ -162,8 +181,9 @@ def table(
     parts: dict[str, list[tuple[int, Part]]] = {}
     for name, shape in shapes.items():
         place, theirs, is_transposed = _theirs(name, rows)
-        part = Part(name, shape, is_transposed, chosen_rows(name, shape))
-        parts.setdefault(theirs, []).append((place, part))
+        for member in range(shape[0]) if "{e}" in theirs else (None,):
+            part = Part(name, shape, is_transposed, chosen_rows(name, shape), member)
+            parts.setdefault(theirs.replace("{e}", str(member)), []).append((place, part))
     found = []
     for name, placed in parts.items():
         of_tensor = tuple(part for _, part in sorted(placed, key=lambda pair: pair[0]))

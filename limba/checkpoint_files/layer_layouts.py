@@ -123,7 +123,7 @@ class _Layers:
             return found[0]
         position = _position(name.rest, parameter, axis, len(shape))
         inner = shape[:position] + shape[position + 1 :]
-        return _stacked([_reshaped(part, inner) for part in found], position)
+        return stacked([_reshaped(part, inner) for part in found], position)
 
     def shared_bias(self, before: str, stack: str, rest: str) -> SavedTensor | None:
         """The table that all layers share; None if their tables differ."""
@@ -150,7 +150,7 @@ class _Layers:
             axis = _scan_axis(parameter or tensor.shape, count)
             position = _position(scanned.rest, parameter, axis, tensor.ndim)
             assert name.layer is not None
-            return _joined(_sliced(tensor, position, name.layer), name.rest)
+            return _joined(sliced(tensor, position, name.layer), name.rest)
         shared = f"{name.before}{name.stack}/{name.rest}"
         if name.rest.startswith("relpos_bias/") and shared in self.saved:
             self.used.add(shared)
@@ -181,12 +181,13 @@ def shapes_for(saved: Mapping[str, SavedTensor], network: str) -> dict[str, jax.
             result[name] = jax.ShapeDtypeStruct(tensor.shape, tensor.dtype)
             continue
         count = layers.counts[parsed.stack]
-        first = layers.layer(dataclasses.replace(parsed, layer=0))
+        number = parsed.layer or 0
+        first = layers.layer(dataclasses.replace(parsed, layer=number))
         assert first is not None
         owner, _, slot = parsed.rest.rpartition("/")
         parameter = None
         if slot in _VECTORS and first.shape != _DUMMY:
-            of = layers.layer(_LayerName("target/", parsed.stack, 0, owner))
+            of = layers.layer(_LayerName("target/", parsed.stack, number, owner))
             parameter = None if of is None else of.shape
         if network == "scalable_t5":
             shape = _stacked_shape(parsed.rest, first.shape, parameter, biases[0][0], count)
@@ -195,7 +196,8 @@ def shapes_for(saved: Mapping[str, SavedTensor], network: str) -> dict[str, jax.
             result[f"{parsed.before}{parsed.stack}/{parsed.rest}"] = jax.ShapeDtypeStruct(first.shape, tensor.dtype)
         else:
             rest = _slot_of(parsed.rest, parameter)
-            for i in range(count):
+            # Unrolled layers need not have the same tensors.
+            for i in range(count) if parsed.layer is None else (number,):
                 layer = dataclasses.replace(parsed, layer=i, rest=rest).full
                 result[layer] = jax.ShapeDtypeStruct(first.shape, tensor.dtype)
     return result
@@ -285,7 +287,9 @@ def _reshaped(tensor: SavedTensor, shape: Shape) -> SavedTensor:
     return SavedTensor(shape, tensor.dtype, lambda index: np.asarray(tensor).reshape(shape)[index])
 
 
-def _sliced(tensor: SavedTensor, axis: int, number: int) -> SavedTensor:
+def sliced(tensor: SavedTensor, axis: int, number: int) -> SavedTensor:
+    """One of the tensors that lie in a tensor along an axis."""
+
     def read(index: Index) -> np.ndarray:
         whole = (*index[:axis], slice(number, number + 1), *index[axis:])
         return np.squeeze(tensor.read(whole), axis=axis)
@@ -293,7 +297,9 @@ def _sliced(tensor: SavedTensor, axis: int, number: int) -> SavedTensor:
     return SavedTensor(tensor.shape[:axis] + tensor.shape[axis + 1 :], tensor.dtype, read)
 
 
-def _stacked(parts: Sequence[SavedTensor], axis: int) -> SavedTensor:
+def stacked(parts: Sequence[SavedTensor], axis: int) -> SavedTensor:
+    """Tensors of one shape as one, along a new axis."""
+
     def read(index: Index) -> np.ndarray:
         inner = index[:axis] + index[axis + 1 :]
         return np.stack([part.read(inner) for part in parts[index[axis]]], axis=axis)

@@ -191,10 +191,28 @@ class BaseTransformerModel:
         Without an rng, which is an evaluation, there are more metrics: `nats_per_target_token`, plain cross entropy
         per target token of positive weight, which compares between runs, and with other models, whatever smoothing,
         z-loss and normalization are; and those of `text_metrics`.
+
+        A network with losses of its own has `added_losses(sown)`: of what it has sown, the sum of these losses and
+        their metrics. They are added to the mean over target tokens; the metric `loss` is without them.
         """
-        logits = self._logits_of_loss(params, batch, dropout_rng)
+        added_losses = getattr(self.module, "added_losses", None)
+        if added_losses is None:
+            logits = self._logits_of_loss(params, batch, dropout_rng)
+        else:
+            sowing = {"mutable": ["intermediates"], "linear_logits": True}
+            logits, sown = self._compute_logits(params, batch, dropout_rng, **sowing)
         with jax.named_scope("loss"):  # for profiles
-            return self._loss_and_metrics(logits, batch, dropout_rng)
+            loss, metrics = self._loss_and_metrics(logits, batch, dropout_rng)
+            if added_losses is not None:
+                added, of_added = added_losses(sown["intermediates"])
+                loss, metrics = loss + added * self._loss_of_a_mean(batch), metrics | of_added
+            return loss, metrics
+
+    def _loss_of_a_mean(self, batch: Batch) -> Array | float:
+        """What the loss is if its mean over target tokens is 1."""
+        factor, weights = losses.normalizing_factor_and_weights(self._loss_normalizing_factor, batch)
+        total = batch["decoder_target_tokens"].size if weights is None else jnp.sum(weights)
+        return total if factor is None else total / factor
 
     def _loss_and_metrics(
         self, logits: Any, batch: Batch, dropout_rng: Array | None

@@ -30,8 +30,8 @@ Shape = tuple[int, ...]
 A, B = "lora_a", "lora_b"
 # Every kernel of attention and MLP.
 KERNELS = ("/.*/(query|key|value|out|wi|wi_0|wi_1|wo)/kernel",)
-# What a network with scanned layers calls the dims that hold its layers.
-_LAYER_AXES = ("layers", "stack")
+# What a network with scanned layers, or with experts, calls the dims that hold them.
+_LAYER_AXES = ("layers", "stack", "expert")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -161,12 +161,6 @@ class SpacTorModel(EncoderDecoderModel):
         )
         return logits, variables["intermediates"]["encode"][0]
 
-    def _loss_of_a_mean(self, batch: Batch) -> Array | float:
-        """What the loss of span corruption is if its mean over target tokens is 1."""
-        factor, weights = losses.normalizing_factor_and_weights(self._loss_normalizing_factor, batch)
-        total = batch["decoder_target_tokens"].size if weights is None else jnp.sum(weights)
-        return total if factor is None else total / factor
-
     def _guess(self, parts: PyTree, tokens: Array, is_text: Array, segment_ids: Array | None, rng: Array) -> "Guesses":
         choose_rng, sample_rng, dropout_rng = jax.random.split(rng, 3)
         positions, is_chosen = choose_masked(is_text, self.masked_share, choose_rng)

@@ -54,7 +54,7 @@ def apply(
     """
     config = stack.config  # type: ignore[attr-defined]
     if not config.scan_layers:
-        rates = [getattr(config, f"{of}dropout_rate", 0.0) for of in ("", "attention_")]
+        rates = [getattr(config, name, 0.0) for name in ("dropout_rate", "attention_dropout_rate", "jitter_noise")]
         deterministic = next(arg for arg in args if isinstance(arg, bool)) or not any(rates)
         # The parameters are drawn, and perhaps anything in a user's own layers.
         may_draw = stack.is_initializing() or not deterministic or own_layers.of(config)

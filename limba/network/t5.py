@@ -6,7 +6,7 @@ layer whose parameters have the layers at axis 1, under `encoder/encoder` and `d
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -154,6 +154,11 @@ class T5Config:
         """Whether its layers are alike, so that one may be scanned."""
         return self.gemma_layers is None or self.gemma_layers.sliding_window is None
 
+    def layer_fields(self, num_layers: int, is_decoder: bool) -> list[dict[str, Any]]:
+        """The fields in which the layers of a stack differ, one dict a layer."""
+        gemma = self.gemma_layers
+        return [{"is_local": True} if gemma is not None and gemma.is_local(i) else {} for i in range(num_layers)]
+
     def network(self) -> "Transformer":
         """The encoder-decoder of this shape."""
         return Transformer(self)
@@ -268,10 +273,12 @@ class EncoderLayer(nn.Module):
 
     Attributes:
       is_local: whether self-attention has the window of `gemma_layers`.
+      make_mlp: a function that makes another feed-forward block of the configuration.
     """
 
     config: T5Config
     is_local: bool = False
+    make_mlp: Callable[[Any], nn.Module] | None = None
 
     @nn.compact
     def __call__(self, x: Array, mask: Mask, bias: Bias, deterministic: bool) -> tuple[Array, None]:
@@ -283,7 +290,7 @@ class EncoderLayer(nn.Module):
         y = attend(y, y, mask, bias, deterministic=deterministic)
         y = _after(cfg, "post_attention_layer_norm", y)
         x, y = _add_and_norm(cfg, "pre_mlp_layer_norm")(x, _dropped(cfg, y, deterministic))
-        y = _after(cfg, "post_mlp_layer_norm", _mlp(cfg)(y, deterministic=deterministic))
+        y = _after(cfg, "post_mlp_layer_norm", (self.make_mlp or _mlp)(cfg)(y, deterministic=deterministic))
         return _residual(cfg, y, x, deterministic), None
 
 
@@ -292,6 +299,7 @@ class DecoderLayer(nn.Module):
 
     config: T5Config
     is_local: bool = False  # as in the encoder
+    make_mlp: Callable[[Any], nn.Module] | None = None
 
     @nn.compact
     def __call__(
@@ -326,7 +334,7 @@ class DecoderLayer(nn.Module):
             y = attend(y, encoded, cross_mask, deterministic=deterministic, keep_keys=keep_encoded_keys)
             y = _dropped(cfg, _after(cfg, "post_cross_attention_layer_norm", y), deterministic)
         x, y = _add_and_norm(cfg, "pre_mlp_layer_norm")(x, y)
-        y = _after(cfg, "post_mlp_layer_norm", _mlp(cfg)(y, deterministic=deterministic))
+        y = _after(cfg, "post_mlp_layer_norm", (self.make_mlp or _mlp)(cfg)(y, deterministic=deterministic))
         return _residual(cfg, y, x, deterministic), None
 
 
@@ -336,12 +344,6 @@ def _visible(config: T5Config, *tokens: Array | None, is_self: bool, **kind: Any
         return None
     has_bias = is_self and config.gemma_layers is None
     return fused.visible(config, *tokens, has_bias=has_bias, **kind)  # type: ignore[arg-type]
-
-
-def _differences(config: T5Config, num_layers: int) -> list[dict[str, bool]]:
-    """The fields in which the layers of a stack differ."""
-    gemma = config.gemma_layers
-    return [{"is_local": True} if gemma is not None and gemma.is_local(i) else {} for i in range(num_layers)]
 
 
 def encoder_mask(config: T5Config, tokens: Array, segments: Array | None) -> Mask:
@@ -393,7 +395,7 @@ class Encoder(nn.Module):
             bias = _relative_bias(cfg, encoder_mask, length, bidirectional=True)
         x = _embedded(cfg, self.shared_embedding, encoder_input_tokens.astype(jnp.int32))
         x = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(x, deterministic=deterministic)
-        each = _differences(cfg, cfg.num_encoder_layers)
+        each = cfg.layer_fields(cfg.num_encoder_layers, is_decoder=False)
         x = stacks.apply(self, EncoderLayer, each, "encoder", x, encoder_mask, bias, deterministic)
         _, x = _add_and_norm(cfg, "encoder_norm")(x)
         return nn.Dropout(cfg.dropout_rate)(x, deterministic=deterministic)
@@ -439,7 +441,7 @@ class Decoder(nn.Module):
         y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, deterministic=deterministic)
         masks = (decoder_mask, encoder_decoder_mask, bias)
         modes = (deterministic, decode, keep_encoded_keys, prefill, prefill_lengths)
-        each = _differences(cfg, cfg.num_decoder_layers)
+        each = cfg.layer_fields(cfg.num_decoder_layers, is_decoder=True)
         places = _places(cfg, length, None if decode else begins)
         y = stacks.apply(self, DecoderLayer, each, "decoder", y, encoded, *masks, *modes, places)
         _, y = _add_and_norm(cfg, "decoder_norm")(y)

@@ -95,6 +95,7 @@ def standard_logical_factor_rules() -> Mapping[str, FactorDim]:
         "token_types": FactorDim.NONE,
         "layers": FactorDim.BATCH,
         "stack": FactorDim.BATCH,
+        "expert": FactorDim.BATCH,
         "q_wi_fused": FactorDim.COLUMN,
         "o_wo_fused": FactorDim.COLUMN,
         "multiquery_heads": FactorDim.COLUMN,

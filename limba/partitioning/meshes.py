@@ -55,6 +55,7 @@ def standard_logical_axis_rules(
     rules += [("embed", axis) for axis in embed] or [("embed", None)]
     replicated = (
         *("relpos_buckets", "abspos_buckets", "token_types", "labels", "length", "layers", "stack", "mlp_activations"),
+        "expert",
     )
     return [*rules, *((axis, None) for axis in replicated), *(additional_rules or ())]
 
