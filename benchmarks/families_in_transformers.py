@@ -92,6 +92,9 @@ def losses(model: Any, batches: dict[str, Any], rate: float) -> list[float]:
         optimizer.zero_grad()
         loss = outputs(model, batches, step)[1]
         loss.backward()
+        for parameter in model.parameters():
+            if parameter.grad is None:  # Of an expert without tokens: PyTorch's step would skip its momentum and decay.
+                parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
         found.append(float(loss.detach()))
     return found

@@ -112,7 +112,7 @@ WITHOUT_COUNTERPART: Mapping[str, str] = {
     "t5x.test_utils": "Only T5X's own tests use it.",
     "t5x.contrib.calm": "Limba has no early-exit decoding.",
     "t5x.contrib.gpu.scripts_gpu": "Its tasks need datasets of their own; register them as docs/data.md shows.",
-    "t5x.contrib.moe": "Limba has no mixture of experts.",
+    "t5x.contrib.moe": "Limba's experts are Switch Transformers, in gin/models/switch; see docs/t5x.md.",
     "t5.models": "Mesh TensorFlow's models are not Limba's.",
 }
 

@@ -56,6 +56,11 @@ class DistilledModel(EncoderDecoderModel):
                 f"MODEL is {type(model).__name__}, and the student of a distillation (gin/runs/distill.gin) is an "
                 "EncoderDecoderModel. Use a model file such as gin/models/t5_1_1/small.gin."
             )
+        if hasattr(model.module, "added_losses"):
+            raise ValueError(
+                f"EncoderDecoderModel.module is {type(model.module).__name__} with losses of its own, of its experts, "
+                "which a distillation (gin/runs/distill.gin) leaves out. Use a dense student."
+            )
         vars(self).update(vars(model))
         if not number_ranges.is_number(share) or not 0 <= share <= 1:
             raise ValueError(f"DistilledModel.share is {share!r}; it is a share of the loss, from 0 to 1.")

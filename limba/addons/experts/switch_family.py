@@ -7,8 +7,10 @@ from typing import Any, ClassVar
 
 from limba.addons.experts import switch_keys
 from limba.addons.experts.switch import SwitchConfig
+from limba.checkpoint_files.saved_tensors import SavedTensor
+from limba.convert.families.heads import Head
 from limba.convert.families.t5_family import ROWS, T5Family
-from limba.convert.tensors.table import Row
+from limba.convert.tensors.table import Row, Tensor
 from limba.files import number_ranges
 from limba.files.number_ranges import AT_LEAST_0, AT_LEAST_1, SHARE, Range
 from limba.files.untrusted_files import shown
@@ -55,6 +57,17 @@ _NUM_SPARSE = 3
 _ACTIVATIONS = ["relu", "gelu_new", "gelu", "silu"]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Copy(Tensor):
+    """Another name of a tensor, which an export has, and readers do without."""
+
+    of: Tensor | None = None
+
+    def stored(self, tensors: Mapping[str, SavedTensor]) -> SavedTensor:
+        assert self.of is not None
+        return self.of.stored(tensors)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SwitchFamily(T5Family):
     """See `T5Family`. Inside Limba its config.json has T5's key for the activation, and the steps of sparse layers."""
@@ -98,6 +111,14 @@ class SwitchFamily(T5Family):
 
     def layer_keys(self, network: T5Config) -> dict[str, Any]:
         return {key: getattr(network, field) for field, key in _FIELDS.items()}
+
+    def table(self, network: T5Config, head: Head, pad_id: int = 0) -> list[Tensor]:
+        found = T5Family.table(self, network, head, pad_id)
+        if network.logits_via_embedding:
+            return found
+        # The class of an untied model ties its stacks to `shared` only until weights are loaded.
+        shared = next(tensor for tensor in found if tensor.name == self.embeddings[0])
+        return [*found, *(_Copy(name, shared.shape, of=shared) for name in self.embeddings[1:])]
 
     def problem(self, network: T5Config) -> str:
         assert isinstance(network, SwitchConfig)

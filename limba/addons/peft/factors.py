@@ -102,6 +102,11 @@ def to_modules(factors: Factors, model: Model) -> dict[str, ModuleFactors]:
         adapted = [part.limba for part in tensor.parts if part.limba.removesuffix("/kernel") in factors.kernels]
         if not adapted:
             continue
+        if any(part.member is not None for part in tensor.parts):
+            raise ValueError(
+                f"{model.path} adapts {adapted[0]}, the kernels of experts, for which Limba writes no adapter of PEFT. "
+                "Export the merged model (limba convert to-hf), or adapt other kernels (LoRA.kernels)."
+            )
         used |= {name.removesuffix("/kernel") for name in adapted}
         pairs = [factors.kernels[name.removesuffix("/kernel")] for name in adapted]
         for part in tensor.parts:
@@ -158,7 +163,7 @@ def of_adapter(adapter: Adapter, model: Model) -> Factors:
     tensors = {
         model.family.tensor_name(tensor.name).removesuffix(_WEIGHT): tensor
         for tensor in model.family.table(model.config, model.head, model.pad_id)
-        if tensor.parts and tensor.parts[0].limba.endswith("/kernel")
+        if tensor.parts and tensor.parts[0].limba.endswith("/kernel") and tensor.parts[0].member is None
     }
     kernels: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for name, module in modules.items():

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from flax import traverse_util
 from flax.linen import partitioning as nn_partitioning
 from jax.experimental import topologies as jax_topologies
 from jax.sharding import PartitionSpec
@@ -107,8 +108,13 @@ class Training:
     @property
     def work(self) -> Work:
         lengths = dict(self.dataset.task_feature_lengths or {})
-        shapes, _ = self.with_layers("none").model.param_shapes_and_axes()
-        count = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
+        shapes, axes = (traverse_util.flatten_dict(x) for x in self.with_layers("none").model.param_shapes_and_axes())
+        count = sum(math.prod(x.shape) for x in shapes.values())
+        unused = sum(
+            math.prod(x.shape) - math.prod(x.shape) // x.shape[axes[name].index("expert")]
+            for name, x in shapes.items()
+            if "expert" in axes[name]
+        )
         inputs, targets = lengths.get("inputs", 0), lengths.get("targets", 0)
         sizes = dataclasses.asdict(self.config) if self.config is not None else None
         generator = getattr(self.model, "generator_config", None)
@@ -119,7 +125,7 @@ class Training:
         elif sizes is not None and sizes["num_encoder_layers"] == 0:  # One stack sees both.
             inputs, targets = 0, inputs + targets
         of_generator = None if generator is None else _encoder_sizes(generator, inputs)
-        return Work(sizes, self.dataset.batch_size, inputs, targets, count, of_generator)
+        return Work(sizes, self.dataset.batch_size, inputs, targets, count, of_generator, count - unused)
 
     def with_layers(self, remat: str, *, scanned: bool = True) -> "Training":
         """The same training with a policy of recomputation; scanned layers, where they can be, compile as one."""

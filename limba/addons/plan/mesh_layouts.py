@@ -62,6 +62,7 @@ class Work:
       inputs, targets: tokens of a row.
       num_parameters: of the network.
       generator: fields of a second network, which has the logits of the targets; the first has none then (ELECTRA).
+      used_parameters: by a token, which has one of several experts; None is all.
     """
 
     sizes: Mapping[str, Any] | None
@@ -70,6 +71,7 @@ class Work:
     targets: int
     num_parameters: int
     generator: Mapping[str, Any] | None = None
+    used_parameters: int | None = None
 
     @property
     def networks(self) -> list[tuple[Mapping[str, Any], int, int]]:

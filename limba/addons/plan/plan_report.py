@@ -169,9 +169,11 @@ class Planner:
         work, chip = self.work, topology.chip
         lengths = " + ".join(str(n) for n in (work.inputs, work.targets) if n)
         slices = f"{topology.num_slices} x " if topology.num_slices > 1 else ""
+        used = work.used_parameters or work.num_parameters
+        of_experts = f" ({used:,} used by a token)" if used < work.num_parameters else ""
         hosts = f"{topology.num_hosts} host{'s' if topology.num_hosts > 1 else ''}"
         return (
-            f"{work.num_parameters:,} parameters, {work.batch_size} rows of {lengths} tokens, on {slices}"
+            f"{work.num_parameters:,} parameters{of_experts}, {work.batch_size} rows of {lengths} tokens, on {slices}"
             f"{topology.name}: {topology.all_chips} chips, {hosts}, {topology.memory / GIB:.2f} GiB "
             f"for each of {topology.num_devices} devices, {chip.peak / 1e12:g} TFLOP/s a chip"
         )

@@ -80,6 +80,9 @@ def write(folder: Path, seed: int = 0, **keys: Any) -> Path:
     )
     rng, tensors = np.random.default_rng(seed), {}
     for row in FAMILY.table(config, heads.OF_T5):
+        if not row.parts:
+            tensors[row.name] = tensors["shared.weight"]
+            continue
         scale = 0.2 if len(row.shape) == 1 else 0.7 if row.name == "shared.weight" else row.shape[-1] ** -0.5
         scale *= content["d_kv"] ** -0.5 if row.name.endswith(".q.weight") else 1.0
         found = rng.normal(float(row.name.endswith("norm.weight")), scale, row.shape)

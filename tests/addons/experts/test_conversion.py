@@ -10,6 +10,7 @@ import pytest
 from convert.families import table
 from convert.from_hf import from_hf
 from convert.model_files import any_format
+from convert.tensors import weight_files
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
 from limba.addons.experts import switch
@@ -39,6 +40,8 @@ def test_a_folder_there_and_back_computes_what_transformers_does_and_has_the_sam
     ignored += ("n_positions", "torch_dtype", "use_cache", "initializer_factor")
     read_by_it = lambda content: {key: x for key, x in content.items() if key not in ignored}  # noqa: E731
     assert read_by_it(written) == read_by_it(given)
+    names = weight_files.open_tensors(tmp_path / "out", "safetensors").keys()
+    assert {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"} < names, "transformers 4 wants them untied"
     before, after = (any_format.open_model(path).folder.stored for path in (home / "hf", tmp_path / "out"))
     assert before.keys() == after.keys() and "decoder.block.1.layer.2.mlp.experts.expert_2.wo.weight" in after
     assert all(np.array_equal(np.asarray(before[name]), np.asarray(after[name])) for name in before)
