@@ -223,6 +223,10 @@ def _batches(case: Case, opened: Any) -> dict[str, np.ndarray]:
         if has_padding:
             labels[:, 0, TARGETS - 2 :] = -100
         batches["labels"] = labels
+        if case.family == "mbart":  # Its class begins with the last label, the language's token; these have none.
+            start = np.full_like(labels[..., :1], opened.config.decoder_start_token_id)
+            before = np.where(labels == -100, opened.tokenizer_settings.pad_id, labels)[..., :-1]
+            batches["decoder_input_ids"] = np.concatenate([start, before], -1)
     return batches | {"input_ids": order[rows]}
 
 
