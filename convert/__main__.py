@@ -7,7 +7,6 @@
 """
 
 import argparse
-import errno
 import importlib
 import os
 import sys
@@ -62,11 +61,7 @@ def main(argv: list[str] | None = None) -> int:
         implementation.run(parser.parse_args(_with_run_first(argv[1:])))
     except BrokenPipeError:  # `| head`: `limba` ends without a word.
         raise
-    except OSError as error:
-        remedy = " The disk is full: make room, or choose another OUT." if error.errno == errno.ENOSPC else ""
-        print(f"error: {os_errors.describe(error) or f'{error}{remedy}'}", file=sys.stderr)
-        return 1
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         print(f"error: {os_errors.describe(error) or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -23,6 +23,7 @@ _TENSORSTORE = re.compile(
 )
 # Python's own words, as other messages quote them.
 _QUOTED = re.compile(r"\[Errno (\d+)\] [^:\[\]]+: '([^']+)'\.?")
+_UNNAMED = re.compile(r"\[Errno (\d+)\] [^:\[\]]+")
 _FILE = re.compile(r'local file "([^"]+)"')
 
 
@@ -41,6 +42,9 @@ def describe(error: BaseException, text: str | None = None) -> str | None:
         return describe(OSError(errno.EMFILE, ""))
     if (quoted := _QUOTED.search(text)) and int(quoted[1]) in _WORDS:
         return text.replace(quoted[0], f"{quoted[2]} {_WORDS[int(quoted[1])]}")
+    # Of a file that is open; in gin's copy of an error its text alone has the number.
+    if (unnamed := _UNNAMED.fullmatch(text)) and (code := int(unnamed[1])) in (errno.ENOSPC, errno.EDQUOT):
+        return f"A file {_WORDS[code]}"
     if isinstance(error, ValueError | OSError) and (found := _TENSORSTORE.fullmatch(text)):
         file = _FILE.search(found[2])
         name = file[1] if file else "A checkpoint"

@@ -20,6 +20,10 @@ SPEC = """ [tensorstore_spec='{"driver":"zarr"}'] [source locations='a.cc:1']"""
             r"/r/x may not be read or written by this user: .*",
         ),
         (
+            OSError(errno.ENOSPC, "No space left on device"),
+            r"A file cannot be written: the disk is full\. Make room, .*",
+        ),
+        (
             OSError(errno.EMFILE, "Too many open files", "/r/x"),
             r"This process may not .* limit is \d+.*: ulimit -n \d+\.",
         ),
