@@ -27,12 +27,11 @@ def of_5(home, forks5):
 
 @pytest.mark.sample(2)
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("name", losses_in_transformers.CASES)
 def test_the_loss_of_an_evaluation_is_that_of_the_script(name, home, of_5, tmp_path):
     rows = home / name / "rows.json"
     keys = {"model_name_or_path": home / name, "train_file": rows, "validation_file": rows, "output_dir": tmp_path}
-    keys |= losses_in_transformers.CASES[name][0] | {"per_device_eval_batch_size": 8}
+    keys |= losses_in_transformers.CASES[name][0] | {"per_device_eval_batch_size": 1}
     known = set(TaskRegistry.names())
     try:
         assert command.main([f"--{key}={value}" for key, value in keys.items()] + ["--do_eval"]) == 0
