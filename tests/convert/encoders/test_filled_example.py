@@ -4,11 +4,13 @@ import json
 import re
 
 import numpy as np
+import pytest
 
 from convert.compare import encoder_outputs
 from convert.exports import filled_example
 from convert.exports.cards import run_example
 from convert.exports.cards.card_example import Example
+from convert.exports.cards.card_metadata import Metadata
 from convert.exports.encoder_export import EncoderExport
 from convert.families import heads
 from convert.families.heads import Head
@@ -42,6 +44,9 @@ def test_a_sentence_of_the_run(tokenizer_file, tmp_path, monkeypatch):
 
 def test_the_card_has_the_model_s_answer(new_encoder, tmp_path):
     run = new_encoder(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"^--example 'w7': the model fills \[MASK\], which the text does not have"):
+        to_hf(run, tmp_path / "hf", metadata=Metadata(example="w7"), verify=False)
+    assert not (tmp_path / "hf").exists()
     to_hf(run, tmp_path / "hf", verify=False)
     card = (tmp_path / "hf/README.md").read_text("utf-8")
     model, file = encoder_files.open_folder(tmp_path / "hf"), tmp_path / "hf/tokenizer.json"
