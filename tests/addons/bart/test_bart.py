@@ -107,6 +107,18 @@ def test_packed_texts_have_the_logits_that_each_has_alone():
     assert np.abs(wanted).max() > 1
 
 
+def test_dropout_within_feed_forward_alone_drops():
+    cfg = bart.BartConfig(
+        vocab_size=20, emb_dim=8, num_heads=2, head_dim=4, mlp_dim=12, num_encoder_layers=1, num_decoder_layers=1,
+        dropout_rate=0.0, activation_dropout_rate=0.5,
+    )  # fmt: skip
+    module, rows = cfg.network(), jnp.ones((1, 4), jnp.int32)
+    params = module.init(jax.random.PRNGKey(0), rows, rows, rows, enable_dropout=False)["params"]
+    encode = functools.partial(module.apply, {"params": params}, rows, method="encode")
+    rng = {"dropout": jax.random.PRNGKey(1)}
+    assert np.abs(encode(rngs=rng, enable_dropout=True) - encode(enable_dropout=False)).max() > 1e-6
+
+
 def bound_network(file, bindings):
     gin.clear_config()
     gin_files.parse_gin_flags([str(file)], bindings)
