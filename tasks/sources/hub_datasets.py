@@ -50,9 +50,11 @@ class Repository:
 
         Raises:
           FileNotFoundError: if it or the revision does not exist, or is private.
-          ValueError: if access is restricted, huggingface_hub is offline, or the token is one as a run records it.
+          ValueError: if no data set can have the name, access is restricted, huggingface_hub is offline, or the token
+            is one as a run records it.
           BrokenFileError: if the hub does not answer.
         """
+        _check_name(name)
         _check_online(name)
         redaction.require_whole(token or "", "token", "Set HF_TOKEN, or give the token again.")
         address = f"{constants.ENDPOINT}/api/datasets/{name}"
@@ -128,6 +130,18 @@ def parse_url(url: str) -> tuple[str, str, str]:
 
 def is_on_hub(url: str) -> bool:
     return url.startswith(f"{constants.ENDPOINT}/")
+
+
+def _check_name(name: str) -> None:
+    """Raises ValueError for a name that would make another address of the hub, to which the token goes."""
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise ValueError(
+            f"{name!r} is no name of a data set: give NAME or ORG/NAME, of letters, digits, '-', '_' and '.'."
+        ) from error
 
 
 def _check_online(name: str) -> None:

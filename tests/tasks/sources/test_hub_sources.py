@@ -347,6 +347,8 @@ def test_errors(loopback, tmp_path, monkeypatch):
         return str(caught.value)
 
     assert "no data set 'org/missing'" in error_of("org/missing") and "your token may not read it" in error_of("org/m")
+    for name in ("org/..", "../models/m", "org/a/b", "org/a?b"):
+        assert f"{name!r} is no name of a data set" in error_of(name)
     assert "no revision 'v9'" in error_of(CORPUS, "gz", revision="v9")
     missing = error_of(CORPUS)
     assert "'gz', 'small'" in missing and "Config name is missing" in missing
