@@ -250,13 +250,14 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
         except (ValueError, OSError, RuntimeError, ImportError, TypeError) as error:
             if isinstance(error, BrokenPipeError) and closed_pipes.has_no_reader():
                 raise
-            if os.environ.get("LIMBA_TRACEBACK") or (isinstance(error, TypeError) and not _is_unbound(error)):
+            if os.environ.get("LIMBA_TRACEBACK") or (isinstance(error, TypeError) and not _unbound(error)):
                 raise
             message = without_gin_trailer(error)
             message = (
                 import_errors.missing_extra(error)
                 or import_errors.conflicting_hub(error)
                 or os_errors.describe(error, message)
+                or _unbound(error)
                 or message
             )
             message = without_temporary_folders(message)
@@ -310,9 +311,27 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not (text.startswith("Path not found") or "in background save thread" in text)
 
 
-def _is_unbound(error: TypeError) -> bool:
-    """Whether the gin files lack a binding that a function needs; other TypeErrors are programming errors."""
-    return "No values supplied by Gin or caller for arguments" in str(error)
+# Python's message for an argument that is only given by name, of a class or function that gin calls by this name.
+_UNBOUND = re.compile(
+    r"(?P<name>\w+)(?:\.__init__)?\(\) missing \d+ required keyword-only arguments?: (?P<missing>.+)\n"
+    r"  In call to configurable '(?P=name)'"
+)
+_OF_ENCODERS = ", and for a classifier on the encoder of a T5 gin/models/t5_encoder.gin behind gin/runs/classify.gin"
+
+
+def _unbound(error: BaseException) -> str | None:
+    """What the gin files lack a binding for that a function needs; other TypeErrors are programming errors."""
+    if not isinstance(error, TypeError):
+        return None
+    if "No values supplied by Gin or caller for arguments" in str(error):
+        return without_gin_trailer(error)
+    if (found := _UNBOUND.match(str(error))) is None:
+        return None
+    name, missing = found["name"], found["missing"].replace("'", "")
+    return (
+        f"The gin files bind no {name}.{missing}; include a file of gin/models that does"
+        f"{_OF_ENCODERS if name == 'EncoderConfig' else ''}, or bind it."
+    )
 
 
 def without_gin_trailer(error: Exception) -> str:

@@ -12,6 +12,7 @@ import pytest
 from convert import __main__ as convert_command
 from limba import cli, command_line
 from limba.gin_config import gin_files
+from limba.network.encoders.config import EncoderConfig
 from limba.workers import distributed, heartbeats
 from tasks.pipeline.cached import write_cache
 from tasks.vocabularies import build_command
@@ -125,8 +126,20 @@ def test_command_errors_are_one_message_and_exit_code_1(capsys, monkeypatch):
     said = capsys.readouterr().err
     assert stop.value.code == 1
     assert said.endswith("No values supplied by Gin or caller for arguments: ['optimizer']\n") and "error: " in said
+
+    def without_a_named_argument(_):
+        gin.external_configurable(EncoderConfig, "EncoderConfig", module="unbound_for_a_test")()
+
+    with pytest.raises(SystemExit) as stop:
+        command_line.run_command(without_a_named_argument, [])
+    said = capsys.readouterr().err
+    assert stop.value.code == 1
+    assert "error: The gin files bind no EncoderConfig.vocab_size; include a file of gin/models that does" in said
+    assert "gin/models/t5_encoder.gin behind gin/runs/classify.gin" in said and "Traceback" not in said
     with pytest.raises(TypeError):  # An error of ours keeps its traceback.
         command_line.run_command(abs, [])
+    with pytest.raises(TypeError):
+        command_line.run_command(lambda _: EncoderConfig(), [])
 
     def interrupted(_):
         raise KeyboardInterrupt
