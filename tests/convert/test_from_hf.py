@@ -174,7 +174,7 @@ def test_a_new_t5_of_transformers_5(all_exported, kind, tmp_path, forks5):
         ({"d_ff": 40}, "has shape"),
         ({"num_layers": 4}, "encoder.block.3.layer.0.layer_norm.weight is missing"),
         ({"model_type": "umt5"}, "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight is missing"),
-        ({"model_type": "bart"}, "model_type is 'bart'"),
+        ({"model_type": "pegasus"}, "model_type is 'pegasus'"),
         ({"d_model": "32"}, "d_model is '32'; it is a whole number"),
         ({"num_heads": None}, "num_heads is None"),
         ({"tie_word_embeddings": "false", "scale_decoder_outputs": "false"}, "is 'false'; it is true or false"),

@@ -232,8 +232,8 @@ def test_tensors_that_do_not_fit_are_named(folders, batch):
 
 
 def test_another_model_is_refused(batch, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bart"}))
-    with pytest.raises(ValueError, match=r"config.json is of a 'bart'; it must be one of"):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "pegasus"}))
+    with pytest.raises(ValueError, match=r"config.json is of a 'pegasus'; it must be one of"):
         torch_forward.logits(tmp_path, {}, batch)
 
 

@@ -141,7 +141,7 @@ def test_a_network_that_limba_does_not_have_is_named(tmp_path, keys, words):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("{", "is not JSON"), ('{"model_type": "bart"}', "model_type is 'bart'"), ("[]", "holds an empty list")],
+    [("{", "is not JSON"), ('{"model_type": "pegasus"}', "model_type is 'pegasus'"), ("[]", "holds an empty list")],
 )
 def test_another_file_is_named(tmp_path, text, words):
     (tmp_path / "config.json").write_text(text)
