@@ -135,7 +135,7 @@ _TYPES = {
     ),
     **dict.fromkeys(("opt", "bloom", "falcon", "phi", "phi3", "mpt", "xglm", "ctrl", "xlnet", "olmo"), _DECODER),
     **dict.fromkeys(("pegasus", "marian", "m2m_100", "blenderbot", "prophetnet", "led", "bigbird_pegasus"), _OTHER),
-    **dict.fromkeys(("switch_transformers", "encoder-decoder", "plbart", "nllb-moe"), _OTHER),
+    **dict.fromkeys(("encoder-decoder", "plbart", "nllb-moe"), _OTHER),
     **dict.fromkeys(("distilbert", "albert", "deberta"), _ENCODER),
     **dict.fromkeys(("big_bird", "longformer", "funnel", "nystromformer", "nomic_bert", "mobilebert"), _ENCODER),
 }

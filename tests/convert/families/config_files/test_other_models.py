@@ -99,10 +99,9 @@ def test_a_file_of_another_kind_is_named(tmp_path, capsys, name, what):
     [
         (
             {"model_type": "gpt2"},
-            "model_type is 'gpt2', a decoder alone; converted are t5, mt5, umt5, longt5, t5gemma, t5gemma2 and",
+            "model_type is 'gpt2', a decoder alone; converted are t5, mt5, umt5, longt5, t5gemma, t5gemma2, bart",
         ),
         ({"model_type": "llama"}, "model_type is 'llama', a decoder alone"),
-        ({"model_type": "pegasus"}, "model_type is 'pegasus', an encoder-decoder of another network"),
         ({"model_type": "pegasus"}, "model_type is 'pegasus', an encoder-decoder of another network"),
         ({"model_type": "plbart"}, "model_type is 'plbart', an encoder-decoder of another network"),
         ({"model_type": "albert"}, "model_type is 'albert', an encoder of another network; converted are t5, mt5"),
