@@ -313,7 +313,7 @@ class Server(uvicorn.Server):
         for warnings in (logger, logging.getLogger("uvicorn.error")):
             warnings.addFilter(_once_a_minute)
         self._greeting = greeting
-        self._opening: set[asyncio.Task] = set()
+        self._opening: dict[asyncio.Task, Connection] = {}
         self._most = most_connections()
         self.has_closed_doors = False
 
@@ -368,18 +368,22 @@ class Server(uvicorn.Server):
                 accepted.close()
                 continue
             accepted.setblocking(False)
-            task = loop.create_task(loop.connect_accepted_socket(self._connection, accepted))
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+            self._open(accepted)
         loop.remove_reader(listening_at)
         loop.call_later(_RETRY_S, self._listen, listening_at)
         return False
 
-    def _connection(self) -> Connection:
-        return Connection(self.config, self.server_state, self.lifespan.state, clocks=self._clocks)
+    def _open(self, accepted: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        connection = Connection(self.config, self.server_state, self.lifespan.state, clocks=self._clocks)
+        task = loop.create_task(loop.connect_accepted_socket(lambda: connection, accepted))
+        self._opening[task] = connection
+        task.add_done_callback(self._opening.pop)
 
     def _is_full(self) -> bool:
-        return len(self.server_state.connections) + len(self._opening) >= self._most
+        # A connection that has been made is among both until its task has ended.
+        made = self.server_state.connections
+        return len(made) + sum(connection not in made for connection in self._opening.values()) >= self._most
 
     def _has_room(self, listening_at: socket.socket) -> bool:
         """Whether one more connection can be taken, or none has come; else others make room."""

@@ -120,7 +120,7 @@ def test_what_does_not_fit_is_refused_at_once(arguments, message):
 
 def test_a_vocabulary_without_sentinels_is_refused(file):
     _register(file, vocabulary=ByteVocabulary())
-    with pytest.raises(ValueError, match="extra_ids=100"):
+    with pytest.raises(ValueError, match=r"ByteVocabulary\(extra_ids=0\) has no sentinels"):
         task_metrics.Evaluator(_config(), "EncDecFeatureConverter").open()
 
 

@@ -176,6 +176,17 @@ def test_connections_stay_while_nobody_waits_for_their_room(started, monkeypatch
         assert _last_line(connection) == b"%d" % number
 
 
+def test_a_connection_counts_once_while_its_task_ends(monkeypatch):
+    """Counted twice, the last place but one was taken for the last, and the oldest connection was cut."""
+    monkeypatch.setattr(web_server, "most_connections", lambda: 2)
+    server, connection = web_server.Server(_echo, Times()), object()
+    server.server_state.connections.add(connection)
+    server._opening["its task"] = connection
+    assert not server._is_full()
+    server._opening["another task"] = object()
+    assert server._is_full()
+
+
 def test_requests_that_are_worked_on_make_no_room(started, monkeypatch):
     monkeypatch.setattr(web_server, "most_connections", lambda: 4)
     monkeypatch.setattr(web_server, "_PATIENCE_S", 0.02)
