@@ -120,10 +120,11 @@ def _model(folder: Path, tensors: Mapping[str, SavedTensor]) -> Any:
     for module, parameters in _parameters(folder, model, tensors):
         for leaf in parameters:
             _set(module, leaf, torch.empty(0))  # Of no size, so that nothing computes with it by mistake.
-        if type(module) is torch.nn.Embedding:  # Others do more than look up.
-            module.forward = functools.partial(_embed, parameters["weight"])  # type: ignore[method-assign]
-        elif isinstance(module, torch.nn.Linear) and module.bias is None:
-            module.forward = functools.partial(_product, parameters["weight"])  # type: ignore[method-assign]
+        scale = getattr(module, "embed_scale", None)  # of BART's embeddings; its positions do more than look up
+        if type(module) is torch.nn.Embedding or (scale is not None and "weight" in parameters):
+            module.forward = functools.partial(_embed, parameters["weight"], scale)
+        elif isinstance(module, torch.nn.Linear):
+            module.forward = functools.partial(_product, parameters["weight"], parameters.get("bias"))
         else:
             module.register_forward_pre_hook(functools.partial(_load, parameters=parameters))
             module.register_forward_hook(_free)
@@ -186,22 +187,23 @@ def _in_files(name: str) -> str:
 # ------------------------------------------ what the modules do instead ------------------------------------------
 
 
-def _embed(table: SavedTensor, ids: Any) -> Any:
-    """Reads the rows of the ids."""
+def _embed(table: SavedTensor, scale: float | None, ids: Any) -> Any:
+    """Reads the rows of the ids, which are multiplied by the scale."""
     import torch
 
     rows, places = np.unique(ids.numpy(), return_inverse=True)
     weight = np.concatenate([table.read((slice(row, row + 1), slice(None))) for row in rows])
-    return torch.nn.functional.embedding(torch.from_numpy(places.reshape(ids.shape)), _as_torch(weight))
+    embedded = torch.nn.functional.embedding(torch.from_numpy(places.reshape(ids.shape)), _as_torch(weight))
+    return embedded if scale is None else embedded * scale
 
 
-def _product(kernel: SavedTensor, x: Any) -> Any:
+def _product(kernel: SavedTensor, bias: SavedTensor | None, x: Any) -> Any:
     """Reads some rows of the kernel, `[out, in]`, after others."""
     import torch
 
-    return torch.cat(
-        [torch.nn.functional.linear(x, _as_torch(rows)) for rows in tensor_parts.blocks(kernel, _BLOCK_BYTES)], -1
-    )
+    parts = [torch.nn.functional.linear(x, _as_torch(rows)) for rows in tensor_parts.blocks(kernel, _BLOCK_BYTES)]
+    product = torch.cat(parts, -1)
+    return product if bias is None else product + _as_torch(np.asarray(bias))
 
 
 def _load(module: Any, args: tuple, *, parameters: Mapping[str, SavedTensor]) -> None:

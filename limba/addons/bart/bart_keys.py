@@ -38,7 +38,8 @@ def keys(norms_before: bool) -> Table:
         *settings("a setting of `generate`: Limba's answers end with </s>", forced_eos_token_id=2),
         *settings(
             "a setting of `generate`: a model that was trained on `<s> text </s>` begins with <s> by itself",
-            **dict.fromkeys(("forced_bos_token_id", "force_bos_token_to_be_generated"), (0, False)),
+            forced_bos_token_id=(),
+            force_bos_token_to_be_generated=False,
         ),
         only("is_encoder_decoder", (True,), "without it there is no decoder", "Convert the whole model."),
         only("tie_word_embeddings", (True,), "its class ties the output whatever it says", "Remove the key."),

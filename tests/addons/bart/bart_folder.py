@@ -42,6 +42,7 @@ def write(name: str, folder: Path, seed: int = 0) -> Path:
         max_position_embeddings=200,
         scale_embedding=name == "mbart",
         decoder_start_token_id=2,
+        forced_bos_token_id=0,
     )
     torch.manual_seed(seed)
     model = CLASSES[name][1](config)
