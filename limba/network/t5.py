@@ -375,8 +375,22 @@ def _places(config: T5Config, length: int, begins: Array | None) -> Array | None
     gemma = config.gemma_layers
     if gemma is None or not gemma.merged_attention:
         return None
+    return places_in_texts(length, begins)
+
+
+def places_in_texts(length: int, begins: Array | None) -> Array:
+    """`[batch, length]`, or `[1, length]` without `begins`, which says where texts begin: bool `[batch, length]`."""
     places = jnp.arange(length)[None]
     return places if begins is None else places - jax.lax.cummax(jnp.where(begins, places, 0), axis=1)
+
+
+def begun(config: T5Config, tokens: Array, begins: Array | None) -> Array:
+    """Tokens of a decoder `[batch, length]`, int32, that begin with `decoder_start_token_id` in place of 0."""
+    tokens = tokens.astype(jnp.int32)
+    if not config.decoder_start_token_id:
+        return tokens
+    is_start = tokens == 0 if begins is None else (tokens == 0) & begins
+    return jnp.where(is_start, config.decoder_start_token_id, tokens)
 
 
 class Encoder(nn.Module):
@@ -433,11 +447,7 @@ class Decoder(nn.Module):
         if not cfg.relative_bias_per_layer and cfg.gemma_layers is None:
             bias = _relative_bias(cfg, decoder_mask, length, bidirectional=False, decode=decode)
         embedding = self.shared_embedding or make_embedding(cfg, "token_embedder")
-        tokens = decoder_input_tokens.astype(jnp.int32)
-        if cfg.decoder_start_token_id:
-            is_start = tokens == 0 if begins is None else (tokens == 0) & begins
-            tokens = jnp.where(is_start, cfg.decoder_start_token_id, tokens)
-        y = _embedded(cfg, embedding, tokens)
+        y = _embedded(cfg, embedding, begun(cfg, decoder_input_tokens, begins))
         y = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(y, deterministic=deterministic)
         masks = (decoder_mask, encoder_decoder_mask, bias)
         modes = (deterministic, decode, keep_encoded_keys, prefill, prefill_lengths)

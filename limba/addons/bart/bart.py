@@ -258,9 +258,7 @@ class Decoder(nn.Module):
         """`[batch, length] -> float32 logits [batch, length, vocab]`."""
         del linear_logits  # A loss may do with logits.
         cfg = self.config
-        tokens = decoder_input_tokens.astype(jnp.int32)
-        is_start = tokens == 0 if begins is None else (tokens == 0) & begins
-        tokens = jnp.where(is_start, cfg.decoder_start_token_id, tokens)
+        tokens = t5.begun(cfg, decoder_input_tokens, begins)
         y = _embedded(self, tokens, self._places(tokens, decode, begins), deterministic)
         each: list[dict[str, Any]] = [{} for _ in range(cfg.num_decoder_layers)]
         args = (encoded, decoder_mask, encoder_decoder_mask, deterministic, decode, keep_encoded_keys)
@@ -278,13 +276,7 @@ class Decoder(nn.Module):
             return index[None, None]
         if decode:
             self.put_variable("cache", "position_embedder_index", jnp.zeros((), jnp.int32))
-        return places_in_texts(tokens.shape[1], None if decode else begins)
-
-
-def places_in_texts(length: int, begins: Array | None) -> Array:
-    """`[batch, length]`, or `[1, length]` without `begins`, which says where texts begin: bool `[batch, length]`."""
-    places = jnp.arange(length)[None]
-    return places if begins is None else places - jax.lax.cummax(jnp.where(begins, places, 0), axis=1)
+        return t5.places_in_texts(tokens.shape[1], None if decode else begins)
 
 
 class Transformer(t5.Transformer):
@@ -318,6 +310,6 @@ class Transformer(t5.Transformer):
         if encoder_segment_ids is not None:
             changes = encoder_segment_ids[:, 1:] != encoder_segment_ids[:, :-1]
             begins = jnp.pad(changes, ((0, 0), (1, 0)))
-        places = places_in_texts(encoder_input_tokens.shape[1], begins)
+        places = t5.places_in_texts(encoder_input_tokens.shape[1], begins)
         mask = t5.encoder_mask(self.config, encoder_input_tokens, encoder_segment_ids)
         return self.encoder(encoder_input_tokens, mask, places, not enable_dropout)

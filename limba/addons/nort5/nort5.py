@@ -269,14 +269,11 @@ class Decoder(nn.Module):
         """`[batch, length] -> float32 logits [batch, length, vocab]`."""
         del linear_logits  # A loss may do with logits.
         cfg = self.config
-        tokens = decoder_input_tokens.astype(jnp.int32)
-        is_start = tokens == 0 if begins is None else (tokens == 0) & begins
-        tokens = jnp.where(is_start, cfg.decoder_start_token_id, tokens)
-        y = _embedded(cfg, self.shared_embedding, tokens, deterministic)
+        y = _embedded(cfg, self.shared_embedding, t5.begun(cfg, decoder_input_tokens, begins), deterministic)
         vectors = [DistanceVectors(cfg, name=name)() for name in ("self_distances", "cross_distances")]
         places = None
         if input_begins is not None and begins is not None:
-            places = _places(begins), _places(input_begins)
+            places = tuple(t5.places_in_texts(x.shape[1], x) for x in (begins, input_begins))
         each: list[dict[str, Any]] = [{} for _ in range(cfg.num_decoder_layers)]
         args = (encoded, decoder_mask, encoder_decoder_mask, *vectors, places)
         y = stacks.apply(self, DecoderLayer, each, "decoder", y, *args, deterministic, decode, keep_encoded_keys)
@@ -285,12 +282,6 @@ class Decoder(nn.Module):
         # Float32 for a stable softmax.
         dense = layers.DenseGeneral(cfg.vocab_size, -1, jnp.float32, init, axes, use_bias=True, name="logits_dense")
         return dense(y)
-
-
-def _places(begins: Array) -> Array:
-    """Where tokens stand in their own texts, `[batch, length]`."""
-    places = jnp.arange(begins.shape[1])[None]
-    return places - jax.lax.cummax(jnp.where(begins, places, 0), axis=1)
 
 
 class Transformer(t5.Transformer):
