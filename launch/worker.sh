@@ -190,15 +190,12 @@ stop() { # SIGNAL SECONDS
   return "$code"
 }
 
-# Returns a child's exit code, also if a signal interrupts the wait.
+# Returns a child's exit code, also if signals interrupt the wait.
 wait_to_end() {
-  local code=0
-  wait "$1" || code=$?
-  while kill -0 "$1" 2>/dev/null; do
-    code=0
-    wait "$1" || code=$?
-  done
-  return "$code"
+  wait "$1" || true
+  while kill -0 "$1" 2>/dev/null; do wait "$1" || true; done
+  # The wait that a signal interrupted says 128 + its number, also if the child has ended meanwhile. Bash keeps its code.
+  wait "$1"
 }
 
 # Runs a command to its end, ignoring hang-ups; its output goes to the log and to standard output.
@@ -208,6 +205,7 @@ keep() {
   trap '' HUP
   trap : TERM INT # The worker gets the signal; this waits for its end.
   {
+    trap : TERM INT # A part of a pipeline begins without traps, and SLURM signals every process of a step.
     "$@" &
     echo "$! $(hostname) $keeper" >"$worker.pid"
     code=0

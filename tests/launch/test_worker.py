@@ -71,6 +71,31 @@ def test_sigterm_saves_and_ends_with_75(env, tmp_path):
     assert int((tmp_path / "run/checkpoint").read_text()) > 0
 
 
+def test_the_exit_code_of_a_run_that_ends_while_its_script_answers_a_signal(env, tmp_path):
+    # `ps`, which the script asks for the run when it is signalled, ends the run and takes its time.
+    ps = tmp_path / "bin/ps"
+    ps.parent.mkdir()
+    ps.write_text(
+        f'#!/bin/sh\nexec 2>/dev/null\n[ -f {tmp_path}/slow ] || exec /usr/bin/env -i PATH=/usr/bin:/bin ps "$@"\n'
+        f"kill -TERM $5\nuntil [ -s {tmp_path}/logs/worker-0.exit ]; do sleep 0.05; done\nsleep 0.3\necho train\n"
+    )
+    ps.chmod(0o755)
+    process = _begin(env | {"PATH": f"{ps.parent}:{env['PATH']}"}, *FOREVER)
+    (tmp_path / "slow").touch()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 75
+
+
+def test_a_signal_to_every_process_is_one_to_the_run(env):
+    """As SLURM sends it to the processes of a step."""
+    process = _begin(env, *FOREVER)
+    number = int(re.search(r"process=running:(\d+)", _status(env))[1])
+    os.killpg(os.getpgid(number), signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 75
+    assert " process=exit:75:on-request " in _status(env)
+
+
 def test_a_lost_terminal_ends_the_script_and_not_the_run(env):
     process = _begin(env, *FOREVER)
     process.stdout.close()
