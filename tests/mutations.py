@@ -333,8 +333,12 @@ def _compiled() -> dict[str, str]:
 
 
 def judge(mutant: Mutant, further: list[str], limit: float, root: Path = ROOT) -> dict[str, object]:
-    """Whether the tests of a mutant's room, or the further files, fail; `limit` is for each of the two."""
+    """Whether the tests of a mutant's room, or the further files, fail; `limit` is for each of the two.
+
+    `outcome` is "caught", "survived", "not in this tree", or "undecided" where no test failed before the limit.
+    """
     begun = time.monotonic()
+    outcome = "survived"
     with _copy(root) as copy:
         if not apply(mutant, copy):
             return {"outcome": "not in this tree"}
@@ -344,13 +348,14 @@ def judge(mutant: Mutant, further: list[str], limit: float, root: Path = ROOT) -
                 continue
             code, output = _pytest(copy, tests, limit)
             seconds = round(time.monotonic() - begun)
-            if code is None:
-                return {"outcome": "caught", "by": "time limit", "where": where, "seconds": seconds}
+            if code is None:  # A slow machine, or an endless loop: nobody knows.
+                outcome = "undecided"
+                continue
             if code in (1, 2):
                 failed = [text for text in output.splitlines() if text.startswith(("FAILED", "ERROR"))]
                 return {"outcome": "caught", "by": failed[0] if failed else "", "where": where, "seconds": seconds}
             assert code == 0, output[-3000:]
-    return {"outcome": "survived", "seconds": round(time.monotonic() - begun)}
+    return {"outcome": outcome, "seconds": round(time.monotonic() - begun)}
 
 
 def run(mutants: Iterable[tuple[Mutant, list[str]]], out: Path, limit: float, root: Path = ROOT) -> None:
@@ -368,7 +373,7 @@ def run(mutants: Iterable[tuple[Mutant, list[str]]], out: Path, limit: float, ro
                     file.write(json.dumps(row) + "\n")
             change = f"{mutant.before.splitlines()[0]} -> {mutant.after.splitlines()[0]}"
             place = f"{mutant.file}::{mutant.function}"
-            print(f"{number:3} {row['outcome']:8} {place}: {change}", row.get("by", ""), flush=True)
+            print(f"{number:3} {row['outcome']:9} {place}: {change}", row.get("by", ""), flush=True)
             caught += row["outcome"] == "caught"
     print(f"{caught} of {number} caught")
 
