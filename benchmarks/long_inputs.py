@@ -3,8 +3,8 @@
     python -m benchmarks.long_inputs --size small --inputs 4096 --targets 256 --rounds 3
 
 The sides are processes that take turns (benchmarks/sides.py): the step of benchmarks/train_step.py with other values of
-T5Config.encoder_attention_type. Prints a row for each; progress goes to stderr. Ratios are what a side needs over what
-the first one needs. "temporary" is the memory of the compiled step beside state and batch, by XLA.
+LongT5Config.encoder_attention_type, or without it. Prints a row for each; progress goes to stderr. Ratios are what a
+side needs over what the first one needs. "temporary" is the memory of the compiled step beside state and batch, by XLA.
 """
 
 import argparse
@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import sides, train_step
+from limba.addons.longt5.longt5 import LongT5Config
 
-KINDS = ("transient-global", "local", "full")
+FULL = "full"
+KINDS = ("transient-global", "local", FULL)
 
 
 def build(kind: str, workload: dict[str, Any]) -> sides.Side:
+    if kind == FULL:
+        return train_step._limba(train_step.Workload(**workload))
     sizes = workload["sizes"] | {"encoder_attention_type": kind}
-    return train_step._limba(train_step.Workload(**workload | {"sizes": sizes}))
+    return train_step._limba(train_step.Workload(**workload | {"sizes": sizes}), LongT5Config)
 
 
 def main() -> None:

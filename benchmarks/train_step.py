@@ -104,7 +104,7 @@ class _Vocabulary:
         self.vocab_size = self.base_vocab_size = vocab_size
 
 
-def _limba(workload: Workload) -> sides.Side:
+def _limba(workload: Workload, config_class: Any = None) -> sides.Side:
     import jax
 
     from limba import models
@@ -115,7 +115,7 @@ def _limba(workload: Workload) -> sides.Side:
     from limba.training import trainer
 
     freed_memory.keep(os.environ)
-    config = t5.T5Config(**workload.sizes, dtype=workload.dtype, dropout_rate=0.0)
+    config = (config_class or t5.T5Config)(**workload.sizes, dtype=workload.dtype, dropout_rate=0.0)
     vocabulary: Any = _Vocabulary(config.vocab_size)
     model = models.EncoderDecoderModel(
         t5.Transformer(config),

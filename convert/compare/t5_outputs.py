@@ -72,7 +72,7 @@ def check_batch(config: T5Config, text: np.ndarray) -> dict[str, np.ndarray]:
     vocab_size = config.vocab_size
     rng = np.random.default_rng(0)
     # A window is shorter than the row.
-    length = _INPUTS_LENGTH + (2 * config.local_radius + 1 if config.is_long else 0)
+    length = _INPUTS_LENGTH + (0 if config.encoder_attention is None else config.encoder_attention.window)
     inputs = rng.integers(min(3, vocab_size - 1), vocab_size, (2, length), np.int32)
     targets = rng.integers(min(3, vocab_size - 1), vocab_size, (2, _TARGETS_LENGTH), np.int32)
     if text.size:

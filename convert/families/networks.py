@@ -11,7 +11,7 @@ from flax import traverse_util
 from limba.convert.families import heads
 from limba.convert.families.heads import Head
 from limba.convert.tensors.table import Shape
-from limba.network import long_attention, own_layers
+from limba.network import own_layers
 from limba.network.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config
 
@@ -40,11 +40,8 @@ def plain(config: Config) -> Config:
     """The network unrolled and in float32, without what belongs to a run; two equal ones compute the same."""
     known = {field.name for field in dataclasses.fields(config)}
     of_runs = {name: value for name, value in OF_RUNS.items() if name in known}
-    if isinstance(config, T5Config) and config.gemma_layers is not None:
-        of_runs["gemma_layers"] = config.gemma_layers.explicit(config)
-    if isinstance(config, T5Config) and config.encoder_attention_type != long_attention.TRANSIENT_GLOBAL:
-        of_runs["global_block_size"] = T5Config.global_block_size
-        of_runs["local_radius"] = config.local_radius if config.is_long else T5Config.local_radius
+    if isinstance(config, T5Config):
+        of_runs |= config.plain_fields()
     return dataclasses.replace(config, **of_runs, mlp_activations=tuple(config.mlp_activations))
 
 

@@ -1,7 +1,7 @@
 """What a conversion needs to know of a family of T5s, and which of their modules hold which of Limba's."""
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -167,6 +167,18 @@ class T5Family(Family):
     def usual_start(self, content: Mapping[str, Any]) -> int | None:
         """What the decoder of a config.json begins with where no file says another id; None for padding."""
         return None
+
+    def fields_of_t5x(self, parameters: Callable[[str], Mapping[str, Any]]) -> dict[str, Any]:
+        """Fields of `config_class` that are not T5's, in one of T5X's gin files.
+
+        Args:
+          parameters: gives those that it binds of a class or function, by name.
+        """
+        return {}
+
+    def fields_of_names(self, names: Collection[str]) -> dict[str, Any]:
+        """The same fields as the names of a T5X checkpoint's parameters show them, where no gin file says them."""
+        return {}
 
     def own_keys(self) -> Table:
         """`keys`, by the family's names."""

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +12,11 @@ import numpy as np
 from limba.checkpoint_files import layer_layouts, run_folder, saved_average, saved_tensors
 from limba.checkpoint_files.run_folder import BYTES, SENTENCEPIECE
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
-from limba.convert.families import heads, longt5, networks
+from limba.convert.families import heads, networks
 from limba.convert.families.config_files import other_models, t5_config
 from limba.convert.families.heads import Head
 from limba.convert.families.t5_family import TRANSFORMER, T5Family
-from limba.convert.families.table import find_t5, t5_config_class
+from limba.convert.families.table import find_t5, t5_config_class, t5_families
 from limba.convert.model_files import lora_merge, t5_vocabularies
 from limba.convert.model_files.hf import hf_folder, tokenizer_settings
 from limba.convert.model_files.model import NO_HINTS, Folder, ModelHints, T5Model
@@ -27,7 +27,6 @@ from limba.files.output_folder import read_report
 from limba.files.storage import AnyPath
 from limba.files.untrusted_files import shown
 from limba.gin_config.recipe import Recipe, given
-from limba.network import long_attention
 from limba.network.t5 import T5Config
 
 _PARAMETERS = "target/"
@@ -128,9 +127,10 @@ def _config_of_run(path: AnyPath, info: Mapping[str, Any]) -> T5Config:
 
 
 def read_gin(text: str, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The parameters of T5Config, and the vocabulary as `run.json` describes it, as far as a config.gin binds them.
+    """The fields of T5Config and of classes derived from it, and the vocabulary as `run.json` describes it.
 
-    The modules that it names are not imported: T5X's may be the user's, which a conversion neither has nor needs.
+    They are those that a config.gin binds. The modules that it names are not imported: T5X's may be the user's, which
+    a conversion neither has nor needs.
 
     Raises:
       ValueError: if it is not gin.
@@ -139,7 +139,10 @@ def read_gin(text: str, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
     chosen = str(recipe.macros.get("VOCABULARY", "")).removesuffix("()").rpartition(".")[2]
     kind = chosen if chosen in (SENTENCEPIECE, BYTES) else SENTENCEPIECE
     vocabulary = given(**recipe.parameters(kind))
-    network = longt5.fields_of_flaxformer(recipe.parameters) | recipe.parameters("T5Config")
+    network: dict[str, Any] = {}
+    for family in t5_families().values():
+        network |= family.fields_of_t5x(recipe.parameters)
+    network |= recipe.parameters("T5Config")
     return given(**network), {"class": kind, **vocabulary} if vocabulary or chosen else {}
 
 
@@ -195,14 +198,28 @@ def _network_of_tensors(
     assumed = {} if said else {"mlp_activations": " ".join(activations)}
     if "dropout_rate" not in bound:
         assumed["dropout_rate"] = str(rate)
-    long = {field: bound[field] for field in long_attention.FIELDS if field in bound}
-    if not long and "encoder/side_relpos_bias/rel_embedding" in shapes:
-        long = longt5.USUAL_SUMS
-        assumed |= {field: str(long[field]) for field in long_attention.FIELDS[1:]}
-    config = T5Config(
-        **found, mlp_activations=activations, dropout_rate=rate, relative_bias_per_layer=per_layer, **long
-    )
-    return config, assumed
+    config_class, own, usual_fields = _own_fields(shapes, bound)
+    more = {"mlp_activations": activations, "dropout_rate": rate, "relative_bias_per_layer": per_layer}
+    return config_class(**found, **more, **own), assumed | usual_fields
+
+
+def _own_fields(
+    names: Collection[str], bound: Mapping[str, Any]
+) -> tuple[type[T5Config], dict[str, Any], dict[str, str]]:
+    """The class of a network with parameters of these names, its fields that are not T5's, and which are assumed."""
+    families, known = t5_families(), {field.name for field in dataclasses.fields(T5Config)}
+
+    def own_fields(config_class: type[T5Config]) -> dict[str, Any]:
+        return {field.name: field.default for field in dataclasses.fields(config_class) if field.name not in known}
+
+    if (family := families.get(str(bound.get("family")))) is not None:
+        own = own_fields(family.config_class)
+        return family.config_class, {name: bound[name] for name in own if name in bound}, {}
+    for family in families.values():
+        if found := family.fields_of_names(names):
+            own = own_fields(family.config_class)
+            return family.config_class, found, {name: str(x) for name, x in own.items() if name not in found}
+    return T5Config, {}, {}
 
 
 def _num_layers(shapes: Mapping[str, tuple[int, ...]], stack: str) -> int:

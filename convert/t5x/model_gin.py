@@ -10,7 +10,7 @@ from limba.convert.families.heads import Head
 from limba.convert.families.networks import Network
 from limba.gin_config import gin_names
 from limba.gin_config.recipe import Binding, Block, Include, Recipe, Reference, Statement
-from limba.network import long_attention, own_layers
+from limba.network import own_layers
 from limba.network.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config
 
@@ -29,7 +29,7 @@ def network_fields(config: Network) -> dict[str, Any]:
 
 
 def _t5_fields(config: T5Config) -> dict[str, Any]:
-    apart = (*_OF_RUNS, *own_layers.FIELDS, "gemma_layers", *(() if config.is_long else long_attention.FIELDS))
+    apart = (*_OF_RUNS, *own_layers.FIELDS, "gemma_layers")
     fields = {
         field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name not in apart
     }
@@ -140,10 +140,11 @@ def _t5_model(config: T5Config, head: Head, vocabulary: Mapping[str, Any] | None
     fields = {name: value for name, value in network_fields(config).items() if name != "vocab_size"}
     more = ["encoder_classifier", "t5_encoder"] if head.labels else []
     name, network = (gin_names.gin_name(type(x)) for x in (config, config.network()))
-    module = name.partition(".")[0]
-    modules, blocks = ["vocabularies", module, *_modules_of(head)], []
+    of_network = network.partition(".")[0]
+    of_classes = dict.fromkeys([of_network, name.partition(".")[0]])
+    modules, blocks = ["vocabularies", *of_classes, *_modules_of(head)], []
     own: list[Statement] = []
-    if module != "network":  # The one of gin/models/encoder_decoder.gin.
+    if of_network != "network":  # The one of gin/models/encoder_decoder.gin.
         modules.append("models")
         own = [Binding("models.EncoderDecoderModel.module", Reference(f"@{network}()"))]
     if (layers := fields.pop("gemma_layers", None)) is not None:

@@ -215,6 +215,7 @@ ADDONS: Mapping[str, Addon] = {
         families=("limba.addons.bart.bart_family", "limba.addons.bart.mbart_family"),
         gin_modules=("limba.addons.bart",),
     ),
+    "longt5": Addon(families=("limba.addons.longt5.longt5_family",), gin_modules=("limba.addons.longt5",)),
     "experts": Addon(families=("limba.addons.experts.switch_family",), gin_modules=("limba.addons.experts",)),
     "nort5": Addon(families=("limba.addons.nort5.nort5_family",), gin_modules=("limba.addons.nort5",)),
     # Tasks and corpora, which have no command: their modules are named in gin files and with --module.

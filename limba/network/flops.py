@@ -21,7 +21,7 @@ def forward_flops(sizes: Mapping[str, Any], inputs: int, targets: int) -> float:
     Causal attention counts in full. Looking up an embedding is not a product.
 
     Args:
-      sizes: fields of `limba.network.t5.T5Config`; `seen_keys` is K of an encoder with sparse attention.
+      sizes: fields of `limba.network.t5.T5Config`; `seen_keys` is K of an encoder that does not see all.
       inputs, targets: tokens of a row, padding included.
     """
     emb = sizes["emb_dim"]
@@ -40,12 +40,8 @@ def forward_flops(sizes: Mapping[str, Any], inputs: int, targets: int) -> float:
 
 
 def seen_keys(sizes: Mapping[str, Any], inputs: int) -> float:
-    """Keys that a query of the encoder is multiplied by; of LongT5 those of three blocks, and of each sum of a row."""
-    kind = sizes.get("encoder_attention_type", "full")
-    if kind == "full":
-        return float(sizes.get("seen_keys", inputs))
-    sums = inputs // sizes["global_block_size"] if kind == "transient-global" else 0
-    return float(3 * (sizes["local_radius"] + 1) + sums)
+    """Keys that a query of the encoder is multiplied by."""
+    return float(sizes.get("seen_keys", inputs))
 
 
 def recomputed_flops(sizes: Mapping[str, Any], inputs: int, targets: int, remat_policy: str | None) -> float:

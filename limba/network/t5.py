@@ -1,4 +1,4 @@
-"""T5 in Flax Linen: T5 1.0 and 1.1, mT5, ByT5, umT5, LongT5, T5Gemma (1, 2), a modern T5, by fields of a configuration.
+"""T5 in Flax Linen: T5 1.0 and 1.1, mT5, ByT5, umT5, T5Gemma (1, 2), a modern T5, by fields of a configuration.
 
 Sizes live in gin files (`gin/models/`). Parameter names and shapes are T5X's. With `scan_layers` a stack holds one
 layer whose parameters have the layers at axis 1, under `encoder/encoder` and `decoder/decoder`, as T5X's scalable_t5.
@@ -7,7 +7,7 @@ layer whose parameters have the layers at axis 1, under `encoder/encoder` and `d
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import flax.linen as nn
 import jax
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from limba.devices import target
 from limba.files.untrusted_files import shown
-from limba.network import attention, config_checks, layers, long_attention, own_layers, products, stacks
+from limba.network import attention, config_checks, layers, own_layers, products, stacks
 from limba.network.gemma_layers import GemmaLayers
 from limba.network.kernels import attention as fused
 from limba.network.kernels import linear_cross_entropy
@@ -52,10 +52,6 @@ class T5Config:
         very slow on CPUs.
       encoder_self_attention_layer, decoder_self_attention_layer, decoder_cross_attention_layer: a class of your own in
         place of T5's attention, 'my_layers:MyAttention'; with `kernels` "xla", whose masks and biases are arrays.
-      encoder_attention_type: "full", or for long inputs LongT5's "local" or "transient-global" (`long_attention`). XLA
-        computes these, whatever `kernels` says.
-      local_radius: of LongT5: how many tokens the encoder sees to each side.
-      global_block_size: of "transient-global": tokens that one global token sums; a power of 2.
       gemma_layers: rotary positions, norms after blocks, fewer keys, windows and more, as T5Gemma, T5Gemma 2 and
         `t5_modern` have them; None is T5.
 
@@ -88,9 +84,6 @@ class T5Config:
     encoder_self_attention_layer: str | None = None
     decoder_self_attention_layer: str | None = None
     decoder_cross_attention_layer: str | None = None
-    encoder_attention_type: str = long_attention.FULL
-    local_radius: int = 127
-    global_block_size: int = 16
     gemma_layers: GemmaLayers | None = None
     family: str | None = None
 
@@ -125,24 +118,21 @@ class T5Config:
                     f"T5Config.gemma_layers is {shown(self.gemma_layers)}; give a gemma_layers.GemmaLayers, or None."
                 )
             self.gemma_layers.check_network(self)
-        long_attention.check_network(self)
-
-    @property
-    def is_long(self) -> bool:
-        """Whether the encoder has LongT5's attention."""
-        return self.encoder_attention_type != long_attention.FULL
 
     @property
     def layer_kind(self) -> str:
-        """Whose layers it has: "t5", "long" or "gemma"; a class that is derived from this one names its own."""
-        if self.gemma_layers is not None:
-            return "gemma"
-        return "long" if self.is_long else "t5"
+        """Whose layers it has: "t5" or "gemma"; a class that is derived from this one names its own."""
+        return "t5" if self.gemma_layers is None else "gemma"
 
     @property
     def is_in_t5x(self) -> bool:
         """Whether T5X, with flaxformer, has such layers."""
-        return self.layer_kind in ("t5", "long")
+        return self.layer_kind == "t5"
+
+    @property
+    def encoder_attention(self) -> "EncoderAttention | None":
+        """What the encoder's layers have in place of T5's attention; None is T5's."""
+        return None
 
     @property
     def is_beyond_kernels(self) -> bool:
@@ -159,6 +149,10 @@ class T5Config:
         gemma = self.gemma_layers
         return [{"is_local": True} if gemma is not None and gemma.is_local(i) else {} for i in range(num_layers)]
 
+    def plain_fields(self) -> dict[str, Any]:
+        """Values of fields in a form that two networks share if and only if they compute the same."""
+        return {} if self.gemma_layers is None else {"gemma_layers": self.gemma_layers.explicit(self)}
+
     def network(self) -> "Transformer":
         """The encoder-decoder of this shape."""
         return Transformer(self)
@@ -170,15 +164,34 @@ class T5Config:
         return cls(**(dict(fields) | {"gemma_layers": gemma and GemmaLayers(**gemma)}))
 
 
+class EncoderAttention(Protocol):
+    """An attention of the encoder's layers that is not T5's. XLA computes it; no layer keeps its weights."""
+
+    @property
+    def window(self) -> int:
+        """Tokens that a token sees in one layer; a check's row is longer."""
+
+    def seen_keys(self, length: int) -> float:
+        """Keys that a query of a row of `length` is multiplied by."""
+
+    def visible(self, tokens: Array, segments: Array | None) -> Any:
+        """What tokens of the inputs see, as its modules take it, of `[batch, length]`; 0 is padding."""
+
+    def bias(self, length: int, biases: Callable[..., attention.RelativePositionBiases]) -> Any:
+        """What its modules add to logits in rows of `length`; `biases(name=…)` makes T5's tables of positions."""
+
+    def module(self, **fields: Any) -> nn.Module:
+        """The attention of a layer, with the fields of `attention.MultiHeadDotProductAttention`."""
+
+
 def _attention(
     config: T5Config, name: str, own: str | None, is_local: bool = False, is_merged: bool = False
 ) -> attention.MultiHeadDotProductAttention:
     gemma, is_self = config.gemma_layers, name != "encoder_decoder_attention"
     more = {} if gemma is None else gemma.of_attention(config.head_dim, is_self, is_local, name == "attention")
     attention_class: Any = MergedAttention if is_merged else own_layers.attention_class(own)
-    if config.is_long and name == "attention":
-        attention_class = long_attention.LongAttention
-        more = {"radius": config.local_radius, "block_size": config.global_block_size}
+    if config.encoder_attention is not None and name == "attention":
+        attention_class = config.encoder_attention.module
     return attention_class(
         num_heads=config.num_heads,
         head_dim=config.head_dim,
@@ -209,8 +222,9 @@ NUM_BUCKETS = 32
 MAX_DISTANCE = 128
 
 
-Mask = Array | fused.Visible | long_attention.LongVisible | None
-Bias = Array | fused.DistanceBias | long_attention.LongBias | None
+# Or what an `EncoderAttention` makes for its own modules.
+Mask = Array | fused.Visible | None
+Bias = Array | fused.DistanceBias | None
 
 
 def _relative_bias(config: T5Config, mask: Mask, length: int, bidirectional: bool, decode: bool = False) -> Bias:
@@ -223,11 +237,11 @@ def _relative_bias(config: T5Config, mask: Mask, length: int, bidirectional: boo
         dtype=config.dtype,
         embedding_init=nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
     )
-    of_tokens = functools.partial(biases, name="relpos_bias")
-    if isinstance(mask, long_attention.LongVisible):
-        return long_attention.bias(config, length, of_tokens, functools.partial(biases, name="side_relpos_bias"))
-    by_distance = isinstance(mask, fused.Visible)
-    return of_tokens()(length, length, bidirectional=bidirectional, decode=decode, by_distance=by_distance)
+    if bidirectional and config.encoder_attention is not None:
+        own: Bias = config.encoder_attention.bias(length, biases)
+        return own
+    kind = {"bidirectional": bidirectional, "decode": decode, "by_distance": isinstance(mask, fused.Visible)}
+    return biases(name="relpos_bias")(length, length, **kind)
 
 
 def make_embedding(config: T5Config, name: str | None = None) -> layers.Embed:
@@ -348,8 +362,9 @@ def _visible(config: T5Config, *tokens: Array | None, is_self: bool, **kind: Any
 
 def encoder_mask(config: T5Config, tokens: Array, segments: Array | None) -> Mask:
     """What tokens of the inputs see, of `[batch, length]`: those of their segment that are no padding, which is 0."""
-    if config.is_long:
-        return long_attention.visible(config, tokens, segments)
+    if config.encoder_attention is not None:
+        own: Mask = config.encoder_attention.visible(tokens, segments)
+        return own
     mask: Mask = _visible(config, tokens, tokens, segments, segments, is_self=True)
     if mask is None:
         real = tokens > 0

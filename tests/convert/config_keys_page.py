@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from convert.families import longt5
 from convert.families.config_keys import encoder_keys, t5_keys, tokenizer_keys
 from convert.families.config_keys.keys import Key, Table
 from convert.families.table import encoder_families, t5_families
+from limba.addons.longt5 import longt5_family
 from limba.addons.t5gemma import t5gemma_keys
 
 FILE = Path(__file__).parents[2] / "docs/config_keys.md"
@@ -52,7 +52,7 @@ def page() -> str:
     parts = [
         _BEGIN,
         f"## config.json of {t5s}\n\n{_table(t5_keys.KEYS)}",
-        f"## config.json of LongT5, further keys\n\n{_table(_further(longt5.FAMILY.keys, t5_keys.KEYS))}",
+        f"## config.json of LongT5, further keys\n\n{_table(_further(longt5_family.FAMILY.keys, t5_keys.KEYS))}",
         f"## config.json of T5Gemma\n\n{_table(t5gemma_keys.KEYS)}",
         f"## `encoder` and `decoder` in it\n\n{_table(t5gemma_keys.STACK_KEYS)}",
         f"## config.json of T5Gemma 2, other keys than T5Gemma's\n\n{_table(_others(t5gemma_keys.KEYS_2))}",

@@ -12,21 +12,21 @@ import pytest
 import torch
 import transformers
 
+from convert.families import table
 from convert.from_hf import from_hf
 from convert.model_files import any_format
 from convert.to_hf import to_hf
+from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing
 from limba.models import EncoderDecoderModel, decoding
-from limba.network.t5 import T5Config, Transformer
 from tasks.pretraining import masked_text
 from tests.convert import hub_t5s
 
 WITHOUT_DECODER = ("t5_encoder", "umt5_encoder")
-# The other LongT5 has all layers of the local one; Flan-T5's and Aya's layers, tokenizers and shards are MADLAD's and
-# those of the two encoders.
-NAMES = [name for name in hub_t5s.NAMES if name not in ("long_t5_local", "flan", "aya")]
+# Flan-T5's and Aya's layers, tokenizers and shards are MADLAD's and those of the two encoders; LongT5 is an add-on.
+NAMES = [name for name in hub_t5s.NAMES if name not in ("long_t5_local", "long_t5_tglobal", "flan", "aya")]
 # One of each map of layers and of each padding and end; benchmarks/families_beside_transformers.py trains all.
-DECODED = ["madlad", "codet5", "pile_t5", "prott5", "long_t5_tglobal"]
+DECODED = ["madlad", "codet5", "pile_t5", "prott5"]
 TRAINED = ["madlad", "pile_t5", "prott5"]
 STEPS, RATE = 20, 1e-3
 # What transformers makes a network of, besides `tie_word_embeddings`, which is true where it is left out.
@@ -55,9 +55,11 @@ def model_of(run: Path) -> tuple[EncoderDecoderModel, Any, Any]:
     """The model of a run without dropout, its parameters, and its vocabulary."""
     info = checkpointing.load_run_info(run)
     vocabulary: Any = masked_text.open_vocabulary(info["vocabulary"])
-    network = Transformer(T5Config(**info["network"] | {"dropout_rate": 0.0, "dtype": "float32"}))
+    config = table.t5_config_class(run_folder.network_class(info)).from_json(
+        info["network"] | {"dropout_rate": 0.0, "dtype": "float32"}
+    )
     model = EncoderDecoderModel(
-        network, vocabulary, vocabulary, optimizer_def=None, decode_fn=decoding.temperature_sample, z_loss=0.0
+        config.network(), vocabulary, vocabulary, optimizer_def=None, decode_fn=decoding.temperature_sample, z_loss=0.0
     )
     return model, checkpointing.load_params(run), vocabulary
 

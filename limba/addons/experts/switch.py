@@ -16,7 +16,7 @@ from limba.addons.experts import sparse_mlp
 from limba.files import number_ranges
 from limba.files.number_ranges import ABOVE_0, SHARE, Range
 from limba.models import metrics as metrics_lib
-from limba.network import config_checks, long_attention, t5
+from limba.network import config_checks, t5
 
 Array = jnp.ndarray
 _OWNER = "SwitchConfig"
@@ -78,9 +78,8 @@ class SwitchConfig(t5.T5Config):
             raise ValueError(
                 f"{_OWNER}.scan_layers is True, and sparse layers and others take turns; set scan_layers = False."
             )
-        for name, value in (("gemma_layers", None), ("encoder_attention_type", long_attention.FULL)):
-            if getattr(self, name) != value:
-                raise ValueError(f"{_OWNER}.{name} is {getattr(self, name)!r}, and experts stand in T5's layers only.")
+        if self.gemma_layers is not None:
+            raise ValueError(f"{_OWNER}.gemma_layers is {self.gemma_layers!r}, and experts stand in T5's layers only.")
         if not any(map(self.num_sparse_layers, (False, True))):
             raise ValueError(
                 f"{_OWNER} has no sparse layer: encoder_sparse_step is {self.encoder_sparse_step} and "

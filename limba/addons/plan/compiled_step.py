@@ -120,6 +120,8 @@ class Training:
         generator = getattr(self.model, "generator_config", None)
         if isinstance(self.config, T5Config) and sizes is not None:
             sizes["is_beyond_kernels"] = self.config.is_beyond_kernels
+            if (own := self.config.encoder_attention) is not None:
+                sizes |= {"seen_keys": own.seen_keys(inputs), "keeps_no_weights": True}
         if isinstance(self.config, EncoderConfig):
             sizes = _encoder_sizes(self.config, inputs)
         elif sizes is not None and sizes["num_encoder_layers"] == 0:  # One stack sees both.

@@ -71,7 +71,7 @@ def _activations(
     squares = (input_length * flops.seen_keys(sizes, input_length), target_length * (target_length + input_length))
     probabilities = 0.0 if fused else _PROBABILITIES * rows * heads
     weights, again = probabilities * squares[0], 0.0
-    if sizes.get("encoder_attention_type", "full") != "full":
+    if sizes.get("keeps_no_weights"):
         # No fused kernel computes it; the backward pass computes it again, so one layer alone has its weights.
         weights, again = 0.0, _PROBABILITIES * rows * heads * squares[0]
     encoder_rest = weights + 2 * inputs * (_WIDE * mlp + _NARROW * emb)

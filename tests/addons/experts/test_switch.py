@@ -9,6 +9,7 @@ import pytest
 
 from limba.addons.experts import expert_rules, sparse_mlp, switch
 from limba.models import decoding
+from limba.network.gemma_layers import GemmaLayers
 from tests.limba import small
 
 SIZES = {
@@ -182,7 +183,7 @@ def test_experts_on_eight_devices_give_the_loss_and_the_gradients_of_one():
     [
         ({"scan_layers": True}, "sparse layers and others take turns; set scan_layers = False"),
         ({"encoder_sparse_step": 0, "decoder_sparse_step": 0}, "has no sparse layer"),
-        ({"encoder_attention_type": "local"}, "experts stand in T5's layers only"),
+        ({"gemma_layers": GemmaLayers(num_kv_heads=2)}, "experts stand in T5's layers only"),
         ({"num_experts": 0}, "num_experts is 0"),
         ({"expert_capacity": 1.5}, "expert_capacity is 1.5"),
         ({"train_capacity_factor": 0}, "train_capacity_factor is 0"),

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from limba import models
+from limba.addons.longt5.longt5 import LongT5Config
 from limba.addons.plan import (
     command,
     compiled_step,
@@ -116,15 +117,19 @@ def test_layers_with_windows_are_planned_unrolled(capsys):
 def test_longt5_keeps_no_weights_of_its_encoder():
     layout = MeshLayout(1, 1, False, "none", 1)
 
-    def temporary(**fields):
-        work = dataclasses.replace(_training(**fields).work, inputs=4096)
+    def temporary(config):
+        dataset = contract.DatasetConfig("nobody", {"inputs": 4096, "targets": 64}, "train", 8)
+        work = compiled_step.Training(small.model(module=config.network()), dataset, small.make_trainer).work
         return memory_estimate.temporary_bytes(work, layout, 0.0, fused=False)
 
     # Eight bytes a weight: T5 keeps those of all layers, and 0.6 of one layer's beside them. LongT5 has one layer's.
-    rows_of_heads, layers = 8.0 * 8 * 4, small.config().num_encoder_layers
+    full = small.config()
+    fields = {field.name: getattr(full, field.name) for field in dataclasses.fields(full)}
+    long = LongT5Config(**fields, encoder_attention_type="transient-global")
+    rows_of_heads, layers = 8.0 * 8 * 4, full.num_encoder_layers
     whole, seen = 4096 * 4096, 4096 * (3 * 128 + 256)
     saved = rows_of_heads * ((layers + 0.6) * whole - seen)
-    assert temporary() - temporary(encoder_attention_type="transient-global") == pytest.approx(saved)
+    assert temporary(full) - temporary(long) == pytest.approx(saved)
 
 
 def test_a_generator_and_products_of_distances_count():

@@ -40,14 +40,6 @@ def test_bytes():
     assert t5_files.read_gin(text, "")[1] == {"class": "ByteVocabulary", "extra_ids": 125}
 
 
-def test_flaxformers_longt5():
-    text = "LOCAL_RADIUS = 63\nlong_attention.EtcTransientGlobalSelfAttention:\n  local_radius = %LOCAL_RADIUS\n"
-    network, _ = t5_files.read_gin(f"{text}  tokens_per_block = 8\n", "")
-    assert network == {"encoder_attention_type": "transient-global", "local_radius": 63, "global_block_size": 8}
-    network, _ = t5_files.read_gin("long_attention.EncoderLocalSelfAttention.local_radius = 31\n", "")
-    assert network == {"encoder_attention_type": "local", "local_radius": 31}
-
-
 def test_nothing_known():
     assert t5_files.read_gin("x.y = 1\n", "") == ({}, {})
 

@@ -99,7 +99,7 @@ def test_a_file_of_another_kind_is_named(tmp_path, capsys, name, what):
     [
         (
             {"model_type": "gpt2"},
-            "model_type is 'gpt2', a decoder alone; converted are t5, mt5, umt5, longt5, t5gemma, t5gemma2, bart",
+            "model_type is 'gpt2', a decoder alone; converted are t5, mt5, umt5, t5gemma, t5gemma2, bart",
         ),
         ({"model_type": "llama"}, "model_type is 'llama', a decoder alone"),
         ({"model_type": "pegasus"}, "model_type is 'pegasus', an encoder-decoder of another network"),

@@ -4,15 +4,16 @@ A row is cut into blocks of queries, each of which multiplies its own block of k
 memory grow with the length times the window; transient-global attention adds one key for each `global_block_size`.
 """
 
+import dataclasses
 import functools
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-from limba.network import config_checks, own_layers
 from limba.network.attention import MultiHeadDotProductAttention
 from limba.network.attention_weights import attention_weights
 from limba.network.kernels import attention as fused
@@ -22,22 +23,7 @@ from limba.network.products import einsum
 
 Array = jax.Array
 
-# Of T5Config, and in transformers' LongT5Config.
-FIELDS = ("encoder_attention_type", "local_radius", "global_block_size")
-FULL, LOCAL, TRANSIENT_GLOBAL = TYPES = ("full", "local", "transient-global")
-
-
-class LongConfig(Protocol):
-    """The fields of `t5.T5Config` that decide about it."""
-
-    @property
-    def encoder_attention_type(self) -> str: ...
-
-    @property
-    def local_radius(self) -> int: ...
-
-    @property
-    def global_block_size(self) -> int: ...
+LOCAL, TRANSIENT_GLOBAL = "local", "transient-global"
 
 
 @flax.struct.dataclass
@@ -66,50 +52,61 @@ class LongBias:
     blocks: Any = None
 
 
-def check_network(config: Any) -> None:
-    """Raises ValueError for fields of a `T5Config` that have no meaning, or exclude each other."""
-    kind = config.encoder_attention_type
-    config_checks.choice("T5Config", "encoder_attention_type", kind, TYPES)
-    for field in ("local_radius", "global_block_size"):
-        config_checks.whole_number("T5Config", field, getattr(config, field), 1)
-    if (size := config.global_block_size) & (size - 1):
-        raise ValueError(
-            f"T5Config.global_block_size is {size}; use a power of 2. transformers counts blocks by sums of 1 / size, "
-            "which are exact for these."
-        )
-    if kind == FULL:
-        return
-    for field in ("relative_bias_per_layer", "gemma_layers", own_layers.FIELDS[0]):
-        if given := getattr(config, field):
-            raise ValueError(
-                f"T5Config.encoder_attention_type is {kind!r} and {field} {given!r}; LongT5 has one table of positions "
-                "a stack and an attention of its own. Leave out one of the two."
-            )
-    if config.num_encoder_layers == 0:
-        raise ValueError(f"T5Config.encoder_attention_type is {kind!r}, and the network has no encoder; leave it out.")
+@dataclasses.dataclass(frozen=True)
+class LongEncoderAttention:
+    """What the encoder asks; see `limba.network.t5.EncoderAttention`.
 
+    Attributes:
+      radius: how many tokens a query sees to each side.
+      block_size: tokens of a sum; None without sums.
+    """
 
-def visible(config: LongConfig, tokens: Array, segments: Array | None) -> LongVisible:
-    """What tokens of the inputs see, of `[batch, length]`: 0 is padding; None as segments is one a row."""
-    segments = (tokens > 0).astype(jnp.int32) * (1 if segments is None else segments)
-    if config.encoder_attention_type == LOCAL:
-        return LongVisible(segments)
-    size, length = config.global_block_size, segments.shape[1]
-    places, num_blocks = jnp.arange(length), _num_blocks(config, length)
-    begins, ends = _begins(segments), _begins(segments[:, ::-1])[:, ::-1]
-    first = jax.lax.cummax(jnp.where(begins, places, 0), axis=1)
-    ends_block = ((places - first) % size == size - 1) & (segments > 0)
-    ended = jnp.cumsum(ends_block, axis=1)
-    # A block that its segment does not end is the one before; without one, its number is that of another segment's.
-    of_segment = jax.lax.cummin(jnp.where(ends, ended, length), axis=1, reverse=True)
-    blocks = jnp.clip(jnp.minimum(ended - ends_block, of_segment - 1), 0, num_blocks - 1)
-    is_last = ends_block[..., None] & (blocks[..., None] == jnp.arange(num_blocks))
-    return LongVisible(segments, blocks, jnp.max(jnp.where(is_last, segments[..., None], 0), axis=1))
+    radius: int
+    block_size: int | None
 
+    @property
+    def window(self) -> int:
+        """Tokens that a token sees beside the sums, itself included."""
+        return 2 * self.radius + 1
 
-def _num_blocks(config: LongConfig, length: int) -> int:
-    """How many a row has at most; one that is masked where it has none."""
-    return max(1, length // config.global_block_size)
+    def seen_keys(self, length: int) -> float:
+        """Those of three blocks, and of each sum of a row."""
+        return float(3 * (self.radius + 1) + (length // self.block_size if self.block_size else 0))
+
+    def visible(self, tokens: Array, segments: Array | None) -> LongVisible:
+        """What tokens of the inputs see, of `[batch, length]`: 0 is padding; None as segments is one a row."""
+        segments = (tokens > 0).astype(jnp.int32) * (1 if segments is None else segments)
+        if self.block_size is None:
+            return LongVisible(segments)
+        size, length = self.block_size, segments.shape[1]
+        places, num_blocks = jnp.arange(length), self._num_blocks(length)
+        begins, ends = _begins(segments), _begins(segments[:, ::-1])[:, ::-1]
+        first = jax.lax.cummax(jnp.where(begins, places, 0), axis=1)
+        ends_block = ((places - first) % size == size - 1) & (segments > 0)
+        ended = jnp.cumsum(ends_block, axis=1)
+        # A block that its segment does not end is the one before; without one, its number is that of another segment's.
+        of_segment = jax.lax.cummin(jnp.where(ends, ended, length), axis=1, reverse=True)
+        blocks = jnp.clip(jnp.minimum(ended - ends_block, of_segment - 1), 0, num_blocks - 1)
+        is_last = ends_block[..., None] & (blocks[..., None] == jnp.arange(num_blocks))
+        return LongVisible(segments, blocks, jnp.max(jnp.where(is_last, segments[..., None], 0), axis=1))
+
+    def bias(self, length: int, biases: Callable[..., Any]) -> LongBias:
+        """The tables of a row of `length`; `biases` makes a module of relative positions."""
+        width = 2 * (_reach(self.radius, length) + 1)
+        of_tokens = biases(name="relpos_bias")(width, width, by_distance=True).table
+        if self.block_size is None:
+            return LongBias(of_tokens)
+        count = self._num_blocks(length)
+        return LongBias(of_tokens, biases(name="side_relpos_bias")(count, count, by_distance=True).table)
+
+    def module(self, **fields: Any) -> "LongAttention":
+        """The attention of a layer, with the fields of `MultiHeadDotProductAttention`."""
+        return LongAttention(radius=self.radius, block_size=self.block_size, **fields)
+
+    def _num_blocks(self, length: int) -> int:
+        """How many a row has at most; one that is masked where it has none."""
+        assert self.block_size is not None
+        return max(1, length // self.block_size)
 
 
 def _begins(segments: Array) -> Array:
@@ -122,26 +119,16 @@ def _reach(radius: int, length: int) -> int:
     return min(radius, length)
 
 
-def bias(config: LongConfig, length: int, tokens: Any, blocks: Any) -> LongBias:
-    """The tables of a row of `length`; `tokens` and `blocks` make the modules of relative positions."""
-    width = 2 * (_reach(config.local_radius, length) + 1)
-    of_tokens = tokens()(width, width, by_distance=True).table
-    if config.encoder_attention_type == LOCAL:
-        return LongBias(of_tokens)
-    count = _num_blocks(config, length)
-    return LongBias(of_tokens, blocks()(count, count, by_distance=True).table)
-
-
 class LongAttention(MultiHeadDotProductAttention):
     """See the module. Parameters are those of `MultiHeadDotProductAttention`, and flaxformer's norm of the sums.
 
     Attributes:
       radius: how many tokens a query sees to each side.
-      block_size: tokens of a sum.
+      block_size: tokens of a sum; None without sums.
     """
 
     radius: int = 127
-    block_size: int = 16
+    block_size: int | None = None
 
     @nn.compact
     def __call__(  # type: ignore[override]
@@ -157,7 +144,7 @@ class LongAttention(MultiHeadDotProductAttention):
         length = inputs_q.shape[1]
         asking = inputs_q / jnp.sqrt(self.head_dim).astype(self.dtype) if self.scale_logits else inputs_q
         query, keyed = self._project("query", asking), inputs_kv
-        if mask.blocks is not None:
+        if self.block_size is not None:
             sums = _sums(inputs_kv, mask, self.dtype)
             _, sums = ResidualLayerNorm(dtype=self.dtype, kernels="xla", name="T5LayerNorm_0")(sums)
             keyed = jnp.concatenate([inputs_kv, sums], axis=1)  # A module has one call of each projection.
@@ -181,7 +168,7 @@ class LongAttention(MultiHeadDotProductAttention):
         seen = (segments[..., None] == _around(segments)[:, :, None]) & (jnp.abs(near) <= radius)
         logits = einsum("bnqhd,bnkhd->bnhqk", queries, keys, of_weights, jnp.float32)
         logits += distances.to_keys(jnp.repeat(bias.tokens[:, None], width, axis=1)).astype(dtype).astype(logits.dtype)
-        if mask.blocks is not None:
+        if self.block_size is not None:
             of_sums = einsum("bnqhd,bghd->bnhqg", queries, key[:, length:], of_weights, jnp.float32)
             of_sums += _block_bias(bias.blocks, in_blocks(mask.blocks), radius // self.block_size + 2, dtype)
             of_same = segments[..., None] == mask.block_segments[:, None, None]
@@ -189,7 +176,7 @@ class LongAttention(MultiHeadDotProductAttention):
         weights = attention_weights(logits, seen[:, :, None], of_weights).astype(dtype)
         values = _around(in_blocks(value[:, :length]))
         attended = einsum("bnhqk,bnkhd->bnqhd", weights[..., : 3 * width], values, dtype)
-        if mask.blocks is not None:
+        if self.block_size is not None:
             attended += einsum("bnhqg,bghd->bnqhd", weights[..., 3 * width :], value[:, length:], dtype)
         return attended.reshape(query.shape[0], -1, *query.shape[2:])
 

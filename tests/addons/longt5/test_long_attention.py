@@ -1,5 +1,6 @@
-"""LongT5's attention; tests/convert/test_hub_t5s.py compares it with transformers' own class."""
+"""LongT5's attention; `test_longt5_family` compares it with transformers' own class."""
 
+import dataclasses
 import functools
 
 import jax
@@ -7,21 +8,30 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba.network import flops, long_attention
+from limba.addons.longt5.long_attention import LongEncoderAttention
+from limba.addons.longt5.longt5 import LongT5Config
 from tests.limba import small
 
 GLOBAL = {"encoder_attention_type": "transient-global", "local_radius": 4, "global_block_size": 4}
+LOCAL = {"encoder_attention_type": "local"}
 DEEP = small.TINY | {"num_encoder_layers": 2}
 
 
+def long_model(**fields):
+    """A model of `small` with LongT5's encoder."""
+    common = {field.name: getattr(small.config(**DEEP), field.name) for field in dataclasses.fields(small.config())}
+    config = LongT5Config(**common | fields)
+    return small.model(module=config.network())
+
+
 def encoder_of(**fields):
-    model = small.model(**DEEP, **fields)
+    model = long_model(**fields)
     return model, jax.jit(functools.partial(model.module.apply, enable_dropout=False, method="encode"))
 
 
 def test_a_window_wider_than_the_row_is_t5s_attention_with_its_gradients():
     full = small.model(**DEEP)
-    long = small.model(**DEEP, encoder_attention_type="local", local_radius=2**31 - 1)
+    long = long_model(**LOCAL, local_radius=2**31 - 1)
     params, batch = small.random_params(full), small.batch(1, rows=5, inputs=17)
     value = lambda model: jax.jit(jax.value_and_grad(lambda p: model.loss_fn(p, batch, None)[0]))(params)  # noqa: E731
     (loss, gradients), (expected, of_full) = value(long), value(full)
@@ -30,7 +40,7 @@ def test_a_window_wider_than_the_row_is_t5s_attention_with_its_gradients():
 
 
 def test_a_local_query_sees_the_radius_to_each_side():
-    model, encode = encoder_of(encoder_attention_type="local", local_radius=2)
+    model, encode = encoder_of(**LOCAL, local_radius=2)
     params, tokens = small.random_params(model), np.full((1, 19), 7, np.int32)
     other = tokens.copy()
     other[0, 9] = 8
@@ -54,9 +64,8 @@ def test_packed_texts_are_encoded_as_each_alone():
 
 
 def test_tokens_behind_the_last_whole_block_belong_to_it():
-    config = small.config(**GLOBAL)
     segments = jnp.array([[1] * 6 + [2] * 3 + [3] * 4 + [0]])
-    found = long_attention.visible(config, segments, segments)
+    found = LongEncoderAttention(radius=4, block_size=4).visible(segments, segments)
     # The text of three tokens has no block: its number is that of another one's.
     assert found.blocks.tolist() == [[0] * 6 + [0] * 3 + [1] * 4 + [1]]
     assert found.block_segments.tolist() == [[1, 3, 0]]
@@ -64,7 +73,7 @@ def test_tokens_behind_the_last_whole_block_belong_to_it():
 
 def test_scanned_layers_with_recomputation_lose_the_same():
     config = GLOBAL | {"emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 16}
-    plain, scanned = (small.model(**config, **small.TWO_LAYERS, **more) for more in ({}, SCANNED))
+    plain, scanned = (long_model(**config, **small.TWO_LAYERS, **more) for more in ({}, SCANNED))
     params = small.random_params(scanned)
     apart = dict(params)
     for stack in ("encoder", "decoder"):
@@ -79,23 +88,22 @@ def test_scanned_layers_with_recomputation_lose_the_same():
 SCANNED = {"scan_layers": True, "remat_policy": "minimal"}
 
 
-def test_flops_count_three_blocks_and_the_sums():
-    sizes = {"encoder_attention_type": "transient-global", "local_radius": 127, "global_block_size": 16}
-    assert flops.seen_keys(sizes, 4096) == 3 * 128 + 256
-    assert flops.seen_keys(sizes | {"encoder_attention_type": "local"}, 4096) == 384
-    assert flops.seen_keys(sizes | {"encoder_attention_type": "full"}, 4096) == 4096
+def test_a_query_is_multiplied_by_three_blocks_and_the_sums():
+    config = LongT5Config(vocab_size=8, encoder_attention_type="transient-global")
+    assert config.encoder_attention.seen_keys(4096) == 3 * 128 + 256
+    assert dataclasses.replace(config, **LOCAL).encoder_attention.seen_keys(4096) == 384
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"encoder_attention_type": "global"}, "encoder_attention_type is 'global'; choose one of full, local, trans"),
-        ({"local_radius": 0}, "T5Config.local_radius is 0"),
+        ({"encoder_attention_type": "global"}, "encoder_attention_type is 'global'; choose one of local, trans"),
+        ({"local_radius": 0}, "LongT5Config.local_radius is 0"),
         ({"global_block_size": 12}, "global_block_size is 12; use a power of 2"),
-        ({"relative_bias_per_layer": True}, "and relative_bias_per_layer True; LongT5 has one table"),
-        ({"num_encoder_layers": 0}, "and the network has no encoder"),
+        ({"relative_bias_per_layer": True}, "relative_bias_per_layer is True; LongT5 has one table"),
+        ({"num_encoder_layers": 0}, "num_encoder_layers is 0, and LongT5"),
     ],
 )
 def test_what_excludes_it_is_said(fields, words):
     with pytest.raises(ValueError, match=words):
-        small.config(**GLOBAL | fields)
+        LongT5Config(vocab_size=8, **GLOBAL | fields)
