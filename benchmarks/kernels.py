@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from limba.network.encoders import block_layout
-from limba.network.kernels import attention, block_attention, device_check, layer_norm_gpu
+from limba.addons.block_sparse import block_attention, block_layout
+from limba.network.kernels import attention, device_check, layer_norm_gpu
 
 _FLAGS = ("has_bias", "is_packed", "has_prefix", "causal")
 KINDS = {

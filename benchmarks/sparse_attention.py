@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
     flags = parser.parse_args(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
+    from limba.addons.block_sparse.sparse_attention import layout_of
     from limba.addons.plan import command as plan_command
 
     plan_command.prepare_environment()
@@ -36,14 +37,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(HEAD)
     for length in flags.lengths:
         config = dataclasses.replace(sparse, max_positions=length)
-        blocks = config.block_layout.num_blocks(length)
+        layout = layout_of(config)
+        blocks = layout.num_blocks(length)
         dense = dataclasses.replace(config, sparse_attention=None)
         by_xla = {"sparse, XLA": config, "dense, XLA": dense}
         sides = {name: dataclasses.replace(x, kernels="xla") for name, x in by_xla.items()}
         sides |= {"sparse, kernels": config, "dense, kernels": dense} if chip is not None else {}
         for side, of_side in sides.items():
             cost = " | ".join(_cost(of_side, length, device, chip))
-            print(f"| {length:,} | {config.block_layout.present(blocks).mean():.1%} | {side} | {cost} |", flush=True)
+            print(f"| {length:,} | {layout.present(blocks).mean():.1%} | {side} | {cost} |", flush=True)
 
 
 def _config(gin_file: str) -> Any:

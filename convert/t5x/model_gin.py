@@ -180,8 +180,11 @@ def _encoder_model(config: EncoderConfig, head: Head, vocabulary: Mapping[str, A
     fields = {name: value for name, value in network_fields(config).items() if name != "vocab_size"}
     modules, more, blocks = ["encoder", *_modules_of(head)], [], []
     if config.sparse_attention:
-        layout = "block_layout.BigBirdSparsityConfig"
-        modules, blocks = ["block_layout", *modules], [Block(layout, dataclasses.asdict(config.sparse_attention))]
+        layout = gin_names.gin_name(type(config.sparse_attention))
+        modules, blocks = (
+            [layout.partition(".")[0], *modules],
+            [Block(layout, dataclasses.asdict(config.sparse_attention))],
+        )
         del fields["sparse_attention"]  # It is the last, as its block follows.
         fields["sparse_attention"] = Reference(f"@{layout}()")
     if head.labels:

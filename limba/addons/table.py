@@ -45,6 +45,9 @@ PARTS: Mapping[str, str] = {
     "check": "a kind of folder of `limba convert check`: kind(report), compare(model, folder, report)",
     "folder": "`limba convert check` of a folder alone: check(model, hints)",
     "serve": "a run for a faster engine of `limba serve`: kept_folder(checkpoint, average, part, say)",
+    "sparse_attention": "`EncoderConfig.sparse_attention`: of_json(fields), of_deepspeed(name, fields), "
+    "check(sparse, num_heads, longest_row), visible(config, segments), seen_keys(config, length), "
+    "attend(config, query, key, value, visible, bias, relative_keys)",
     "launch": "`limba launch --to KIND`: main(argv)",
     "script_keys": "keys of Hugging Face's scripts: check_key(key), is_known_script(name)",
 }
@@ -217,6 +220,11 @@ ADDONS: Mapping[str, Addon] = {
     ),
     "longt5": Addon(families=("limba.addons.longt5.longt5_family",), gin_modules=("limba.addons.longt5",)),
     "experts": Addon(families=("limba.addons.experts.switch_family",), gin_modules=("limba.addons.experts",)),
+    "block_sparse": Addon(
+        parts={"sparse_attention": "limba.addons.block_sparse.sparse_attention"},
+        gin_modules=("limba.addons.block_sparse",),
+        other_names={"limba.network.encoders.block_layout": "limba.addons.block_sparse.block_layout"},
+    ),
     "nort5": Addon(families=("limba.addons.nort5.nort5_family",), gin_modules=("limba.addons.nort5",)),
     # Tasks and corpora, which have no command: their modules are named in gin files and with --module.
     "diacritics": Addon(

@@ -5,7 +5,6 @@ rotary positions, DeepSpeed's block-sparse attention. No class of Hugging Face h
 not have one.
 """
 
-import dataclasses
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +18,7 @@ from limba.convert.families.heads import Head
 from limba.convert.families.table import of_model_type
 from limba.files import untrusted_json
 from limba.files.untrusted_files import shown
-from limba.network.encoders.block_layout import BigBirdSparsityConfig
-from limba.network.encoders.config import EncoderConfig
+from limba.network.encoders.config import EncoderConfig, sparse_part
 
 _OWN_POSITIONS = {"relative_attention_bias": "t5_buckets", "rotary": "rotary"}
 
@@ -83,18 +81,7 @@ def _fields(content: Mapping[str, Any]) -> dict[str, Any]:
             "norm after the last layer belongs to pre_layer_norm"
         )
     fields["norm_position"] = "pre" if is_pre else "post"
-    return fields | {"sparse_attention": _sparse_attention(content)}
-
-
-def _sparse_attention(content: Mapping[str, Any]) -> BigBirdSparsityConfig | None:
-    """DeepSpeed's layout; None where attention is to whole rows."""
-    name = content.get("sparse_config_cls")
-    if name is None:
-        return None
-    if str(name).rpartition(":")[2] != BigBirdSparsityConfig.__name__:
-        raise ValueError(f"sparse_config_cls is {shown(name)}; Limba has {BigBirdSparsityConfig.__name__}")
-    given = value(content, "sparse_attention", {}, dict)
-    known = {field.name for field in dataclasses.fields(BigBirdSparsityConfig)}
-    if unknown := sorted(given.keys() - known):
-        raise ValueError(f"sparse_attention has {shown(unknown[0])}; {BigBirdSparsityConfig.__name__} has none")
-    return BigBirdSparsityConfig(**given)
+    if (layout := content.get("sparse_config_cls")) is not None:
+        own = value(content, "sparse_attention", {}, dict)
+        fields["sparse_attention"] = sparse_part().of_deepspeed(layout, own)
+    return fields

@@ -22,7 +22,7 @@ from limba.addons.plan import gpu_targets, program_cost
 from limba.addons.plan.mesh_layouts import MeshLayout, Work
 from limba.addons.plan.topologies import GIB, Topology
 from limba.data.contract import DatasetConfig
-from limba.network.encoders.config import EncoderConfig
+from limba.network.encoders.config import EncoderConfig, sparse_part
 from limba.network.t5 import T5Config
 from limba.partitioning import meshes
 from limba.partitioning.meshes import PjitPartitioner
@@ -142,8 +142,8 @@ class Training:
 def _encoder_sizes(config: EncoderConfig, length: int) -> dict[str, Any]:
     """An encoder's fields as `flops.forward_flops` takes them: the targets have logits and no layers."""
     sizes = dataclasses.asdict(config) | {"num_encoder_layers": config.num_layers, "num_decoder_layers": 0}
-    if (blocks := config.block_layout) is not None:
-        sizes["seen_keys"] = float(blocks.present(blocks.num_blocks(length)).mean()) * length
+    if config.sparse_attention is not None:
+        sizes["seen_keys"] = sparse_part().seen_keys(config, length)
     if config.has_disentangled_attention:
         # Queries are multiplied by the keys of all distances, too, and keys by their queries.
         sizes["seen_keys"] = length + 2 * length - 1

@@ -1,6 +1,7 @@
 """Self-attention of an encoder, and what all its layers share: masks, rotary angles and T5's biases."""
 
 import functools
+from typing import Any
 
 import flax.linen as nn
 import flax.struct
@@ -9,9 +10,8 @@ import jax.numpy as jnp
 
 from limba.devices import target
 from limba.network import attention, attention_by_rows, layers
-from limba.network.encoders import disentangled, relative_keys, rotary, sparse_attention
-from limba.network.encoders.config import EncoderConfig
-from limba.network.encoders.sparse_attention import ByDistance, VisibleBlocks
+from limba.network.encoders import disentangled, relative_keys, rotary
+from limba.network.encoders.config import EncoderConfig, sparse_part
 from limba.network.kernels import attention as fused
 
 Array = jax.Array
@@ -23,13 +23,13 @@ class AttentionInputs:
 
     Attributes:
       mask: bool `[batch, 1, length, length]`, True where a query may look; a `Visible` asks for the fused kernels,
-        `VisibleBlocks` for sparse attention.
-      bias: T5's, `[1, heads, length, length]`; with a `Visible` or `VisibleBlocks` it is a `DistanceBias`.
+        what is no array, and no `Visible`, is `visible_blocks` of sparse attention.
+      bias: T5's, `[1, heads, length, length]`; with a mask that is no array it is a `DistanceBias`.
       rotation: of rotary positions.
       relative: of disentangled attention, a vector of each bucket of distances `[2 * num_buckets, embed]`.
     """
 
-    mask: Array | fused.Visible | VisibleBlocks
+    mask: Any
     bias: Array | fused.DistanceBias | None = None
     rotation: rotary.Rotation | None = None
     relative: Array | None = None
@@ -51,12 +51,12 @@ def visible(config: EncoderConfig, tokens: Array, segment_ids: Array | None) -> 
     return fused.visible(config, real, real, segment_ids, segment_ids, has_bias=config.has_buckets)
 
 
-def visible_blocks(config: EncoderConfig, tokens: Array, segment_ids: Array | None) -> VisibleBlocks | None:
-    """The same for sparse attention; None where attention is not sparse."""
-    if config.block_layout is None:
+def visible_blocks(config: EncoderConfig, tokens: Array, segment_ids: Array | None) -> Any:
+    """The same for sparse attention, as its add-on wants it; None where attention is not sparse."""
+    if config.sparse_attention is None:
         return None
     real = (tokens != config.pad_id).astype(jnp.int32)
-    return VisibleBlocks(real if segment_ids is None else real * segment_ids, config.block_layout)
+    return sparse_part().visible(config, real if segment_ids is None else real * segment_ids)
 
 
 class SelfAttention(nn.Module):
@@ -84,11 +84,11 @@ class SelfAttention(nn.Module):
         value = value if rng is None else fused.drop_values(value, rng, cfg.attention_dropout_rate)
         if not isinstance(mask, Array):
             assert not isinstance(bias, Array)
-            if isinstance(mask, VisibleBlocks):
-                by_distance = ByDistance(None if bias is None else bias.table, table)
-                attended = sparse_attention.attend(cfg, query, key, value, mask, by_distance)
-            else:
+            if isinstance(mask, fused.Visible):
                 attended = fused.attend(query, key, value, mask, bias)
+            else:
+                by_distance = None if bias is None else bias.table
+                attended = sparse_part().attend(cfg, query, key, value, mask, by_distance, table)
         else:
             assert not isinstance(bias, fused.DistanceBias)
             if inputs.relative is not None:

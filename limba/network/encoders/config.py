@@ -6,12 +6,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from limba.addons import table
 from limba.devices import target
 from limba.files import number_ranges
 from limba.files.number_ranges import ABOVE_0
 from limba.network import config_checks, layers
 from limba.network.encoders import rotary
-from limba.network.encoders.block_layout import BigBirdSparsityConfig, BlockLayout
 
 POSITION_EMBEDDING_TYPES = (
     *("absolute", "t5_buckets", "absolute_and_t5_buckets", "relative_key", "relative_key_query", "disentangled"),
@@ -57,7 +57,8 @@ class EncoderConfig:
       rotary_base, local_rotary_base: of global and local layers; None is the same for both.
       global_attention_every: layers 0, n, 2n … look at the whole row, the others at a window; 1 has no windows.
       local_attention_window: its width; 128 sees 64 positions to each side.
-      sparse_attention: each layer looks at some blocks of the row in place of the whole row.
+      sparse_attention: each layer looks at some blocks of the row in place of the whole row; a
+        configuration of an add-on's (`sparse_part`), block_layout.BigBirdSparsityConfig.
       num_token_types: rows of the table of token types (segments A and B of BERT); 0 has none.
       head_activation: of the masked language model's transform (dense, activation, norm); None has no transform.
       head_bias, logits_bias: biases of the transform's product and of the logits.
@@ -106,7 +107,7 @@ class EncoderConfig:
     local_rotary_base: float | None = None
     global_attention_every: int = 1
     local_attention_window: int = 128
-    sparse_attention: BigBirdSparsityConfig | None = None
+    sparse_attention: Any = None
     num_token_types: int = 0
     head_activation: str | None = "gelu_erf"
     head_bias: bool = True
@@ -155,7 +156,7 @@ class EncoderConfig:
     def from_json(cls, fields: Mapping[str, Any]) -> "EncoderConfig":
         """Of the fields that `dataclasses.asdict` gave, as `run/run.json` has them; TypeError for an unknown one."""
         sparse = fields.get("sparse_attention")
-        return cls(**(dict(fields) | {"sparse_attention": sparse and BigBirdSparsityConfig(**sparse)}))
+        return cls(**(dict(fields) | {"sparse_attention": sparse and sparse_part().of_json(sparse)}))
 
     @property
     def token_dim(self) -> int:
@@ -183,13 +184,6 @@ class EncoderConfig:
         """In tokens; None where nothing bounds it."""
         is_bounded = self.has_absolute_positions or self.has_relative_keys or self.sparse_attention is not None
         return self.max_positions if is_bounded else None
-
-    @property
-    def block_layout(self) -> BlockLayout | None:
-        """Of sparse attention."""
-        if self.sparse_attention is None:
-            return None
-        return BlockLayout(self.sparse_attention, self.num_heads, self.max_positions)
 
     @property
     def attention_weights_dtype(self) -> Any:
@@ -253,13 +247,9 @@ class EncoderConfig:
                 "least 2, half to each side."
             )
         if self.sparse_attention is not None:
-            self._check_sparse_attention(self.sparse_attention)
+            self._check_sparse_attention()
 
-    def _check_sparse_attention(self, sparse: Any) -> None:
-        if not isinstance(sparse, BigBirdSparsityConfig):
-            raise ValueError(
-                f"EncoderConfig.sparse_attention is {sparse!r}; give a block_layout.BigBirdSparsityConfig, or None."
-            )
+    def _check_sparse_attention(self) -> None:
         if self.has_disentangled_attention:
             raise ValueError(
                 "EncoderConfig.position_embedding_type is 'disentangled', whose products are of all pairs of tokens; "
@@ -270,4 +260,18 @@ class EncoderConfig:
                 f"EncoderConfig.global_attention_every is {self.global_attention_every}, and sparse_attention has a "
                 "window of its own; set global_attention_every = 1, or sparse_attention = None."
             )
-        sparse.check_network(self.num_heads, self.max_positions)
+        sparse_part().check(self.sparse_attention, self.num_heads, self.max_positions)
+
+
+def sparse_part() -> Any:
+    """The add-on's module that computes `EncoderConfig.sparse_attention`; its functions are in `table.PARTS`.
+
+    Raises:
+      ValueError: if there is none.
+    """
+    for part in table.parts("sparse_attention"):
+        return part
+    raise ValueError(
+        "EncoderConfig.sparse_attention is given, and this Limba has no add-on that computes it; set "
+        "sparse_attention = None."
+    )

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from limba import models
+from limba.addons.block_sparse import block_layout
 from limba.addons.longt5.longt5 import LongT5Config
 from limba.addons.plan import (
     command,
@@ -30,7 +31,7 @@ from limba.addons.plan.topologies import GIB
 from limba.data import contract
 from limba.gin_config import gin_names
 from limba.network import flops
-from limba.network.encoders import block_layout, encoder, token_detector
+from limba.network.encoders import encoder, token_detector
 from limba.network.gemma_layers import GemmaLayers
 from limba.optimizers import definitions, schedules
 from limba.training import trainer

@@ -11,9 +11,9 @@ from convert.families.config_files import new_network
 from convert.model_files import any_format, encoder_vocabularies
 from convert.model_files.hf import tokenizer_folder
 from convert.model_files.model import ModelHints
+from limba.addons.block_sparse.block_layout import BigBirdSparsityConfig
 from limba.addons.run import command, gin_text
 from limba.addons.run.keys import script_keys
-from limba.network.encoders.block_layout import BigBirdSparsityConfig
 from limba.reports import writers
 from tests.addons.run.plans import plan_of
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer

@@ -8,7 +8,7 @@ from convert.families.config_files import encoder_config
 from convert.families.table import find_encoder
 from convert.from_hf import from_hf
 from convert.to_hf import to_hf
-from limba.network.encoders.block_layout import BigBirdSparsityConfig
+from limba.addons.block_sparse.block_layout import BigBirdSparsityConfig
 from limba.network.encoders.config import EncoderConfig
 from tests.convert.encoders.conftest import EURO, MODERN, NOMIC, ROTARY, SIZES, VARIANTS
 

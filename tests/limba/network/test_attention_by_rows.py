@@ -7,7 +7,7 @@ import pytest
 
 from limba.network import attention, attention_by_rows
 from limba.partitioning.meshes import PjitPartitioner
-from tests.limba.network.encoders import test_encoder, test_sparse_attention
+from tests.limba.network.encoders import test_encoder
 
 
 def _config(**fields):
@@ -16,8 +16,8 @@ def _config(**fields):
 
 
 def _gradients(config, seed):
-    params, batch = test_encoder._params(config), test_sparse_attention._packed(23)
-    return jax.jit(jax.value_and_grad(lambda p: test_sparse_attention._loss(config, p, *batch, seed=seed)))(params)
+    params, batch = test_encoder._params(config), test_encoder._packed(23)
+    return jax.jit(jax.value_and_grad(lambda p: test_encoder._loss(config, p, *batch, seed=seed)))(params)
 
 
 def test_losses_and_gradients_are_those_of_all_rows_at_once(monkeypatch):

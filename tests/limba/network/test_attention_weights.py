@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 
 from limba.network import attention, attention_by_rows
-from limba.network.encoders import sparse_attention
-from limba.network.encoders.block_layout import BigBirdSparsityConfig
-from limba.network.encoders.config import EncoderConfig
 
 pytestmark = [pytest.mark.usefixtures("as_users"), pytest.mark.smoke]
 
@@ -130,43 +127,6 @@ def test_a_query_that_may_look_nowhere_weighs_all_keys_alike(shape):
         attended = jax.jit(_plain)(query, key, value, bias, np.zeros((1, 1, 1, 1), bool))
         mean = np.broadcast_to(np.asarray(value, np.float64).mean(1, keepdims=True), value.shape)
         np.testing.assert_allclose(np.asarray(attended, np.float64), mean, atol=5e-3)
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize(("shape", "block"), [((8, 64, 8), 16), ((2, 45, 2), 4)])
-def test_sparse_attention_is_right_for_any_logits(shape, block, dtype):
-    length, heads = shape[1:]
-    config = EncoderConfig(
-        vocab_size=8,
-        num_heads=heads,
-        head_dim=KV,
-        max_positions=length,
-        dtype=jnp.dtype(dtype),
-        sparse_attention=BigBirdSparsityConfig(block=block),
-        kernels="xla",
-    )
-    layout = config.block_layout
-    present = layout.present(layout.num_blocks(length))
-    of_layout = np.kron(present, np.ones((block, block), bool))[None, :, :length, :length]
-
-    @jax.jit
-    def with_gradients(query, key, value, segments, gradient):
-        visible = sparse_attention.VisibleBlocks(segments, layout)
-        by_distance = sparse_attention.ByDistance()
-        attend = lambda *x: sparse_attention.attend(config, *x, visible, by_distance)  # noqa: E731
-        attended, gradients = jax.vjp(attend, query, key, value)
-        return attended, *gradients(gradient)
-
-    for largest in LARGEST_LOGITS:
-        (query, key, value, _, gradient), real = _inputs(shape, largest, dtype, 0.6)
-        gradient = jnp.where(real[:, :, None, None], gradient, 0)
-        attended, *gradients = with_gradients(query, key, value, real.astype(np.int32), gradient)
-        assert np.isfinite(np.asarray(attended, np.float32)).all()
-        mask = of_layout & (real[:, None, :, None] == real[:, None, None, :])
-        expected, *of_expected = _expected(query, key, value, np.zeros((1, 1, 1, 1)), gradient, mask)
-        is_real = real[:, :, None, None]
-        actual = (np.asarray(attended, np.float64) * is_real, *gradients)
-        _assert_near(actual, (expected * is_real, *of_expected[:3]), dtype, largest)
 
 
 def _layer(heads, dtype):

@@ -21,8 +21,6 @@ PARAMETERS = {
     "bert/large": 335_246_208,
     "bert/small": 28_831_104,
     "bert/tiny": 4_425_728,
-    "bert/sparse_base": 112_320_640,  # 4,096 positions
-    "bert/sparse_tiny": 4_884_480,
     "roberta/base": 109_567_360,
     "roberta/large": 335_245_184,
     "roberta/small": 28_830_592,
@@ -73,6 +71,7 @@ def test_the_table_has_every_file():
         path.relative_to(models).with_suffix("").as_posix()
         for family in FAMILIES
         for path in models.glob(f"{family}/*")
+        if "limba.addons" not in path.read_text("utf-8")
     }
     assert files == set(PARAMETERS)
 

@@ -68,13 +68,13 @@ def _blocks(topology: topologies.Topology) -> dict[str, float]:
     import jax
     import jax.numpy as jnp
 
+    from limba.addons.block_sparse.block_layout import BigBirdSparsityConfig, BlockLayout
     from limba.addons.plan import compiled_step
-    from limba.network.encoders.block_layout import BigBirdSparsityConfig, BlockLayout
 
     if topology.chip.platform == "gpu":
-        from limba.network.kernels.block_attention_gpu import attention
+        from limba.addons.block_sparse.block_attention_gpu import attention
     else:
-        from limba.network.kernels.block_attention_tpu import attention
+        from limba.addons.block_sparse.block_attention_tpu import attention
     placed = jax.sharding.SingleDeviceSharding(compiled_step.devices_of(topology)[0])
     found = {}
     for length, by_head, dtype in ((1000, True, "float32"), (4096, False, "bfloat16"), (16384, False, "bfloat16")):

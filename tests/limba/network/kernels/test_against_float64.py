@@ -10,12 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba.network.encoders.block_layout import BigBirdSparsityConfig, BlockLayout
 from limba.network.kernels import (
     attention_gpu,
     attention_tpu,
-    block_attention_gpu,
-    block_attention_tpu,
     layer_norm_gpu,
     linear_cross_entropy,
 )
@@ -24,11 +21,10 @@ from tests.limba.network.kernels import networks
 
 # As users have it: without optimizations XLA does not fuse and reorder sums.
 OPTIMIZED = compilation.AS_USERS | {"xla_backend_optimization_level": 3}
-ROWS, LENGTH, HEADS, HEAD_DIM, BLOCK = 4, 40, 2, 16, 4
+ROWS, LENGTH, HEADS, HEAD_DIM = 4, 40, 2, 16
 # Steps of the type that a number may be off, of all that is added up for it.
 _STEPS = 2
 LOGITS = (1.0, 50.0, 450.0, 1e4)
-LAYOUT = BlockLayout(BigBirdSparsityConfig(block=BLOCK), HEADS, 48)
 
 
 def _reference(q, k, v, table, allowed, do):
@@ -108,15 +104,6 @@ def test_attention_with_a_bias(kernels, dtype):
     kernel = functools.partial(networks.with_tiles_of_16(kernels), causal=True)
     causal = np.tril(np.ones((LENGTH, LENGTH), bool))
     _check(kernel, dtype, lambda mask: mask & causal)
-
-
-@pytest.mark.parametrize("kernels", [block_attention_gpu, block_attention_tpu], ids=["gpu", "tpu"])
-def test_attention_with_a_layout_of_blocks(kernels, dtype="bfloat16"):
-    def kernel(q, k, v, segments):
-        return kernels.attention(q, k, v, segments[0], LAYOUT, tile=16, interpret=True)
-
-    seen = np.kron(LAYOUT.present(LAYOUT.num_blocks(LENGTH)), np.ones((BLOCK, BLOCK), bool))
-    _check(kernel, dtype, lambda mask: mask & seen[:, :LENGTH, :LENGTH], has_table=False, share_segments=True)
 
 
 def _as_float64(function, arrays, cotangents):

@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from limba.network.encoders.block_layout import BigBirdSparsityConfig, BlockLayout
+from limba.addons.block_sparse.block_layout import BigBirdSparsityConfig, BlockLayout
 from limba.network.encoders.config import EncoderConfig
 
 RANDOM_BLOCKS = [

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from limba.network.kernels import gpu_tiles, tile_pairs
-from limba.network.kernels.tile_pairs import Layout, TilePairs
+from limba.addons.block_sparse import tile_pairs
+from limba.addons.block_sparse.tile_pairs import Layout, TilePairs
+from limba.network.kernels import gpu_tiles
 
 Array = jax.Array
 

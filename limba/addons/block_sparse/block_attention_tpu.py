@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from limba.network.kernels import tile_pairs, tpu_tiles
-from limba.network.kernels.tile_pairs import COMPUTED, FIRST, LAST, QUERY_BEGINS, QUERY_ENDS, Layout, TilePairs
+from limba.addons.block_sparse import tile_pairs
+from limba.addons.block_sparse.tile_pairs import COMPUTED, FIRST, LAST, QUERY_BEGINS, QUERY_ENDS, Layout, TilePairs
+from limba.network.kernels import tpu_tiles
 
 Array = jax.Array
 

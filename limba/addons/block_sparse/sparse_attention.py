@@ -6,19 +6,24 @@ block, and only random columns are gathered: the gradient of a gather is a scatt
 column outside of the row, or of a block that is seen already, is masked.
 """
 
+import dataclasses
 import functools
+from collections.abc import Mapping
+from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from limba.addons.block_sparse import block_attention
+from limba.addons.block_sparse.block_layout import BigBirdSparsityConfig, BlockLayout
+from limba.files.untrusted_files import shown
 from limba.network import attention, products
 from limba.network.attention_weights import attention_weights
 from limba.network.encoders import relative_keys
-from limba.network.encoders.block_layout import BlockLayout
 from limba.network.encoders.config import EncoderConfig
-from limba.network.kernels import block_attention, distances
+from limba.network.kernels import distances
 
 Array = jax.Array
 
@@ -48,8 +53,62 @@ class ByDistance:
     relative_keys: Array | None = None
 
 
+# ------------------------------------------- what the core asks, by the table of add-ons -----------------------------
+
+
+def of_json(fields: Mapping[str, Any]) -> BigBirdSparsityConfig:
+    """The value of `EncoderConfig.sparse_attention` that `run.json` has. Raises TypeError for an unknown field."""
+    return BigBirdSparsityConfig(**fields)
+
+
+def of_deepspeed(name: Any, fields: Mapping[str, Any]) -> BigBirdSparsityConfig:
+    """The same of a config.json of t5-experiments: the name of DeepSpeed's class, and its fields.
+
+    Raises:
+      ValueError: for another class, or a field that this one does not have.
+    """
+    if str(name).rpartition(":")[2] != BigBirdSparsityConfig.__name__:
+        raise ValueError(f"sparse_config_cls is {shown(name)}; Limba has {BigBirdSparsityConfig.__name__}")
+    known = {field.name for field in dataclasses.fields(BigBirdSparsityConfig)}
+    if unknown := sorted(fields.keys() - known):
+        raise ValueError(f"sparse_attention has {shown(unknown[0])}; {BigBirdSparsityConfig.__name__} has none")
+    return BigBirdSparsityConfig(**fields)
+
+
+def check(sparse: Any, num_heads: int, longest_row: int) -> None:
+    """Raises ValueError unless it is a layout that a network with such heads and rows can have."""
+    if not isinstance(sparse, BigBirdSparsityConfig):
+        raise ValueError(
+            f"EncoderConfig.sparse_attention is {sparse!r}; give a block_layout.BigBirdSparsityConfig, or None."
+        )
+    sparse.check_network(num_heads, longest_row)
+
+
+def seen_keys(config: EncoderConfig, length: int) -> float:
+    """Keys that a query of a row of this length is multiplied by, on average."""
+    blocks = layout_of(config)
+    return float(blocks.present(blocks.num_blocks(length)).mean()) * length
+
+
+def visible(config: EncoderConfig, segments: Array) -> VisibleBlocks:
+    """What each token sees, of the row's segments `[batch, length]`; 0 is padding."""
+    return VisibleBlocks(segments, layout_of(config))
+
+
+def layout_of(config: EncoderConfig) -> BlockLayout:
+    """The layout of a network that has one."""
+    assert config.sparse_attention is not None
+    return BlockLayout(config.sparse_attention, config.num_heads, config.max_positions)
+
+
 def attend(
-    config: EncoderConfig, query: Array, key: Array, value: Array, visible: VisibleBlocks, by_distance: ByDistance
+    config: EncoderConfig,
+    query: Array,
+    key: Array,
+    value: Array,
+    visible: VisibleBlocks,
+    bias: Array | None = None,
+    relative_keys: Array | None = None,
 ) -> Array:
     """The values that each query attends to, `[batch, length, heads, kv]`, as the other arrays.
 
@@ -58,9 +117,11 @@ def attend(
 
     Args:
       query: divided by sqrt(kv).
+      visible: see the function of this name.
+      bias, relative_keys: see `ByDistance`.
     """
-    has_none = by_distance.bias is None and by_distance.relative_keys is None
-    if has_none and block_attention.is_fused(config, visible.layout, query.shape[1]):
+    by_distance = ByDistance(bias, relative_keys)
+    if bias is None and relative_keys is None and block_attention.is_fused(config, visible.layout, query.shape[1]):
         return block_attention.attend(query, key, value, visible.segments, visible.layout)
     num_global = visible.layout.config.num_global_blocks * visible.layout.config.block
     parts = [_global_rows] if num_global else []

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from limba.addons.block_sparse import tile_pairs
+from limba.addons.block_sparse.tile_pairs import Layout
 from limba.devices import target
-from limba.network.kernels import attention, device_check, tile_pairs
-from limba.network.kernels.tile_pairs import Layout
+from limba.network.kernels import attention, device_check
 
 Array = jax.Array
 
@@ -43,9 +44,9 @@ def attend(query: Array, key: Array, value: Array, segments: Array, layout: Layo
 
 def _attend(query: Array, key: Array, value: Array, segments: Array, *, layout: Layout) -> Array:
     if target.platform() == "tpu":
-        from limba.network.kernels.block_attention_tpu import attention as call
+        from limba.addons.block_sparse.block_attention_tpu import attention as call
     else:
-        from limba.network.kernels.block_attention_gpu import attention as call
+        from limba.addons.block_sparse.block_attention_gpu import attention as call
     return call(query, key, value, segments, layout, interpret=target.platform() == "cpu")
 
 

@@ -8,19 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from limba.addons.block_sparse import block_attention, block_attention_gpu, block_attention_tpu, tile_pairs
+from limba.addons.block_sparse.block_layout import BigBirdSparsityConfig, BlockLayout
 from limba.network.encoders import encoder
-from limba.network.encoders.block_layout import BigBirdSparsityConfig, BlockLayout
-from limba.network.kernels import (
-    attention,
-    block_attention,
-    block_attention_gpu,
-    block_attention_tpu,
-    device_check,
-    tile_pairs,
-)
+from limba.network.kernels import attention, device_check
 from limba.partitioning.meshes import PjitPartitioner
+from tests.addons.block_sparse.test_sparse_attention import NEITHER, PER_HEAD, WIDE
 from tests.limba.network.encoders import test_encoder
-from tests.limba.network.encoders.test_sparse_attention import NEITHER, PER_HEAD, WIDE, _loss, _packed
+from tests.limba.network.encoders.test_encoder import _loss, _packed
+from tests.limba.network.kernels import test_against_float64
 
 pytestmark = pytest.mark.usefixtures("kernels_are_right")
 
@@ -232,3 +228,18 @@ def test_kernels_are_compared_with_xla(monkeypatch, kernels):
         monkeypatch.setattr(block_attention_gpu, "attention", use)
         problem = device_check.compare(case, "cpu").problem
         assert ("is off by" in problem) if name else problem == "", name
+
+
+# ----------------------------------------------------- in float64 ----------------------------------------------------
+
+
+@of_each_device
+def test_values_and_gradients_are_as_exact_as_their_type(kernels, dtype="bfloat16"):
+    length = test_against_float64.LENGTH
+    layout = BlockLayout(BigBirdSparsityConfig(block=BLOCK), test_against_float64.HEADS, 48)
+
+    def kernel(q, k, v, segments):
+        return kernels.attention(q, k, v, segments[0], layout, tile=16, interpret=True)
+
+    seen = _mask(layout, length)
+    test_against_float64._check(kernel, dtype, lambda mask: mask & seen, has_table=False, share_segments=True)
