@@ -55,7 +55,8 @@ def open_requests(
         return [found.prediction for found in answerer.answer([f"{mode}{line}" for line in lines])]
 
     is_encoder = form == "MaskedWords"
-    return Requests(scorer, None if is_encoder else answer, BLANK if form == "FilledBlanks" else "")
+    blank = BLANK if form == "FilledBlanks" else ""
+    return Requests(scorer, None if is_encoder else answer, blank, is_decoder=form == "WholeSentences")
 
 
 def language_model(requests: Requests) -> Any:

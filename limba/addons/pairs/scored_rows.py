@@ -211,4 +211,6 @@ def of_text(maker: RowMaker, kind: str, text: str, tokens: TokenSpans) -> Iterat
 
 def context_length(tokens: TokenSpans, begin: int) -> int:
     """How many tokens lie wholly before a character; blanks before it are of the context."""
+    if not begin:  # A vocabulary may put a token for a blank in front of the text: no context is none of that, too.
+        return 0
     return next((i for i, (_, end) in enumerate(tokens.spans) if end > begin), len(tokens.ids))

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from limba.addons.pairs.scored_rows import ScoredRow
 from limba.data.contract import Batch
 from limba.devices import out_of_memory
-from limba.inference import batch_inference
+from limba.inference import batch_inference, embedding
 from limba.models import BaseTransformerModel, losses
 from limba.partitioning.meshes import PjitPartitioner
 from limba.tasks.pipeline import converters
@@ -62,7 +62,7 @@ class Scores(NamedTuple):
 
 
 class Scorer:
-    """Log probabilities of texts whose rows `limba.addons.pairs.scored_rows` makes.
+    """Log probabilities of texts whose rows `limba.addons.pairs.scored_rows` makes, in float32.
 
     Args:
       batch_size: inputs at a time; rounded up to a multiple that the mesh divides.
@@ -78,7 +78,8 @@ class Scorer:
         longest: int | None = None,
         finds_ranks: bool = False,
     ):
-        self._model = model
+        # Another program then has the same scores; in bfloat16 that of a sentence differs by a quarter of a nat.
+        self._model = embedding.in_dtype(model, "float32")
         self._convert = converters.CONVERTERS[converters.name_of(model.FEATURE_CONVERTER_CLS)]
         self._batch_size = -(-batch_size // partitioner.num_data_shards) * partitioner.num_data_shards
         self._longest = longest

@@ -15,7 +15,7 @@ class Scorer:
 
     def score(self, texts, kind="whole"):
         assert kind == "whole"
-        return [TextScore(-float(len(text)), len(text)) for text in texts]
+        return [TextScore(-float(len(text)), len(text), True) for text in texts]
 
     def continuations(self, contexts, texts, ends=True):
         assert not ends
@@ -31,6 +31,9 @@ def test_log_likelihoods_keep_their_order():
     found = Requests(Scorer(), None).loglikelihood(_requests(("", "abc"), ("cc", " b"), ("", "a"), ("c", " bb")))
     assert found == [(-3.0, False), (-202.0, True), (-1.0, False), (-103.0, False)]
     assert Requests(Scorer(), None).loglikelihood_rolling(_requests(("abcd",), ("a",))) == [-4.0, -1.0]
+    of_decoder = Requests(Scorer(), None, is_decoder=True)  # without the end, as lm-eval's own class
+    assert of_decoder.loglikelihood(_requests(("", " b"), ("", "abc"))) == [(-2.0, True), (-3.0, False)]
+    assert of_decoder.loglikelihood_rolling(_requests(("abcd",))) == [-4.0]
 
 
 def test_generated_texts_end_where_the_task_says():

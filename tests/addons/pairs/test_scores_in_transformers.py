@@ -7,6 +7,7 @@ import gin
 import jax
 import numpy as np
 import pytest
+import sentencepiece
 
 from convert import from_hf
 from convert.model_files import any_format
@@ -16,12 +17,14 @@ from limba.addons.pairs import eval_pairs
 from limba.addons.pairs.text_scorer import TextScorer
 from limba.checkpoints import checkpointing
 from limba.checkpoints.parameters import load_model_params
-from limba.models import EncoderDecoderModel, EncoderOnlyModel
+from limba.models import DecoderOnlyModel, EncoderDecoderModel, EncoderOnlyModel
+from limba.network import decoder_only
 from limba.network.encoders.encoder import MaskedLanguageModel
 from limba.network.t5 import Transformer
 from tasks.vocabularies import SentencePieceVocabulary, TokenizerVocabulary
+from tests.addons.pairs import test_eval_pairs
 from tests.addons.pairs.test_eval_pairs import Evaluator
-from tests.convert.conftest import FAMILIES
+from tests.convert.conftest import FAMILIES, SMALL
 from tests.convert.encoders.conftest import VARIANTS, new_encoder, tokenizer_file  # noqa: F401
 from tests.limba import small
 
@@ -236,3 +239,80 @@ def test_an_encoder(new_encoder, tokenizer_file, tmp_path, variant):  # noqa: F8
         scorer.score(["w7", "w8 [MASK]"])
     with pytest.raises(ValueError, match="text 1 has no token to score"):
         scorer.score(["w7", ""])
+
+
+def _without_cross_attention(params):
+    """transformers' T5 with the parameters of a decoder: what its cross-attention adds is 0."""
+    sizes = {"d_model": "emb_dim", "d_kv": "head_dim", "d_ff": "mlp_dim", "num_heads": "num_heads"}
+    config = transformers.T5Config(
+        vocab_size=SMALL["vocab_size"],
+        **{theirs: SMALL[ours] for theirs, ours in sizes.items()},
+        num_layers=1,
+        num_decoder_layers=2,
+        feed_forward_proj="gated-gelu",
+        tie_word_embeddings=True,
+    )
+    model = transformers.T5ForConditionalGeneration(config).eval()
+    decoder = params["decoder"]
+    tensors = {
+        "shared.weight": decoder["token_embedder"]["embedding"],
+        "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": decoder["relpos_bias"][
+            "rel_embedding"
+        ].T,
+        "decoder.final_layer_norm.weight": decoder["decoder_norm"]["scale"],
+    }
+    for i in range(2):
+        of_layer, block = decoder[f"layers_{i}"], f"decoder.block.{i}.layer"
+        for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o")):
+            kernel = of_layer["self_attention"][ours]["kernel"]
+            tensors[f"{block}.0.SelfAttention.{theirs}.weight"] = kernel.T
+        for name, of_dense in of_layer["mlp"].items():
+            tensors[f"{block}.2.DenseReluDense.{name}.weight"] = of_dense["kernel"].T
+        tensors[f"{block}.0.layer_norm.weight"] = of_layer["pre_self_attention_layer_norm"]["scale"]
+        tensors[f"{block}.2.layer_norm.weight"] = of_layer["pre_mlp_layer_norm"]["scale"]
+        inner = SMALL["num_heads"] * SMALL["head_dim"]
+        tensors[f"{block}.1.EncDecAttention.o.weight"] = np.zeros((SMALL["emb_dim"], inner), np.float32)
+    made = {name: torch.tensor(np.ascontiguousarray(x)) for name, x in tensors.items()}
+    assert not model.load_state_dict(made, strict=False).unexpected_keys
+    assert len(tensors) - 2 == len(jax.tree.leaves(params))
+    return model
+
+
+def test_a_decoder(spiece_model, tmp_path):
+    """Its recipes compute in bfloat16, and scores do not."""
+    vocabulary = SentencePieceVocabulary(str(spiece_model), extra_ids=100)
+    sizes = {name: x for name, x in SMALL.items() if not name.endswith("coder_layers")}
+    gated = {"mlp_activations": ("gelu", "linear"), "logits_via_embedding": True}
+    config = decoder_only.TransformerConfig(**sizes, **gated, num_layers=2, dtype="bfloat16")
+    model = DecoderOnlyModel(decoder_only.DecoderWrapper(config), vocabulary, optimizer_def=None)
+    params = test_eval_pairs._save(model, tmp_path / "run", 10)
+    theirs = _without_cross_attention(params)
+    tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(spiece_model))
+
+    @torch.no_grad()
+    def log_probabilities(text):
+        """Of the tokens of a text, and of EOS."""
+        ids = [*tokenizer.encode(text), 1]
+        read = {"input_ids": torch.tensor([[1]]), "decoder_input_ids": torch.tensor([[0, *ids[:-1]]])}
+        found = torch.log_softmax(theirs(**read).logits[0].double(), -1)
+        return found[torch.arange(len(ids)), torch.tensor(ids)].numpy()
+
+    texts = [PAIR["good"], PAIR["bad"], "gogo"]
+    of_texts = [log_probabilities(text) for text in texts]
+    scorer = TextScorer(model, small.partitioner(), params, batch_size=3)
+    whole = [x.sum() for x in of_texts]
+    assert [found.score for found in scorer.score(texts)] == pytest.approx(whole, abs=1e-4)
+    first = len(tokenizer.encode("bona"))
+    ends = [len(tokenizer.encode(text.rpartition(" ")[0])) for text in texts[:2]]
+    expected = {
+        "whole": whole[:2],
+        "words": [x[first:end].sum() for x, end in zip(of_texts, ends, strict=False)],
+        "continuation": [x[first:].sum() for x in of_texts[:2]],
+    }
+    for kind, values in expected.items():
+        assert _pair_scores(model, tmp_path / "run", tmp_path, kind, PAIR) == pytest.approx(values, abs=1e-4)
+    found = scorer.continuations(["", "bona"], ["gogo", " badi gade"], ends=False)
+    # Its first token is a blank, which nothing stands before.
+    assert tokenizer.id_to_piece(tokenizer.encode("gogo")[0]) == "▁"
+    behind = of_texts[1][first:-1].sum()
+    assert [one.score for one in found] == pytest.approx([of_texts[2][:-1].sum(), behind], abs=1e-4)
