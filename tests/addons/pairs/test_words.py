@@ -1,5 +1,6 @@
 """Words with labels: how files are read, what is counted of them, means over seeds, and the paired bootstrap."""
 
+import dataclasses
 import json
 import math
 import re
@@ -11,7 +12,15 @@ import pytest
 from limba.addons.pages import scoreboard
 from limba.addons.pairs import word_files, words_command
 from limba.addons.pairs.pair_metrics import ScoredSentence
-from limba.addons.pairs.scoreboard import board, board_measuring, board_rows, comparisons, measures, predicted_labels
+from limba.addons.pairs.scoreboard import (
+    board,
+    board_measuring,
+    board_rows,
+    comparisons,
+    evaluation_sets,
+    measures,
+    predicted_labels,
+)
 from limba.addons.pairs.scoreboard.comparisons import Side
 from limba.addons.pairs.scoreboard.evaluation_sets import EvaluationSet
 
@@ -48,6 +57,23 @@ def test_words_of_a_treebank_are_the_syntactic_ones(label, labels, tmp_path, cap
     assert json.loads((tmp_path / "a.jsonl").read_text("utf-8")) == line
     assert "1 sentences, 4 words" in capsys.readouterr().out
     assert word_files.read(str(tmp_path / "a.jsonl"))[0][:2] == (line["tokens"], labels)
+
+
+def test_what_labels_of_words_reach_without_a_model(tmp_path, capsys):
+    (tmp_path / "train.bio").write_text("Ana B-A\nvede O\nAna B-A\n.\tO\nea O\n", "utf-8")
+    (tmp_path / "test.bio").write_text("Ana B-A\nvede O\n\nIon B-A\n. O\n", "utf-8")
+    files = [str(tmp_path / name) for name in ("train.bio", "out.jsonl", "test.bio")]
+    words_command.main([*files[:1], "--out", files[1], "--test", files[2]])
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"{files[2]}: O everywhere is right for 50.0 % of 4 words, each word's most frequent label for 75.0 % (entity "
+        "F1 66.7 %); 25.0 % of the words are new"
+    )
+    (of,) = evaluation_sets.read(evaluation_sets.Asked([], [], [], files[2:], {"label": None}))
+    row = board_measuring._of_majority(word_files.read(files[0]), [of])
+    found = {name: (x.value, x.count) for name, x in row.figures["test"].items()}
+    assert found == {"labels right %": (75, 4), "entity F1 %": (pytest.approx(200 / 3), 2)}
+    row = board_measuring._of_majority(word_files.read(files[0]), [dataclasses.replace(of, labels=[["X"], ["Y"]])])
+    assert "--train_words has the labels B-A, O, and" in row.reasons["test"]
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,11 @@ from limba.addons.pairs.scoreboard.measures import (
     Measured,
     MeasuredPairs,
     MeasuredTexts,
+    MeasuredWords,
     lengths_of,
     pairs_task,
 )
+from limba.addons.pairs.word_files import LabelledSentence
 from limba.tasks.metrics import tagging_metrics
 from limba.tasks.ngrams import spliced_texts
 from limba.tasks.ngrams.counts import NgramCounts
@@ -28,6 +30,9 @@ WITHOUT = {
     "words": "n-grams of texts give words no labels.",
 }
 NO_CHANCE = "The loss of chance depends on the vocabulary."
+# The row of the most frequent label of each word in the files of --train_words.
+MAJORITY = "most frequent label of each word"
+NO_MAJORITY = "A table of words and their labels scores no texts."
 
 
 class NgramCounter:
@@ -71,6 +76,19 @@ def measure(of: EvaluationSet, counts: NgramCounts, form: str, vocabulary: Any) 
     found = pair_ngrams.log_probabilities(texts, whole, counts, vocabulary)
     nothing, characters = np.zeros(0, np.int64), lengths_of(of.texts)
     return {name: MeasuredTexts(-scores, characters, nothing, None) for name, scores in found.items()}
+
+
+def majority(of: EvaluationSet, sentences: Sequence[LabelledSentence]) -> MeasuredWords:
+    """The most frequent label of each word, as learned from other sentences.
+
+    Raises:
+      ValueError: if these have none of the labels of the set.
+    """
+    table = tagging_metrics.MajorityLabels([x.words for x in sentences], [x.labels for x in sentences])
+    known = {label for x in sentences for label in x.labels}
+    if not known & {label for labels in of.labels for label in labels}:
+        raise ValueError(f"--train_words has the labels {', '.join(sorted(known))[:80]}, and {of.file} has others.")
+    return MeasuredWords(of.labels, [table.of(text.split()) for text in of.texts])
 
 
 def chance(of: EvaluationSet) -> Figures:

@@ -22,6 +22,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         ("pairs", "minimal pairs, as of `limba eval --pairs`: how often the right sentence is preferred"),
         ("retrieval", "tables with queries and answers (docs/embeddings.md): how often the answer is the nearest"),
         ("words", "treebanks (.conllu), entities (.conll, .bio) or tables of words with labels: how many are right"),
+        ("train_words", "the files that models learned the labels of --words from: each word's label as a baseline"),
         ("train", "the training corpus: leaks of the files into it, and n-grams of it as a baseline"),
     ):
         group.add_argument(f"--{name}", nargs="+", action="extend", default=[], metavar="FILE", help=what)
@@ -52,9 +53,10 @@ def is_asked(flags: argparse.Namespace) -> bool:
 def check_flags(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Ends the process for flags that do not go together."""
     of_sets = {"text_column": "text", "train_column": "train", "ngram_tokens": "train", "word_label": "words"}
+    of_sets["train_words"] = "words"
     of_sets |= dict.fromkeys(("good_column", "bad_column", "phenomenon_column", "score"), "pairs")
     for name, of in of_sets.items():
-        if getattr(flags, name) is not None and not getattr(flags, of):
+        if getattr(flags, name) not in (None, []) and not getattr(flags, of):
             parser.error(f"--{name} goes with --{of} FILE.")
     if not is_asked(flags):
         for name in ("train", "output_dir", "mode", "compare", "overwrite"):

@@ -10,13 +10,14 @@ from typing import Any
 import gin
 from tqdm import tqdm
 
-from limba.addons.pairs import model_forms, pair_ngrams
+from limba.addons.pairs import model_forms, pair_ngrams, word_files
 from limba.addons.pairs.scoreboard import baselines, board_rows, comparisons, evaluation_sets
 from limba.addons.pairs.scoreboard.board import Board, RowFigures, mean_row
 from limba.addons.pairs.scoreboard.board_rows import BoardRow
 from limba.addons.pairs.scoreboard.evaluation_sets import Asked, EvaluationSet
 from limba.addons.pairs.scoreboard.leaks import LeakFinder
 from limba.addons.pairs.scoreboard.measures import Measurer
+from limba.addons.pairs.word_files import LabelledSentence
 
 logger = logging.getLogger(__name__)
 
@@ -40,18 +41,26 @@ def measure(flags: argparse.Namespace, models: Sequence[str], which: str) -> Boa
     column = flags.train_column or "text"
     source = evaluation_sets.corpus(flags.train, column) if flags.train else None
     sets = evaluation_sets.read(Asked(flags.text, flags.pairs, flags.retrieval, flags.words, columns))
+    labelled = [sentence for file in flags.train_words for sentence in word_files.read(file, flags.word_label)]
     with tempfile.TemporaryDirectory(prefix="limba-scoreboard-") as runs:
-        board = _board(board_rows.with_runs(rows, Path(runs)), sets, source, column, flags)
+        board = _board(board_rows.with_runs(rows, Path(runs)), sets, source, column, labelled, flags)
     gin.clear_config()
     return board
 
 
 def _board(
-    rows: Sequence[BoardRow], sets: Sequence[EvaluationSet], source: Any, column: str, flags: argparse.Namespace
+    rows: Sequence[BoardRow],
+    sets: Sequence[EvaluationSet],
+    source: Any,
+    column: str,
+    labelled: Sequence[LabelledSentence],
+    flags: argparse.Namespace,
 ) -> Board:
     corpus, below = None, list[RowFigures]()
     if source is not None:
         sets, corpus, below = _read_corpus(rows, sets, source, column, flags)
+    if labelled:
+        below.append(_of_majority(labelled, sets))
     measured = [_measured(i, rows, sets, flags) for i in range(len(rows))]
     shown, alone = _with_means(rows, measured, sets)
     if not any(row.figures for row in measured):
@@ -121,6 +130,19 @@ def _measured(number: int, rows: Sequence[BoardRow], sets: Sequence[EvaluationSe
             figures.reasons[of.name] = f"{row.title}: {error}"
             logger.warning("%s on %s is left out: %s", row.title, of.name, error)
     return figures
+
+
+def _of_majority(labelled: Sequence[LabelledSentence], sets: Sequence[EvaluationSet]) -> RowFigures:
+    made = RowFigures(baselines.MAJORITY, "")
+    for of in sets:
+        made.reasons[of.name] = baselines.NO_MAJORITY
+        if of.kind == "words":
+            try:
+                made.add(of, baselines.majority(of, labelled))
+                del made.reasons[of.name]
+            except ValueError as error:
+                made.reasons[of.name] = str(error)
+    return made
 
 
 # ------------------------------------------------ the training corpus -----------------------------------------------
