@@ -19,34 +19,6 @@ def are_bio(labels: Sequence[str]) -> bool:
     return "O" in labels and len(labels) > 1 and all(x == "O" or (x[:2] in ("B-", "I-") and x[2:]) for x in labels)
 
 
-class MajorityLabels:
-    """Each word's most frequent label: what labels of words reach without a model.
-
-    A word that was not seen gets the most frequent label of all. Of labels as frequent as each other it is the first.
-
-    Args:
-      words, labels: of the sentences that are learned from; at least one word.
-
-    Attributes:
-      label: the most frequent one of all.
-    """
-
-    def __init__(self, words: Sequence[Sequence[str]], labels: Sequence[Labels]):
-        counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-        for of_sentence in zip(words, labels, strict=True):
-            for word, label in zip(*of_sentence, strict=True):
-                counts[word][label] += 1
-        self.label = collections.Counter(itertools.chain.from_iterable(labels)).most_common(1)[0][0]
-        self._labels = {word: of_word.most_common(1)[0][0] for word, of_word in counts.items()}
-
-    def __contains__(self, word: str) -> bool:
-        return word in self._labels
-
-    def of(self, words: Sequence[str]) -> list[str]:
-        """The labels of words."""
-        return [self._labels.get(word, self.label) for word in words]
-
-
 def token_accuracy(targets: Sequence[Labels], predictions: Sequence[Labels]) -> Metrics:
     """The share of words whose label is right, and what the most frequent label reaches, which has learned nothing."""
     pairs = _pairs(targets, predictions)

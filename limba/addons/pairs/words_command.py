@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from limba.addons.pairs import word_files
+from limba.addons.pairs.scoreboard.majority_labels import MajorityLabels
 from limba.addons.pairs.word_files import LabelledSentence
 from limba.files import json_text, local_paths, named_flags, os_errors, written_files
 from limba.tasks.metrics import tagging_metrics
@@ -76,7 +77,7 @@ def write_words(
 
 def _baselines(sentences: Sequence[LabelledSentence], tested: Sequence[LabelledSentence]) -> str:
     """What the most frequent label, and that of each word, get right."""
-    table = tagging_metrics.MajorityLabels([x.words for x in sentences], [x.labels for x in sentences])
+    table = MajorityLabels([x.words for x in sentences], [x.labels for x in sentences])
     wanted, given = [x.labels for x in tested], [table.of(x.words) for x in tested]
     alone = [[table.label] * len(x.words) for x in tested]
     of_label, of_words = (tagging_metrics.token_accuracy(wanted, x)["accuracy"] for x in (alone, given))

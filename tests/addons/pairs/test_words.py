@@ -23,6 +23,7 @@ from limba.addons.pairs.scoreboard import (
 )
 from limba.addons.pairs.scoreboard.comparisons import Side
 from limba.addons.pairs.scoreboard.evaluation_sets import EvaluationSet
+from limba.addons.pairs.scoreboard.majority_labels import MajorityLabels
 
 TREEBANK = """# text = N-o vede 10 000 .
 1-2\tN-o\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No
@@ -57,6 +58,13 @@ def test_words_of_a_treebank_are_the_syntactic_ones(label, labels, tmp_path, cap
     assert json.loads((tmp_path / "a.jsonl").read_text("utf-8")) == line
     assert "1 sentences, 4 words" in capsys.readouterr().out
     assert word_files.read(str(tmp_path / "a.jsonl"))[0][:2] == (line["tokens"], labels)
+
+
+def test_each_word_has_its_most_frequent_label():
+    table = MajorityLabels([["a", "b", "a"], ["a", "c", "b"]], [["X", "Y", "Z"], ["Z", "Z", "X"]])
+    assert table.label == "Z"
+    assert table.of(["a", "b", "c", "d"]) == ["Z", "Y", "Z", "Z"]  # b has two labels once each, d is new
+    assert "c" in table and "d" not in table
 
 
 def test_what_labels_of_words_reach_without_a_model(tmp_path, capsys):

@@ -70,10 +70,3 @@ def test_texts_that_do_not_belong_together_are_refused():
 )
 def test_are_bio(labels, expected):
     assert tagging_metrics.are_bio(labels) is expected
-
-
-def test_each_word_has_its_most_frequent_label():
-    table = tagging_metrics.MajorityLabels([["a", "b", "a"], ["a", "c", "b"]], [["X", "Y", "Z"], ["Z", "Z", "X"]])
-    assert table.label == "Z"
-    assert table.of(["a", "b", "c", "d"]) == ["Z", "Y", "Z", "Z"]  # b has two labels once each, d is new
-    assert "c" in table and "d" not in table

@@ -8,6 +8,7 @@ import numpy as np
 
 from limba.addons.pairs import pair_ngrams
 from limba.addons.pairs.scoreboard.evaluation_sets import SPLIT, EvaluationSet
+from limba.addons.pairs.scoreboard.majority_labels import MajorityLabels
 from limba.addons.pairs.scoreboard.measures import (
     Figure,
     Figures,
@@ -84,7 +85,7 @@ def majority(of: EvaluationSet, sentences: Sequence[LabelledSentence]) -> Measur
     Raises:
       ValueError: if these have none of the labels of the set.
     """
-    table = tagging_metrics.MajorityLabels([x.words for x in sentences], [x.labels for x in sentences])
+    table = MajorityLabels([x.words for x in sentences], [x.labels for x in sentences])
     known = {label for x in sentences for label in x.labels}
     if not known & {label for labels in of.labels for label in labels}:
         raise ValueError(f"--train_words has the labels {', '.join(sorted(known))[:80]}, and {of.file} has others.")
