@@ -33,6 +33,9 @@ PARAMETERS: dict[str, int] = {
     "gin/models/t5_modern/tiny.gin": 518_064,
     "gin/models/t5_modern/small.gin": 73_835_520,
     "gin/models/t5_modern/base.gin": 219_311_616,
+    "gin/models/t5gemma/tiny.gin": 518_064,
+    "gin/models/t5gemma/2b.gin": 4_565_251_584,
+    "gin/models/t5gemma/9b.gin": 18_728_686_592,
     "gin/models/t5gemma2/tiny.gin": 260_272,
     "gin/models/t5gemma2/270m.gin": 221_213_952,
     "gin/models/t5gemma2/1b.gin": 1_432_803_584,
@@ -106,7 +109,7 @@ def test_parameters_of_each_file(file):
     assert isinstance(module.config, scalable_t5.T5Config) == scalable
     assert module.scan_layers == scalable
     assert module.config.logits_via_embedding == any(
-        family in file for family in ("t5_1_0", "decoder_only", "t5_modern", "t5gemma2")
+        family in file for family in ("t5_1_0", "decoder_only", "t5_modern", "t5gemma")
     )
     assert module.config.mlp_activations == (("relu",) if "t5_1_0" in file else ("gelu", "linear"))
 
