@@ -148,7 +148,7 @@ def measures(model: EncoderModel, batch: Batch) -> Measures:
     """The logits of a folder in float64, in Limba's order and shape."""
     assert model.folder is not None
     stored, content, order = model.folder.stored, model.folder.content, order_of(model)
-    functions = {"logits": numpy_encoders.logits}
+    functions = {"logits": importlib.import_module(model.family.numpy_forward).logits}
     if model.head.kind == heads.PAIRS:
         functions["pair logits"] = numpy_encoders.pair_logits
 

@@ -2,8 +2,8 @@
 
 It reads config.json and Hugging Face's tensors, follows the papers (BERT arXiv:1810.04805, RoBERTa-PreLayerNorm
 arXiv:2202.08005, MPNet arXiv:2004.09297, RoFormer arXiv:2104.09864, ModernBERT arXiv:2412.13663, DistilBERT
-arXiv:1910.01108, EuroBERT arXiv:2503.05500, NomicBERT arXiv:2402.01613, ELECTRA arXiv:2003.10555, DeBERTa
-arXiv:2006.03654), and shares nothing with Limba's network or tables of names. For checks, not for speed.
+arXiv:1910.01108, ELECTRA arXiv:2003.10555), and shares nothing with Limba's network or tables of names. For checks, not
+for speed.
 """
 
 import functools
@@ -20,8 +20,7 @@ from limba.convert.compare.float64 import Rounding, product, rows_of
 Array = np.ndarray
 Config = Mapping[str, Any]
 
-_MPNET, _ROFORMER, _MODERNBERT, _DISTILBERT = "mpnet", "roformer", "modernbert", "distilbert"
-_EUROBERT, _NOMIC, _ELECTRA, _DEBERTA = "eurobert", "nomic_bert", "electra", "deberta-v2"
+_MPNET, _ROFORMER, _MODERNBERT, _DISTILBERT, _ELECTRA = "mpnet", "roformer", "modernbert", "distilbert", "electra"
 # DistilBERT's names of BERT's modules, and its keys of BERT's.
 _MODULES_OF_DISTILBERT = {
     ".transformer.layer.": ".encoder.layer.",
@@ -73,11 +72,6 @@ class Weights:
         variance = np.square(centered).mean(-1, keepdims=True)
         return self.rounding(centered / np.sqrt(variance + epsilon) * self[f"{module}.weight"] + self.bias(module))
 
-    def rms_norm(self, module: str, x: Array, epsilon: float) -> Array:
-        """Without a mean that is taken off (arXiv:1910.07467)."""
-        square = np.square(x).mean(-1, keepdims=True)
-        return self.rounding(x / np.sqrt(square + epsilon) * self[f"{module}.weight"])
-
 
 def logits(
     tensors: Mapping[str, SavedTensor], config: Config, input_ids: Array, token_type_ids: Array, rounding: Rounding
@@ -92,7 +86,7 @@ def logits(
     x, embedding = _states(weights, config, input_ids, token_type_ids)
     name = (config.get("architectures") or [""])[0]
     if name == "ElectraForPreTraining":
-        x = _ACTIVATIONS[config["hidden_act"]](weights.product("discriminator_predictions.dense", x))
+        x = ACTIVATIONS[config["hidden_act"]](weights.product("discriminator_predictions.dense", x))
         return weights.product("discriminator_predictions.dense_prediction", x)[..., 0]
     if name.endswith("ForTokenClassification"):
         x = _head_of_modernbert(weights, config, x) if config["model_type"] == _MODERNBERT else x
@@ -101,9 +95,6 @@ def logits(
         return _logits_of_rows(weights, config, x, input_ids != config["pad_token_id"])
     if config["model_type"] == _MODERNBERT:
         return weights.attend(embedding, _head_of_modernbert(weights, config, x)) + weights.bias("decoder")
-    if config["model_type"] == _EUROBERT:
-        is_tied = config.get("tie_word_embeddings")
-        return weights.attend(embedding if is_tied else "lm_head.weight", x) + weights.bias("lm_head")
     if config["model_type"] == _ELECTRA:
         head, dense, activation = "generator_lm_head", "generator_predictions.dense", "gelu"
         norm = "generator_predictions.LayerNorm"
@@ -112,8 +103,7 @@ def logits(
     else:
         head, activation = "cls.predictions", config["hidden_act"]
         dense, norm = f"{head}.transform.dense", f"{head}.transform.LayerNorm"
-        norm = norm.replace("LayerNorm", "layer_norm") if config["model_type"] == _NOMIC else norm
-    x = weights.norm(norm, _ACTIVATIONS[activation](weights.product(dense, x)), config["layer_norm_eps"])
+    x = weights.norm(norm, ACTIVATIONS[activation](weights.product(dense, x)), config["layer_norm_eps"])
     return weights.attend(embedding, x) + weights.bias(head)
 
 
@@ -152,17 +142,11 @@ def _states(weights: Weights, config: Config, input_ids: Array, token_type_ids: 
     visible = (input_ids != config["pad_token_id"])[:, None, None, :]
     if config["model_type"] == _MODERNBERT:
         return _modernbert(weights, config, input_ids, visible)
-    if config["model_type"] == _EUROBERT:
-        return _eurobert(weights, config, input_ids, visible)
-    if config["model_type"] == _NOMIC:
-        return _nomic(weights, config, input_ids, token_type_ids, visible)
-    if config["model_type"] == _DEBERTA:
-        return _deberta(weights, config, input_ids, token_type_ids, visible)
     return _bert(weights, config, input_ids, token_type_ids, visible)
 
 
 def _head_of_modernbert(weights: Weights, config: Config, x: Array) -> Array:
-    x = _ACTIVATIONS[config["classifier_activation"]](weights.product("head.dense", x))
+    x = ACTIVATIONS[config["classifier_activation"]](weights.product("head.dense", x))
     return weights.norm("head.norm", x, config["norm_eps"])
 
 
@@ -172,18 +156,11 @@ def _logits_of_rows(weights: Weights, config: Config, x: Array, is_token: Array)
         count = is_token.sum(1, keepdims=True)
         row = (x * is_token[..., None]).sum(1) / count if config["classifier_pooling"] == "mean" else first
         return weights.product("classifier", _head_of_modernbert(weights, config, row))
-    if kind == _DEBERTA:
-        activation = _ACTIVATIONS[config["pooler_hidden_act"]]
-        return weights.product("classifier", activation(weights.product("pooler.dense", first)))
     if kind == "bert":
         return weights.product("classifier", np.tanh(weights.product("bert.pooler.dense", first)))
-    if kind == _NOMIC:
-        return weights.product("classifier", np.tanh(weights.product("nomic_bert.pooler.dense", first)))
-    if kind == _EUROBERT:
-        return _logits_of_eurobert(weights, config["classifier_pooling"], x, is_token)
     if kind == _DISTILBERT:
         return weights.product("classifier", np.maximum(weights.product("pre_classifier", first), 0))
-    activation = {_ROFORMER: _ACTIVATIONS[config["hidden_act"]], _ELECTRA: _gelu}.get(kind, np.tanh)
+    activation = {_ROFORMER: ACTIVATIONS[config["hidden_act"]], _ELECTRA: _gelu}.get(kind, np.tanh)
     return weights.product("classifier.out_proj", activation(weights.product("classifier.dense", first)))
 
 
@@ -226,13 +203,13 @@ def _bert(weights: Weights, config: Config, input_ids: Array, types: Array, visi
         both = relative == "relative_key_query"
 
         y = weights.norm(norms[0], x, epsilon) if is_pre else x
-        query, key, value = (_heads(weights.product(f"{inner}.{name}", y), heads) for name in names)
+        query, key, value = (by_head(weights.product(f"{inner}.{name}", y), heads) for name in names)
         added = _distances(table, query, key, both)
-        attended = _attend(query, key, value, visible, bias, turn, added, weights.rounding)
+        attended = attend(query, key, value, visible, bias, turn, added, weights.rounding)
         x = weights.rounding(x + weights.product(out, attended))
         x = x if is_pre else weights.norm(norms[0], x, epsilon)
         y = weights.norm(norms[1], x, epsilon) if is_pre else x
-        hidden = _ACTIVATIONS[config["hidden_act"]](weights.product(f"{layer}.intermediate.dense", y))
+        hidden = ACTIVATIONS[config["hidden_act"]](weights.product(f"{layer}.intermediate.dense", y))
         x = weights.rounding(x + weights.product(f"{layer}.output.dense", weights.rounding(hidden)))
         x = x if is_pre else weights.norm(norms[1], x, epsilon)
     return (weights.norm(f"{prefix}.LayerNorm", x, epsilon) if is_pre else x), embedding
@@ -272,130 +249,26 @@ def _modernbert(weights: Weights, config: Config, input_ids: Array, visible: Arr
         turn = functools.partial(turned, base=base, interleaved=False)
         y = weights.norm(f"{layer}.attn_norm", x, epsilon) if i else x
         joined = np.split(weights.product(f"{layer}.attn.Wqkv", y), 3, axis=-1)
-        query, key, value = (_heads(part, config["num_attention_heads"]) for part in joined)
+        query, key, value = (by_head(part, config["num_attention_heads"]) for part in joined)
         seen = visible if is_global else visible & near
-        attended = _attend(query, key, value, seen, None, turn, 0.0, weights.rounding)
+        attended = attend(query, key, value, seen, None, turn, 0.0, weights.rounding)
         x = weights.rounding(x + weights.product(f"{layer}.attn.Wo", attended))
         y = weights.norm(f"{layer}.mlp_norm", x, epsilon)
         active, gate = np.split(weights.product(f"{layer}.mlp.Wi", y), 2, axis=-1)
-        hidden = weights.rounding(_ACTIVATIONS[config["hidden_activation"]](active) * gate)
+        hidden = weights.rounding(ACTIVATIONS[config["hidden_activation"]](active) * gate)
         x = weights.rounding(x + weights.product(f"{layer}.mlp.Wo", hidden))
     return weights.norm("model.final_norm", x, epsilon), embedding
-
-
-# ------------------------------------------------- EuroBERT and NomicBERT --------------------------------------------
-
-
-def _eurobert(weights: Weights, config: Config, input_ids: Array, visible: Array) -> tuple[Array, str]:
-    """As `_bert`."""
-    embedding, epsilon = "model.embed_tokens.weight", config["rms_norm_eps"]
-    x = weights.rows(embedding, input_ids)
-    for i in range(config["num_hidden_layers"]):
-        layer = f"model.layers.{i}"
-        y = weights.rms_norm(f"{layer}.input_layernorm", x, epsilon)
-        x = weights.rounding(x + _projected_attention(weights, config, layer, y, visible))
-        y = weights.rms_norm(f"{layer}.post_attention_layernorm", x, epsilon)
-        x = weights.rounding(x + _gated_mlp(weights, config, layer, y))
-    return weights.rms_norm("model.norm", x, epsilon), embedding
-
-
-def _nomic(weights: Weights, config: Config, input_ids: Array, types: Array, visible: Array) -> tuple[Array, str]:
-    """As `_bert`."""
-    tables, epsilon = "nomic_bert.embeddings", config["layer_norm_eps"]
-    embedding = f"{tables}.word_embeddings.weight"
-    x = weights.rows(embedding, input_ids) + weights.rows(f"{tables}.token_type_embeddings.weight", types)
-    x = weights.norm(f"{tables}.LayerNorm", weights.rounding(x), epsilon)
-    for i in range(config["num_hidden_layers"]):
-        layer = f"nomic_bert.layers.{i}"
-        x = weights.rounding(x + _projected_attention(weights, config, layer, x, visible))
-        x = weights.norm(f"{layer}.post_attention_layernorm", x, epsilon)
-        x = weights.rounding(x + _gated_mlp(weights, config, layer, x))
-        x = weights.norm(f"{layer}.post_mlp_layernorm", x, epsilon)
-    return x, embedding
-
-
-def _projected_attention(weights: Weights, config: Config, layer: str, x: Array, visible: Array) -> Array:
-    """Rotary positions in halves; a head of keys and values serves as many heads of queries."""
-    given = config.get("rope_parameters") or {}
-    turn = functools.partial(turned, base=given.get("rope_theta") or config["rope_theta"], interleaved=False)
-    heads = config["num_attention_heads"]
-    of_keys = config.get("num_key_value_heads") or heads
-    query = _heads(weights.product(f"{layer}.self_attn.q_proj", x), heads)
-    key, value = (
-        np.repeat(_heads(weights.product(f"{layer}.self_attn.{name}_proj", x), of_keys), heads // of_keys, axis=1)
-        for name in ("k", "v")
-    )
-    attended = _attend(query, key, value, visible, None, turn, 0.0, weights.rounding)
-    return weights.product(f"{layer}.self_attn.o_proj", attended)
-
-
-def _gated_mlp(weights: Weights, config: Config, layer: str, x: Array) -> Array:
-    active = _ACTIVATIONS[config["hidden_act"]](weights.product(f"{layer}.mlp.gate_proj", x))
-    hidden = weights.rounding(active * weights.product(f"{layer}.mlp.up_proj", x))
-    return weights.product(f"{layer}.mlp.down_proj", hidden)
-
-
-def _logits_of_eurobert(weights: Weights, pooling: str, x: Array, is_token: Array) -> Array:
-    def mean(y: Array) -> Array:
-        return (y * is_token[..., None]).sum(1) / is_token.sum(1, keepdims=True)
-
-    if pooling != "late":
-        x = x[:, 0] if pooling == "bos" else mean(x)
-    logits = weights.product("classifier", _gelu(weights.product("dense", x)))
-    return mean(logits) if pooling == "late" else logits
-
-
-# -------------------------------------------------------- DeBERTa ---------------------------------------------------
-
-
-def _deberta(weights: Weights, config: Config, input_ids: Array, types: Array, visible: Array) -> tuple[Array, str]:
-    """As `_bert`."""
-    embedding, epsilon = "deberta.embeddings.word_embeddings.weight", config["layer_norm_eps"]
-    x = weights.rows(embedding, input_ids)
-    if config["type_vocab_size"]:
-        x = x + weights.rows("deberta.embeddings.token_type_embeddings.weight", types)
-    x = weights.norm("deberta.embeddings.LayerNorm", weights.rounding(x), epsilon)
-    table = weights.norm("deberta.encoder.LayerNorm", weights["deberta.encoder.rel_embeddings.weight"], epsilon)
-    heads, span, length = config["num_attention_heads"], config["position_buckets"], input_ids.shape[1]
-    places = np.arange(length)
-    most = config["max_relative_positions"]
-    most = config["max_position_embeddings"] if most < 1 else most
-    rows = np.clip(_log_buckets(places[:, None] - places, span, most) + span, 0, 2 * span - 1)
-    for i in range(config["num_hidden_layers"]):
-        layer = f"deberta.encoder.layer.{i}"
-        inner, out = f"{layer}.attention.self", f"{layer}.attention.output"
-        names = [f"{inner}.{name}_proj" for name in ("query", "key", "value")]
-        query, key, value = (_heads(weights.product(name, x), heads) for name in names)
-        of_query, of_key = (_heads(weights.product(name, table)[None], heads)[0] for name in names[:2])
-        added = np.einsum("bhqd,hqkd->bhqk", query, of_key[:, rows])
-        added = added + np.einsum("bhkd,hqkd->bhqk", key, of_query[:, rows])
-        # Three products in place of one: their sum is divided by the root of three times the size.
-        three = math.sqrt(3)
-        attended = _attend(query / three, key, value, visible, None, None, added / three, weights.rounding)
-        x = weights.norm(f"{out}.LayerNorm", weights.rounding(x + weights.product(f"{out}.dense", attended)), epsilon)
-        hidden = weights.rounding(_ACTIVATIONS[config["hidden_act"]](weights.product(f"{layer}.intermediate.dense", x)))
-        y = weights.rounding(x + weights.product(f"{layer}.output.dense", hidden))
-        x = weights.norm(f"{layer}.output.LayerNorm", y, epsilon)
-    return x, embedding
-
-
-def _log_buckets(distances: Array, span: int, most: int) -> Array:
-    """Distances up to half of the span, and what grows with their logarithm: `most - 1` is `span - 1`."""
-    middle = span // 2
-    size = np.maximum(np.abs(distances), middle).astype(np.float32)
-    far = np.ceil(np.log(size / np.float32(middle)) / np.log(np.float32((most - 1) / middle)) * (middle - 1))
-    return np.where(np.abs(distances) <= middle, distances, np.sign(distances) * (far.astype(int) + middle))
 
 
 # ------------------------------------------------------ attention ---------------------------------------------------
 
 
-def _heads(x: Array, num_heads: int) -> Array:
+def by_head(x: Array, num_heads: int) -> Array:
     """`[batch, length, embed] -> [batch, heads, length, kv]`."""
     return x.reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
 
 
-def _attend(
+def attend(
     query: Array,
     key: Array,
     value: Array,
@@ -434,7 +307,7 @@ def _gelu_by_tanh(x: Array) -> Array:
     return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": _gelu,
     **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), _gelu_by_tanh),
     "relu": lambda x: np.maximum(x, 0),

@@ -218,6 +218,12 @@ ADDONS: Mapping[str, Addon] = {
         families=("limba.addons.bart.bart_family", "limba.addons.bart.mbart_family"),
         gin_modules=("limba.addons.bart",),
     ),
+    "encoders": Addon(
+        families=tuple(
+            f"limba.addons.encoders.{name}"
+            for name in ("mpnet", "roformer", "distilbert", "eurobert", "nomic_bert", "electra", "deberta_v2")
+        )
+    ),
     "longt5": Addon(families=("limba.addons.longt5.longt5_family",), gin_modules=("limba.addons.longt5",)),
     "experts": Addon(families=("limba.addons.experts.switch_family",), gin_modules=("limba.addons.experts",)),
     "block_sparse": Addon(

@@ -83,6 +83,7 @@ class EncoderFamily(Family):
       newer_names: gives the tensors of a file by the class's names, where older programs have others.
       ignored: a pattern of names of tensors that a network may do without.
       is_new: whether transformers has its classes since version 5.
+      numpy_forward: the module with `logits` and `hidden_states`, for checks; see `convert.compare.numpy_encoders`.
     """
 
     prefix: str
@@ -104,6 +105,7 @@ class EncoderFamily(Family):
     newer_names: Callable[[Mapping[str, SavedTensor]], Mapping[str, SavedTensor]] = lambda tensors: tensors
     ignored: str = "$^"
     is_new: bool = False
+    numpy_forward: str = "limba.convert.compare.numpy_encoders"
     usual_head = Head()
     has_decoder = False
 

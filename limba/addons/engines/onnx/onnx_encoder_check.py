@@ -1,6 +1,7 @@
 """The proof for ONNX Runtime of an encoder with its head: hidden states and logits of rows of several lengths."""
 
 import functools
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 from limba.addons.engines import encoder_check
 from limba.addons.engines.onnx import onnx_library
 from limba.addons.engines.onnx.onnx_graphs import LOGITS, MODEL, PAIR_LOGITS, STATES
-from limba.convert.compare import encoder_outputs, float64, numpy_encoders
+from limba.convert.compare import encoder_outputs, float64
 from limba.convert.compare.comparison_rows import Comparison
 from limba.convert.model_files.model import EncoderModel
 
@@ -26,7 +27,9 @@ def compare(model: EncoderModel, folder: Path) -> list[Comparison]:
     ids, types = encoder_check.check_rows(model)
     is_token = ids != model.config.pad_id
     order = encoder_outputs.order_of(model)
-    run = functools.partial(numpy_encoders.hidden_states, model.folder.stored, model.folder.content)
+    run = functools.partial(
+        importlib.import_module(model.family.numpy_forward).hidden_states, model.folder.stored, model.folder.content
+    )
     states = float64.measure(run, order[ids], types, counted=is_token)
     batch = {"tokens": ids, "token_types": types}
     measures, ours = encoder_outputs.measures(model, batch), encoder_outputs.limba_outputs(model, batch)

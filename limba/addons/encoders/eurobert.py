@@ -5,6 +5,7 @@ from typing import Any
 
 from limba.convert.families import heads
 from limba.convert.families.config_keys import encoder_keys
+from limba.convert.families.config_keys.keys import carried, only, settings, table, without_effect
 from limba.convert.families.encoders import rotary_keys
 from limba.convert.families.encoders.encoder_family import (
     EncoderFamily,
@@ -84,6 +85,33 @@ def _fields_of_rows(content: Mapping[str, Any], config: EncoderConfig) -> dict[s
     return {"activation": "gelu_erf", "pooling": _POOLINGS[content.get("classifier_pooling") or "late"]}
 
 
+# transformers has these classes itself. The files on the hub are older, and name code of their repositories.
+OWN_CLASS = settings("transformers has this class itself, and Limba takes that one", auto_map=())
+ROTARY_KEYS = (
+    *carried(rope_theta="rotary_base", rope_parameters="rotary_base", head_dim="must be hidden_size / heads"),
+    only("rope_scaling", ({"rope_type": "default"},), "other rotary positions than Limba's", encoder_keys.SCALED),
+    *without_effect("no class reads it: positions are rotary", "position_embedding_type"),
+)
+_KEYS = table(
+    *encoder_keys.ENCODER,
+    *ROTARY_KEYS,
+    *OWN_CLASS,
+    *carried(
+        hidden_act="mlp_activations",
+        attention_dropout="attention_dropout_rate",
+        rms_norm_eps="norm_epsilon",
+        attention_bias="attention_bias",
+        mlp_bias="mlp_bias, logits_bias",
+        num_key_value_heads="num_kv_heads",
+        classifier_pooling="pooling of a classifier",
+        tie_word_embeddings="logits_via_embedding",
+    ),
+    only("clf_pooling", ("late",), "transformers' class reads classifier_pooling", "Write classifier_pooling."),
+    *settings("transformers' class has no such dropout", hidden_dropout=0.0),
+    *without_effect("another way to compute the same", "pretraining_tp"),
+    *without_effect("the tokenizer has it", "bos_token", "eos_token", "pad_token", "mask_token"),
+)
+
 FAMILY = EncoderFamily(
     name="eurobert",
     title="EuroBERT",
@@ -99,7 +127,8 @@ FAMILY = EncoderFamily(
         "num_token_types": (0,),
         "global_attention_every": (1,),
     },
-    keys=encoder_keys.EUROBERT,
+    numpy_forward="limba.addons.encoders.numpy_further",
+    keys=_KEYS,
     defaults={
         "vocab_size": 128256,
         "hidden_size": 768,

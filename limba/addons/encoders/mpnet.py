@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from limba.convert.families.config_keys import encoder_keys
+from limba.convert.families.config_keys.keys import carried, table, without_effect
 from limba.convert.families.encoders import bert, roberta_prelayernorm
 from limba.convert.families.encoders.encoder_family import refuse_unless
 from limba.convert.tensors.table import Row
@@ -39,6 +40,13 @@ def _constants(config: EncoderConfig, pad_id: int) -> dict[str, np.ndarray]:
     return bert.zeros("mpnet.embeddings.position_embeddings.weight", rows, config)
 
 
+_KEYS = table(
+    *encoder_keys.OF_BERT,
+    *carried(relative_attention_num_buckets="num_buckets, 32"),
+    *without_effect("no class reads it: there are no segments", "type_vocab_size"),
+    *without_effect("no class reads it: positions are learned, with distances", "position_embedding_type"),
+)
+
 FAMILY = dataclasses.replace(
     roberta_prelayernorm.FAMILY,
     name="mpnet",
@@ -49,7 +57,7 @@ FAMILY = dataclasses.replace(
     required=bert.REQUIRED
     | {"position_embedding_type": ("absolute_and_t5_buckets", "t5_buckets"), "num_token_types": (0,)}
     | {"num_buckets": (32,), "max_distance": (128,)},
-    keys=encoder_keys.MPNET,
+    keys=_KEYS,
     defaults=bert.SIZES | {"vocab_size": 30527},
     rows=(
         *(

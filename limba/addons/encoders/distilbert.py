@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from limba.convert.families.config_keys import encoder_keys
+from limba.convert.families.config_keys.keys import carried, only, settings, table, without_effect
 from limba.convert.families.encoders import bert
 from limba.convert.families.encoders.encoder_family import HeadClass, by_usual_keys
 from limba.convert.tensors.table import Row
@@ -41,6 +42,23 @@ def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
     return bert.fields({**by_usual_keys(content, _OWN_KEYS, _DEFAULTS), **_FIXED}, pad_id)
 
 
+_KEYS = table(
+    *encoder_keys.ENCODER,
+    *carried(
+        dim="emb_dim",
+        n_layers="num_layers",
+        n_heads="num_heads",
+        hidden_dim="mlp_dim",
+        activation="mlp_activations",
+        dropout="dropout_rate",
+        attention_dropout="attention_dropout_rate",
+    ),
+    *settings("a rate of training: a run's file says its own", seq_classif_dropout=0.2, qa_dropout=0.1),
+    only("intermediate_size", (), "the class does not read it", "Write hidden_dim."),
+    *settings("the weights have the table of positions, and Limba trains it", sinusoidal_pos_embds=False),
+    *without_effect("the output is the embedding", "tie_weights_"),
+)
+
 FAMILY = dataclasses.replace(
     bert.FAMILY,
     name="distilbert",
@@ -50,7 +68,7 @@ FAMILY = dataclasses.replace(
     prefix="distilbert",
     required=bert.REQUIRED
     | {"position_embedding_type": ("absolute",), "num_token_types": (0,), "norm_epsilon": (1e-12,)},
-    keys=encoder_keys.DISTILBERT,
+    keys=_KEYS,
     defaults=_DEFAULTS,
     rows=(
         Row("token_embedder", "distilbert.embeddings.word_embeddings"),

@@ -7,6 +7,7 @@ from typing import Any
 
 from limba.convert.families import heads
 from limba.convert.families.config_keys import encoder_keys
+from limba.convert.families.config_keys.keys import carried, table, without_effect
 from limba.convert.families.encoders import bert
 from limba.convert.families.encoders.encoder_family import HeadClass
 from limba.convert.tensors.table import Row
@@ -43,6 +44,17 @@ def _settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
     return bert.settings(config, pad_id) | {"embedding_size": config.token_dim}
 
 
+_KEYS = table(
+    *encoder_keys.OF_BERT,
+    *carried(embedding_size="embedding_size"),
+    *without_effect(
+        "of a class for multiple choice, which Limba does not have",
+        *("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout", "summary_proj_to_labels"),
+        "summary_first_dropout",
+    ),
+    *without_effect("of the pre-training, and no class reads it", "generator_hidden_size"),
+)
+
 FAMILY = dataclasses.replace(
     bert.FAMILY,
     name="electra",
@@ -52,7 +64,7 @@ FAMILY = dataclasses.replace(
     prefix="electra",
     output="generator_lm_head",
     required=bert.REQUIRED | {"position_embedding_type": ("absolute",)},
-    keys=encoder_keys.ELECTRA,
+    keys=_KEYS,
     defaults={
         "vocab_size": 30522,
         "hidden_size": 256,

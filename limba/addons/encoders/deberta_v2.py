@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from limba.convert.families.config_keys import encoder_keys
+from limba.convert.families.config_keys.keys import carried, only, settings, table, without_effect
 from limba.convert.families.encoders import bert
 from limba.convert.families.encoders.encoder_family import (
     HeadClass,
@@ -22,7 +23,7 @@ from limba.network.encoders.config import EncoderConfig
 
 _LAYER, _THEIRS = "encoder/layers_{i}", "deberta.encoder.layer.{i}"
 # What makes it DeBERTa-v3 and not another network of its class; each key is missing or off by default there.
-_KEYS: dict[str, Any] = {
+_FIXED: dict[str, Any] = {
     "relative_attention": True,
     "share_att_key": True,
     "norm_rel_ebd": "layer_norm",
@@ -34,7 +35,7 @@ _PRODUCTS = ("c2p", "p2c")
 def _settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
     return (
         bert.settings(config, pad_id)
-        | _KEYS
+        | _FIXED
         | {
             "type_vocab_size": config.num_token_types,
             "pos_att_type": list(_PRODUCTS),
@@ -47,7 +48,7 @@ def _settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
 
 
 def _fields(content: Mapping[str, Any], pad_id: int) -> dict[str, Any]:
-    for key, wanted in _KEYS.items():
+    for key, wanted in _FIXED.items():
         if content.get(key) != wanted:
             given = shown(content[key]) if key in content else "not there"
             raise ValueError(f"{key} is {given}; Limba has DeBERTa-v3, where it is {wanted!r}")
@@ -86,6 +87,24 @@ _OF_SEQUENCES = HeadClass(
     fields=_of_rows,
 )
 
+_OTHER_DEBERTA = "Limba has the networks of DeBERTa-v3 (small, base, large) and mDeBERTa-v3 alone."
+_KEYS = table(
+    *encoder_keys.OF_BERT,
+    *carried(position_buckets="num_buckets", max_relative_positions="max_distance; below 1 it is max_positions"),
+    only("relative_attention", (True,), "DeBERTa without distances", _OTHER_DEBERTA),
+    only("share_att_key", (True,), "further products for the distances", _OTHER_DEBERTA),
+    only("norm_rel_ebd", ("layer_norm",), "distances without a norm", _OTHER_DEBERTA),
+    only("position_biased_input", (False,), "learned positions beside the distances", _OTHER_DEBERTA),
+    carried(pos_att_type="must be c2p and p2c")[0],
+    only("conv_kernel_size", (0,), "a convolution beside the first layer (DeBERTa-v2 xlarge)", _OTHER_DEBERTA),
+    *without_effect("of the convolution, which is not there", "conv_act", "conv_groups"),
+    only("legacy", (True,), "the same head under other names", "Load the model, and save it with legacy=true."),
+    only("z_steps", (0, 1), "the last layer several times", _OTHER_DEBERTA),
+    *carried(pooler_hidden_act="activation of a classifier", pooler_hidden_size="must be hidden_size"),
+    *settings("a rate of training: a run's file says its own", pooler_dropout=0, cls_dropout=None),
+    *without_effect("no class reads it: attention is to distances", "position_embedding_type"),
+)
+
 FAMILY = dataclasses.replace(
     bert.FAMILY,
     name="deberta_v2",
@@ -94,7 +113,8 @@ FAMILY = dataclasses.replace(
     model_class="DebertaV2ForMaskedLM",
     prefix="deberta",
     required=bert.REQUIRED | {"position_embedding_type": ("disentangled",)},
-    keys=encoder_keys.DEBERTA_V2,
+    numpy_forward="limba.addons.encoders.numpy_further",
+    keys=_KEYS,
     defaults={
         "vocab_size": 128100,
         "hidden_size": 1536,

@@ -5,8 +5,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from limba.addons.encoders import eurobert
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.convert.families.config_keys import encoder_keys
+from limba.convert.families.config_keys.keys import carried, fixed, only, settings, table, without_effect
 from limba.convert.families.encoders import bert, rotary_keys
 from limba.convert.families.encoders.encoder_family import (
     HeadClass,
@@ -93,6 +95,54 @@ def _by_newer_names(tensors: Mapping[str, SavedTensor]) -> dict[str, SavedTensor
     return found
 
 
+_OTHER = "Train such a model where it comes from."
+_KEYS = table(
+    *encoder_keys.OF_BERT,
+    *eurobert.ROTARY_KEYS,
+    *eurobert.OWN_CLASS,
+    *carried(
+        n_embd="emb_dim",
+        n_layer="num_layers",
+        n_head="num_heads",
+        n_inner="mlp_dim",
+        n_positions="max_positions",
+        layer_norm_epsilon="norm_epsilon",
+        activation_function="mlp_activations",
+        resid_pdrop="dropout_rate",
+        attn_pdrop="attention_dropout_rate",
+        rotary_emb_base="rotary_base",
+    ),
+    *fixed("another network, of Nomic's own program", rotary_emb_fraction=1.0, scale_attn_weights=True),
+    *fixed(
+        "another network, of Nomic's own program",
+        **dict.fromkeys(
+            (
+                *("prenorm", "parallel_block", "parallel_block_tied_norm", "causal", "use_rms_norm", "qkv_proj_bias"),
+                *("mlp_fc1_bias", "mlp_fc2_bias", "rotary_emb_interleaved", "scale_attn_by_inverse_layer_idx"),
+            ),
+            False,
+        ),
+    ),
+    only("rotary_emb_scale_base", (), "another network, of Nomic's own program", _OTHER),
+    *settings(
+        "Nomic's own program turns rows longer than max_trained_positions by other angles",
+        rotary_scaling_factor=(),
+    ),
+    *settings("a rate of training: a run's file says its own", embd_pdrop=0.0),
+    *without_effect("the row count is vocab_size", "pad_vocab_size_multiple"),
+    *without_effect("no class of transformers reads it", "max_trained_positions", "dense_seq_output"),
+    *without_effect(
+        "another way to compute the same",
+        *("fused_bias_fc", "fused_dropout_add_ln", "last_layer_subset", "reorder_and_upcast_attn", "use_flash_attn"),
+        *("use_xentropy", "mlp_checkpoint_lvl", "use_fused_mlp", "fused_mlp"),
+    ),
+    *without_effect(
+        "of GPT-2's classes, and no class of these reads it",
+        *("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type"),
+        "summary_use_proj",
+    ),
+)
+
 FAMILY = dataclasses.replace(
     bert.FAMILY,
     name="nomic_bert",
@@ -101,7 +151,8 @@ FAMILY = dataclasses.replace(
     model_class="NomicBertForMaskedLM",
     prefix="nomic_bert",
     required=bert.REQUIRED | {"position_embedding_type": ("rotary",), "attention_bias": (False,), "mlp_bias": (False,)},
-    keys=encoder_keys.NOMIC_BERT,
+    numpy_forward="limba.addons.encoders.numpy_further",
+    keys=_KEYS,
     defaults=_DEFAULTS,
     rows=(
         Row("token_embedder", "nomic_bert.embeddings.word_embeddings"),

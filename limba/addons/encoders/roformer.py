@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from limba.convert.families.config_keys import encoder_keys
+from limba.convert.families.config_keys.keys import carried, table, without_effect
 from limba.convert.families.encoders import bert
 from limba.convert.families.encoders.encoder_family import refuse_unless, value
 from limba.network.encoders.config import EncoderConfig
@@ -21,6 +22,12 @@ def _settings(config: EncoderConfig, pad_id: int) -> dict[str, Any]:
     return bert.settings(config, pad_id) | {"embedding_size": config.token_dim, "rotary_value": False}
 
 
+_KEYS = table(
+    *encoder_keys.OF_BERT,
+    *carried(embedding_size="embedding_size", rotary_value="must be false"),
+    *without_effect("no class reads it: positions are rotary", "position_embedding_type"),
+)
+
 FAMILY = dataclasses.replace(
     bert.FAMILY,
     name="roformer",
@@ -29,7 +36,7 @@ FAMILY = dataclasses.replace(
     model_class="RoFormerForMaskedLM",
     prefix="roformer",
     required=bert.REQUIRED | {"position_embedding_type": ("rotary",), "rotary_base": (10_000.0,)},
-    keys=encoder_keys.ROFORMER,
+    keys=_KEYS,
     defaults=bert.SIZES | {"vocab_size": 50000},
     rows=bert.rows("roformer"),
     heads=bert.heads_of(bert.MASKED_LM, bert.of_sequences(bert.ROWS_OF_SEQUENCES, drops_inputs=True, activation=None)),
