@@ -250,14 +250,14 @@ def run_command(main: Any, argv: Sequence[str] | None = None) -> None:
         except (ValueError, OSError, RuntimeError, ImportError, TypeError) as error:
             if isinstance(error, BrokenPipeError) and closed_pipes.has_no_reader():
                 raise
-            if os.environ.get("LIMBA_TRACEBACK") or (isinstance(error, TypeError) and not _unbound(error)):
+            if os.environ.get("LIMBA_TRACEBACK") or (isinstance(error, TypeError) and not messages.unbound(error)):
                 raise
-            message = without_gin_trailer(error)
+            message = messages.without_gin_trailer(error)
             message = (
                 import_errors.missing_extra(error)
                 or import_errors.conflicting_hub(error)
                 or os_errors.describe(error, message)
-                or _unbound(error)
+                or messages.unbound(error)
                 or message
             )
             message = without_temporary_folders(message)
@@ -309,37 +309,6 @@ def _is_news(record: logging.LogRecord) -> bool:
     """Not what an error says as well: gin logs each folder in which a file is missing, Orbax what it could not save."""
     text = record.getMessage()
     return not (text.startswith("Path not found") or "in background save thread" in text)
-
-
-# Python's message for an argument that is only given by name, of a class or function that gin calls by this name.
-_UNBOUND = re.compile(
-    r"(?P<name>\w+)(?:\.__init__)?\(\) missing \d+ required keyword-only arguments?: (?P<missing>.+)\n"
-    r"  In call to configurable '(?P=name)'"
-)
-_OF_ENCODERS = ", and for a classifier on the encoder of a T5 gin/models/t5_encoder.gin behind gin/runs/classify.gin"
-
-
-def _unbound(error: BaseException) -> str | None:
-    """What the gin files lack a binding for that a function needs; other TypeErrors are programming errors."""
-    if not isinstance(error, TypeError):
-        return None
-    if "No values supplied by Gin or caller for arguments" in str(error):
-        return without_gin_trailer(error)
-    if (found := _UNBOUND.match(str(error))) is None:
-        return None
-    name, missing = found["name"], found["missing"].replace("'", "")
-    return (
-        f"The gin files bind no {name}.{missing}; include a file of gin/models that does"
-        f"{_OF_ENCODERS if name == 'EncoderConfig' else ''}, or bind it."
-    )
-
-
-def without_gin_trailer(error: Exception) -> str:
-    """The message without gin's trailer, which tells from where in the configuration the call came."""
-    message = str(error)
-    for marker in ("\n  Gin had values bound for", "\n  In call to configurable", "\n\nIn call to configurable"):
-        message = message.partition(marker)[0]
-    return message.strip() or type(error).__name__
 
 
 # As the folders of `tempfile` are called that are made here: a prefix and eight characters.

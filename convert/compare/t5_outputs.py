@@ -46,7 +46,7 @@ def compare_networks(a: T5Model, b: T5Model) -> Comparison:
             ours, theirs = ([*x] if isinstance(x, tuple) else x for x in (ours, theirs))
             of_a, of_b = (", assumed" if field in m.assumed else "" for m in (a, b))
             raise ValueError(f"{field} is {ours!r} in A ({a.path}{of_a}) and {theirs!r} in B ({b.path}{of_b}).")
-    return Comparison("settings that differ", 0, 0, f"of {len(settings_a.keys() - networks.OF_RUNS.keys())}")
+    return Comparison("settings that differ", 0, 0, f"of {len(settings_a.keys() - networks.of_runs(a.config).keys())}")
 
 
 def compare_parameters(a: T5Model, b: T5Model) -> Comparison:

@@ -19,7 +19,7 @@ Network = T5Config | EncoderConfig
 Config = TypeVar("Config", bound=Network)
 
 # Fields that belong to a run, which change how a network is trained or computed, and not what it is; and its name.
-OF_RUNS: dict[str, Any] = {
+_OF_RUNS: dict[str, Any] = {
     "dtype": jnp.float32,
     "dropout_rate": 0.0,
     "attention_dropout_rate": 0.0,
@@ -31,18 +31,21 @@ OF_RUNS: dict[str, Any] = {
     "joined_attention_kernels": True,
     "remat_policy": "none",
     "kernels": "xla",
-    "train_capacity_factor": None,
     "family": None,
 }
 
 
+def of_runs(config: Network) -> dict[str, Any]:
+    """The fields of a network that belong to a run, with the values that its plain form has."""
+    known = {field.name for field in dataclasses.fields(config)}
+    found = {name: value for name, value in _OF_RUNS.items() if name in known}
+    return found | dict(config.of_runs) if isinstance(config, T5Config) else found
+
+
 def plain(config: Config) -> Config:
     """The network unrolled and in float32, without what belongs to a run; two equal ones compute the same."""
-    known = {field.name for field in dataclasses.fields(config)}
-    of_runs = {name: value for name, value in OF_RUNS.items() if name in known}
-    if isinstance(config, T5Config):
-        of_runs |= config.plain_fields()
-    return dataclasses.replace(config, **of_runs, mlp_activations=tuple(config.mlp_activations))
+    own = config.plain_fields() if isinstance(config, T5Config) else {}
+    return dataclasses.replace(config, **of_runs(config), **own, mlp_activations=tuple(config.mlp_activations))
 
 
 def shapes(config: Network, head: Head) -> dict[str, Shape]:

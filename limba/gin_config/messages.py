@@ -32,6 +32,12 @@ _MISSING_FILE = re.compile(r"Unable to open file: (\S+)\. ")
 _NAME = re.compile(r"[a-z_]\w*(?:[./][a-z_]\w*)*", re.ASCII | re.IGNORECASE)
 _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 _UNKNOWN_ALIASED_NAME = re.compile(r"<module '(t5x?[\w.]*)'.*has no attribute '?(\w+)")
+# Python's message for an argument that is only given by name, of a class or function that gin calls by this name.
+_UNBOUND = re.compile(
+    r"(?P<name>\w+)(?:\.__init__)?\(\) missing \d+ required keyword-only arguments?: (?P<missing>.+)\n"
+    r"  In call to configurable '(?P=name)'"
+)
+_OF_ENCODERS = ", and for a classifier on the encoder of a T5 gin/models/t5_encoder.gin behind gin/runs/classify.gin"
 
 
 class GinError(ValueError):
@@ -203,3 +209,26 @@ def missing_file(name: str) -> str:
     if name.startswith("t5x/"):
         message += " Limba has no file in its place; to read T5X's own, give a checkout of T5X by --gin_search_paths."
     return message
+
+
+def unbound(error: BaseException) -> str | None:
+    """What the gin files lack a binding for that a function needs; other TypeErrors are programming errors."""
+    if not isinstance(error, TypeError):
+        return None
+    if "No values supplied by Gin or caller for arguments" in str(error):
+        return without_gin_trailer(error)
+    if (found := _UNBOUND.match(str(error))) is None:
+        return None
+    name, missing = found["name"], found["missing"].replace("'", "")
+    return (
+        f"The gin files bind no {name}.{missing}; include a file of gin/models that does"
+        f"{_OF_ENCODERS if name == 'EncoderConfig' else ''}, or bind it."
+    )
+
+
+def without_gin_trailer(error: Exception) -> str:
+    """The message without gin's trailer, which tells from where in the configuration the call came."""
+    message = str(error)
+    for marker in ("\n  Gin had values bound for", "\n  In call to configurable", "\n\nIn call to configurable"):
+        message = message.partition(marker)[0]
+    return message.strip() or type(error).__name__

@@ -12,9 +12,6 @@ from limba.network.finite_numbers import interceptors
 
 Array = jax.Array
 
-# Fields of configurations: where one is above 0, layers draw random numbers in training.
-_RATES = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate", "jitter_noise")
-
 REMAT_POLICIES = {
     None: None,
     "none": None,
@@ -57,7 +54,7 @@ def apply(
     """
     config = stack.config  # type: ignore[attr-defined]
     if not config.scan_layers:
-        rates = [getattr(config, name, 0.0) for name in _RATES]
+        rates = [getattr(config, name) for name in config.rates]
         deterministic = next(arg for arg in args if isinstance(arg, bool)) or not any(rates)
         # The parameters are drawn, and perhaps anything in a user's own layers.
         may_draw = stack.is_initializing() or not deterministic or own_layers.of(config)

@@ -7,7 +7,7 @@ layer whose parameters have the layers at axis 1, under `encoder/encoder` and `d
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import flax.linen as nn
 import jax
@@ -86,6 +86,11 @@ class T5Config:
     decoder_cross_attention_layer: str | None = None
     gemma_layers: GemmaLayers | None = None
     family: str | None = None
+
+    # Fields that make layers draw random numbers in training, where one is above 0.
+    rates: ClassVar[tuple[str, ...]] = ("dropout_rate",)
+    # Fields of a class derived from this one that belong to a run and not to the network, and a value for comparisons.
+    of_runs: ClassVar[Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
         for field in ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", *_LAYER_COUNTS):

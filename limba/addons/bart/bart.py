@@ -48,6 +48,7 @@ class BartConfig(t5.T5Config):
     activation_dropout_rate: float = 0.0
 
     layer_kind: ClassVar[str] = "bart"
+    rates: ClassVar[tuple[str, ...]] = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
     is_beyond_kernels: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

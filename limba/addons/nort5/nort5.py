@@ -44,6 +44,7 @@ class NorT5Config(t5.T5Config):
     sep_token_id: int = 3
 
     layer_kind: ClassVar[str] = "nort5"
+    rates: ClassVar[tuple[str, ...]] = ("dropout_rate", "attention_dropout_rate")
     is_beyond_kernels: ClassVar[bool] = True
     # New kernels of a layer are the smaller the deeper it is.
     can_scan: ClassVar[bool] = False

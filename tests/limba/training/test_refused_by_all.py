@@ -8,10 +8,11 @@ import gin
 import jax
 import pytest
 
-from limba import command_line, train
+from limba import train
 from limba.addons.pages import run_state
 from limba.addons.plan.lint import command as lint
 from limba.checkpoints import checkpointing
+from limba.gin_config import messages
 from limba.reports import run_end, run_lock
 from tests import house
 
@@ -87,7 +88,7 @@ def _train(*more, **bindings):
 def _refusal(*more, **bindings):
     with pytest.raises((ValueError, OSError, RuntimeError)) as error:
         _train(*more, **bindings)
-    return " ".join(command_line.without_gin_trailer(error.value).split())
+    return " ".join(messages.without_gin_trailer(error.value).split())
 
 
 def _lint(capsys, monkeypatch, **bindings):

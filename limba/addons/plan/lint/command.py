@@ -32,7 +32,7 @@ from limba.data import contract
 from limba.data.lint_findings import Finding, refused
 from limba.devices import native_logs
 from limba.files import storage, untrusted_files
-from limba.gin_config import gin_files
+from limba.gin_config import gin_files, messages
 from limba.models import ElectraModel
 from limba.network.flops import forward_flops
 from limba.network.t5 import T5Config
@@ -75,7 +75,7 @@ def build_arguments(configured: Any) -> tuple[dict[str, Any], list[Finding]]:
             arguments[name] = copy.deepcopy(value)  # gin builds a reference when it is copied
         except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
             arguments.pop(name, None)
-            found.append(refused("configuration", f"train.{name}: {command_line.without_gin_trailer(error)}"))
+            found.append(refused("configuration", f"train.{name}: {messages.without_gin_trailer(error)}"))
     return arguments, found
 
 
@@ -118,7 +118,7 @@ def lint(arguments: Mapping[str, Any], model_axis: int, num_devices: int | None)
             initializer = TrainStateInitializer(model.optimizer_def, model.initial_variables, alone)
             trainer = make_trainer(arguments["trainer_cls"], model, alone, initializer)
         except ValueError as error:
-            yield refused("configuration", command_line.without_gin_trailer(error))
+            yield refused("configuration", messages.without_gin_trailer(error))
     steps = None
     if checkpoints := arguments.get("checkpoint_cfg"):
         relative = arguments["relative_steps"]
@@ -142,7 +142,7 @@ def start(arguments: Mapping[str, Any], found: Sequence[Finding]) -> Iterator[Fi
     try:
         train(**{**arguments, "checks_only": True})
     except (ValueError, OSError, RuntimeError, ImportError) as error:
-        refusal = refused("start", command_line.without_gin_trailer(error))
+        refusal = refused("start", messages.without_gin_trailer(error))
         if not any(refusal.what in finding.what for finding in found if finding.severity == "error"):
             yield refusal
 
