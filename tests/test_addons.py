@@ -46,7 +46,7 @@ def test_an_addon_says_what_it_is_and_has_tests(name):
     title = (FOLDER / name / "README.md").read_text("utf-8").partition("\n")[0]
     assert all(word.split()[-1] in title for word in (*row.commands, *row.conversions)), title
     modules = [module for module, _ in (*row.commands.values(), *row.conversions.values())]
-    modules += [*row.parts.values(), *row.gin_modules, *row.gin_hidden, *row.gin_names]
+    modules += [*row.parts.values(), *row.families, *row.gin_modules, *row.gin_hidden, *row.gin_names]
     modules += [program.rpartition(".")[0] for program in row.gin_programs]
     assert modules or name == "examples", "what the row names belongs to this add-on"
     assert all(module.startswith(f"limba.addons.{name}") and module in {*house.modules()} for module in modules)

@@ -231,6 +231,9 @@ ADDONS: Mapping[str, Addon] = {
         gin_modules=("limba.addons.block_sparse",),
         other_names={"limba.network.encoders.block_layout": "limba.addons.block_sparse.block_layout"},
     ),
+    "spactor": Addon(
+        gin_modules=("limba.addons.spactor",), other_names={"limba.models.spactor": "limba.addons.spactor.spactor"}
+    ),
     "nort5": Addon(families=("limba.addons.nort5.nort5_family",), gin_modules=("limba.addons.nort5",)),
     # Tasks and corpora, which have no command: their modules are named in gin files and with --module.
     "diacritics": Addon(

@@ -12,8 +12,7 @@ from limba.files.storage import AnyPath
 logger = logging.getLogger(__name__)
 Tensor = TypeVar("Tensor")
 
-# Of `limba.models.spactor` the generator and the head of replaced-token detection, of `limba.models.electra` what the
-# generator has alone.
+# Of a T5 the generator and the head of replaced-token detection, of an ELECTRA what the generator has alone.
 NAME = "replaced_token_detection"
 # What an ELECTRA's generator has together with the network: the tables and their norm.
 SHARED = (

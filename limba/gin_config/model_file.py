@@ -23,7 +23,7 @@ def text() -> str | None:
     model = next((reference for value in models for reference in references.references(value)), None)
     if model is None:
         return None
-    # What a run puts around its model, such as `limba.models.spactor`, is no part of it.
+    # What a run puts around its model, such as replaced-token detection, is no part of it.
     while (inner := _model_of(config, model)) is not None:
         model = inner
     reached = reached_by(config, [model])

@@ -10,7 +10,7 @@ The generator's own parameters lie under `replaced_token_detection`, which fine-
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.core
 import flax.linen as nn
@@ -24,7 +24,7 @@ from limba.data import text_pieces
 from limba.data.contract import Batch
 from limba.files import number_ranges
 from limba.files.number_ranges import Range
-from limba.models import losses, spactor
+from limba.models import losses
 from limba.models import metrics as metrics_lib
 from limba.models.base_model import Vocabulary
 from limba.models.encoder_only_model import EncoderOnlyModel
@@ -39,6 +39,13 @@ PyTree = Any
 
 # Folded into a step's key, and the key of evaluations: guesses are drawn with it.
 _STREAM = 0xE1EC
+
+
+class Detection(NamedTuple):
+    """Of the tokens of text: the detector's loss, summed, and how many it is right about."""
+
+    loss: Array
+    right: Array
 
 
 class ElectraModel(EncoderOnlyModel):
@@ -162,9 +169,7 @@ class ElectraModel(EncoderOnlyModel):
         metrics["loss"] = metrics_lib.per_step(loss)
         return loss, metrics
 
-    def detection(
-        self, params: PyTree, batch: Batch, originals: Array, dropout_rng: Array | None = None
-    ) -> spactor.Detection:
+    def detection(self, params: PyTree, batch: Batch, originals: Array, dropout_rng: Array | None = None) -> Detection:
         """Sums of the detector over the tokens of rows; padding does not count.
 
         Args:
@@ -179,16 +184,16 @@ class ElectraModel(EncoderOnlyModel):
             rngs=None if dropout_rng is None else {"dropout": dropout_rng},
         )
         is_replaced, is_real = batch["encoder_input_tokens"] != originals, originals != self.module.config.pad_id
-        return spactor.detection(logits[..., 0], is_replaced, is_real)
+        return detection(logits[..., 0], is_replaced, is_real)
 
     def _corrupted(self, logits: Array, batch: Batch, rng: Array) -> tuple[Array, Array]:
         """The rows without masks, and with guesses in their place: int32 `[batch, length]`."""
         # A guess is text, as what it replaces was.
         is_text = jnp.asarray(text_pieces.of_vocabulary(self.input_vocabulary, logits.shape[-1]))
-        guesses = spactor.sample(jnp.where(is_text, logits, -jnp.inf), rng)
+        guesses = sample(jnp.where(is_text, logits, -jnp.inf), rng)
         places = batch["masked_lm_positions"]
         rows = tuple(
-            spactor.at_positions(places, places > 0, tokens, batch["encoder_input_tokens"])
+            at_positions(places, places > 0, tokens, batch["encoder_input_tokens"])
             for tokens in (batch["decoder_target_tokens"], guesses)
         )
         return rows[0], rows[1]
@@ -198,6 +203,30 @@ class ElectraModel(EncoderOnlyModel):
         factor, weights = losses.normalizing_factor_and_weights(self._loss_normalizing_factor, batch)
         total = batch["decoder_target_tokens"].size if weights is None else jnp.sum(weights)
         return total if factor is None else total / factor
+
+
+def at_positions(positions: Array, is_chosen: Array, values: Array | int, others: Array) -> Array:
+    """`others` `[batch, length]` with values `[batch, masked]` at the chosen ones of the positions."""
+    # Comparisons, not a scatter: they stay on the device that has the row.
+    places = (positions[..., None] == jnp.arange(others.shape[1])) & is_chosen[..., None]
+    values = jnp.broadcast_to(values, positions.shape)
+    return jnp.where(jnp.any(places, axis=1), jnp.sum(jnp.where(places, values[..., None], 0), axis=1), others)
+
+
+def sample(logits: Array, rng: Array) -> Array:
+    """A token of each distribution, int32 `[batch, masked]`, from logits `[batch, masked, vocab]`; no gradient."""
+    return jax.random.categorical(rng, jax.lax.stop_gradient(logits)).astype(jnp.int32)
+
+
+def detection(logits: Array, is_replaced: Array, is_text: Array) -> Detection:
+    """Sums over the text of `[batch, length]`: binary cross entropy, and hits.
+
+    Args:
+      is_replaced: the labels; a guess that is the original is none.
+    """
+    loss = jnp.where(is_replaced, jax.nn.softplus(-logits), jax.nn.softplus(logits))
+    is_right = (logits > 0) == is_replaced
+    return Detection(*(jnp.sum(jnp.where(is_text, x, 0.0)) for x in (loss, is_right.astype(jnp.float32))))
 
 
 def _own(variables: PyTree) -> PyTree:

@@ -102,7 +102,7 @@ class SumsByTask:
 
 @flax.struct.dataclass
 class ReplacedTokenSums:
-    """Sums of replaced-token detection over a batch, float32 scalars; see `limba.models.spactor`.
+    """Sums of replaced-token detection over a batch, float32 scalars; see `limba.models.electra`.
 
     Attributes:
       mlm_loss, masked: of the generator over masked tokens, and their number.

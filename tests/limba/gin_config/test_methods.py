@@ -7,7 +7,6 @@ from gin import selector_map
 
 from limba import models
 from limba.gin_config import gin_files, model_file
-from limba.models import spactor
 
 
 @pytest.fixture(autouse=True)
@@ -61,13 +60,6 @@ def test_a_class_keeps_its_bindings_when_a_method_of_it_is_bound(tmp_path, monke
     with pytest.raises(KeyError) as raised:
         model.predict_batch_with_aux(params=None, batch={})
     assert raised.traceback[-1].locals["num_decodes"] == 4
-
-
-def test_a_class_may_inherit_a_bound_method(tmp_path):
-    (tmp_path / "mine.gin").write_text(f"{LIMBA_S}{METHOD}\nfrom limba.models import spactor\n")
-    gin_files.parse_gin_flags([str(tmp_path / "mine.gin")], ["spactor.SpacTorModel.model = None"])
-    made = gin.get_configurable(spactor.SpacTorModel)
-    assert made.predict_batch_with_aux is gin.get_configurable(models.EncoderDecoderModel).predict_batch_with_aux
 
 
 def test_what_decodes_is_in_the_configuration_of_a_run_before_it_is_called(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from limba.gin_config import gin_files, model_file
 from limba.gin_config.operative_text import without_macro_scopes
-from limba.models import EncoderDecoderModel, lora, spactor
+from limba.models import lora
 from limba.models.encoder_classifier import EncoderClassifier
 
 TINY = "gin/models/t5_1_1/tiny.gin"
@@ -98,31 +98,3 @@ def test_the_modules_of_a_run_s_tasks_may_be_elsewhere(tmp_path):
     file.write_text(f"{tasks}include '{TINY}'\nDROPOUT_RATE = @tasks_of_another_machine.rate()\n")
     with pytest.raises(gin_files.GinError, match="tasks_of_another_machine"):
         gin_files.parse_gin_flags([str(file)], [], without_tasks=str(file))
-
-
-def test_what_a_run_puts_around_its_model_is_no_part_of_it(tmp_path):
-    """A fine-tuning of a run with gin/runs/spactor.gin has a plain T5; so have commands that read its config.gin."""
-    files = [TINY, "gin/runs/pretrain.gin", "gin/runs/spactor.gin"]
-    bindings = [*TASK, "VOCABULARY = @vocabularies.ByteVocabulary()", "VOCAB_SIZE = 384"]
-    gin_files.parse_gin_flags(files, bindings)
-    model = _model()
-    assert isinstance(model, spactor.SpacTorModel) and model.steps == 1
-    text = model_file.text()
-    assert "spactor" not in text and "TRAIN_STEPS" not in text
-    (tmp_path / model_file.NAME).write_text(text)
-    gin.clear_config()
-    gin_files.parse_gin_flags(
-        [str(tmp_path / model_file.NAME), "gin/runs/finetune.gin"], [*TASK, "INITIAL_CHECKPOINT_PATH = 'x'"]
-    )
-    plain = _model()
-    assert type(plain) is EncoderDecoderModel and plain.module.config.emb_dim == model.module.config.emb_dim == 8
-
-
-@pytest.mark.parametrize(
-    ("model", "name"), [("decoder_only/base", "DecoderOnlyModel"), ("bert/tiny", "EncoderOnlyModel")]
-)
-def test_spactor_refuses_other_models(model, name):
-    files = [f"gin/models/{model}.gin", "gin/runs/pretrain.gin", "gin/runs/spactor.gin"]
-    gin_files.parse_gin_flags(files, [*TASK, "VOCABULARY = @vocabularies.ByteVocabulary()"])
-    with pytest.raises(ValueError, match=rf"MODEL is {name}, and it takes an EncoderDecoderModel"):
-        _model()

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from limba.addons.spactor import replaced_tokens
 from limba.checkpoint_files import pretraining_parts
 from limba.data import text_pieces
 from limba.data.contract import Batch
@@ -28,8 +29,9 @@ from limba.files.number_ranges import AT_LEAST_0, Range
 from limba.models import losses
 from limba.models import metrics as metrics_lib
 from limba.models.base_model import BaseTransformerModel
+from limba.models.electra import Detection, at_positions, detection, sample
 from limba.models.encoder_decoder_model import EncoderDecoderModel
-from limba.network import replaced_tokens, t5
+from limba.network import t5
 
 Array = jax.Array
 PyTree = Any
@@ -198,13 +200,6 @@ class Guesses(NamedTuple):
     num_masked: Array
 
 
-class Detection(NamedTuple):
-    """Of the tokens of text: the detector's loss, summed, and how many it is right about."""
-
-    loss: Array
-    right: Array
-
-
 def _no_guesses(parts: PyTree, tokens: Array, *_: Any) -> Guesses:
     del parts
     return Guesses(tokens, jnp.float32(0), jnp.float32(0))
@@ -227,30 +222,6 @@ def choose_masked(is_text: Array, share: float, rng: Array) -> tuple[Array, Arra
     in_row = jnp.sum(is_text, axis=1)
     wanted = jnp.minimum(in_row, jnp.maximum(1, jnp.floor(share * in_row + 0.5).astype(jnp.int32)))
     return positions, jnp.arange(most)[None] < wanted[:, None]
-
-
-def at_positions(positions: Array, is_chosen: Array, values: Array | int, others: Array) -> Array:
-    """`others` `[batch, length]` with values `[batch, masked]` at the chosen ones of the positions."""
-    # Comparisons, not a scatter: they stay on the device that has the row.
-    places = (positions[..., None] == jnp.arange(others.shape[1])) & is_chosen[..., None]
-    values = jnp.broadcast_to(values, positions.shape)
-    return jnp.where(jnp.any(places, axis=1), jnp.sum(jnp.where(places, values[..., None], 0), axis=1), others)
-
-
-def sample(logits: Array, rng: Array) -> Array:
-    """A token of each distribution, int32 `[batch, masked]`, from logits `[batch, masked, vocab]`; no gradient."""
-    return jax.random.categorical(rng, jax.lax.stop_gradient(logits)).astype(jnp.int32)
-
-
-def detection(logits: Array, is_replaced: Array, is_text: Array) -> Detection:
-    """Sums over the text of `[batch, length]`: binary cross entropy, and hits.
-
-    Args:
-      is_replaced: the labels; a guess that is the original is none.
-    """
-    loss = jnp.where(is_replaced, jax.nn.softplus(-logits), jax.nn.softplus(logits))
-    is_right = (logits > 0) == is_replaced
-    return Detection(*(jnp.sum(jnp.where(is_text, x, 0.0)) for x in (loss, is_right.astype(jnp.float32))))
 
 
 def _check_model(model: Any) -> None:

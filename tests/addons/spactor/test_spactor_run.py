@@ -20,7 +20,7 @@ from tests.test_finetuning import tasks  # noqa: F401
 RECIPE = """
 from __gin__ import dynamic_registration
 from limba.checkpoints import checkpointing as checkpoints
-from limba.models import spactor
+from limba.addons.spactor import spactor
 from limba import train as train_script
 
 include 'gin/models/t5_1_1/tiny.gin'

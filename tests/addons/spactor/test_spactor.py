@@ -9,10 +9,11 @@ import pytest
 from flax import traverse_util
 
 from limba import models
+from limba.addons.spactor import replaced_tokens, spactor
 from limba.checkpoint_files import pretraining_parts
-from limba.models import lora, spactor
+from limba.models import lora
 from limba.models import metrics as metrics_lib
-from limba.network import decoder_only, replaced_tokens, t5
+from limba.network import decoder_only, t5
 from limba.network.encoders import encoder
 from limba.network.encoders.config import EncoderConfig
 from limba.optimizers import definitions
