@@ -49,13 +49,19 @@ PARTS: Mapping[str, str] = {
     "check(sparse, num_heads, longest_row), visible(config, segments), seen_keys(config, length), "
     "attend(config, query, key, value, visible, bias, relative_keys)",
     "launch": "`limba launch --to KIND`: main(argv)",
+    "task_functions": "functions that register a task, for a model card's example: FUNCTIONS, by `module.function`",
     "script_keys": "keys of Hugging Face's scripts: check_key(key), is_known_script(name)",
 }
 
 ADDONS: Mapping[str, Addon] = {
     "run": Addon(
         {"run": ("limba.addons.run.command", "train with the keys of a Hugging Face script, and export")},
-        parts={"script_keys": "limba.addons.run.keys.script_keys"},
+        parts={
+            "script_keys": "limba.addons.run.keys.script_keys",
+            "task_functions": "limba.addons.run.script_task",
+        },
+        gin_names={"limba.addons.run.script_task": ("task", "word_task")},
+        other_names={"tasks.supervised.script_task": "limba.addons.run.script_task"},
     ),
     "corpus": Addon({"corpus": ("limba.addons.corpus.command", "from a crawl to a corpus, by datatrove's blocks")}),
     "sweep": Addon({"sweep": ("limba.addons.sweep.command", "try many values of gin bindings, and keep the best")}),

@@ -124,12 +124,11 @@ def _register_by_gin(recipe: Recipe, selector: str) -> None:
     Nothing of the configuration is evaluated: a checkpoint may come from a stranger, and gin calls what a file names.
     """
     from limba.tasks.pretraining import masked_text
-    from limba.tasks.supervised import script_task
     from limba.tasks.vocabularies import ByteVocabulary, TokenizerVocabulary
 
     functions: dict[str, Callable[..., str]] = {
         "masked_text.task": masked_text.task,
-        "script_task.task": script_task.task,
+        **{name: made for part in table.parts("task_functions") for name, made in part.FUNCTIONS.items()},
     }
     function = functions.get(".".join(selector.split(".")[-2:]))
     if function is None:

@@ -10,5 +10,7 @@ A run is three chapters, each with one frozen value as its result; what follows 
 3. `gin_text.py`: the plan becomes the text of a gin file. Nothing is looked up.
 
 Then `command.py` runs the programs of `limba train`, `eval` and `infer`, and `results.py` writes the script's files.
+The gin file of a fine-tuning names a function of `script_task.py`, which registers the task; the core asks it for the
+example of a model card.
 `core_words.py` is the one table of the keys that messages of the core name beside gin's settings.
 """

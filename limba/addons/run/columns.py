@@ -230,7 +230,8 @@ def label_names(request: Request) -> tuple[str, ...]:
 
 
 def _of_entry(entry: str) -> str:
-    from limba.tasks.supervised import dataset_table, row_formats, script_task
+    from limba.addons.run import script_task
+    from limba.tasks.supervised import dataset_table, row_formats
 
     dataset_table.find_dataset(entry)  # has the nearest names
     try:
@@ -495,7 +496,7 @@ def _values(corpus: Corpus, split: str, column: str, nested: bool) -> Iterator[A
 
 
 def _open(corpus: Corpus, columns: Sequence[str], nested: Sequence[str]) -> Any:
-    from limba.tasks.supervised import script_task
+    from limba.addons.run import script_task
 
     return script_task.open_rows(
         columns, nested, None, corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits

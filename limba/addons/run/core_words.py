@@ -1,4 +1,4 @@
-"""What the core's messages call settings, and the keys of `limba run` that set them: one table for all messages."""
+"""What messages call settings, and the keys of `limba run` that set them: one table for all messages of the core."""
 
 import contextlib
 from collections.abc import Iterator, Mapping

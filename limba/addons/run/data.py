@@ -228,7 +228,7 @@ def masked_lm(share: float, of_pairs: bool, vocabulary: Any) -> Any:
 
 def row_form(request: Request) -> Any:
     """How rows become examples, and the metrics of answers: a data set of `tasks.supervised`."""
-    from limba.tasks.supervised import script_task
+    from limba.addons.run import script_task
 
     if request.answers == WORD_LABELS:
         return script_task.word_dataset(*request.word_values)
@@ -272,7 +272,7 @@ def within(length: int, most: int | None) -> int:
 
 
 def _count_rows(request: Request, corpus: Corpus, vocabulary: Any) -> Counted:
-    from limba.tasks.supervised import script_task
+    from limba.addons.run import script_task
 
     form = row_form(request)
     _check_metrics(request, form)

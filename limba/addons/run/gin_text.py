@@ -71,7 +71,7 @@ def _header(plan: Plan, writers: Sequence[str]) -> list[Statement]:
     modules += ["classifier"] if plan.labels else []
     modules += writers
     tuning = request.is_finetuning
-    task = ["from tasks.supervised import script_task"] if tuning else ["from tasks import objectives"]
+    task = ["from limba.addons.run import script_task"] if tuning else ["from tasks import objectives"]
     task += [] if tuning else ["from tasks.pretraining import masked_text"]
     return [
         f"# {'Fine-tuning' if tuning else 'Pre-training'} as a Hugging Face script was asked for it. Every "

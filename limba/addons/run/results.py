@@ -148,7 +148,7 @@ def write_answers(plan: Plan, directory: Path, seconds: float | None) -> dict[st
 
 def _decoded(text: str) -> str:
     """A T5's text without special tokens."""
-    from limba.tasks.supervised import script_metrics
+    from limba.addons.run import script_metrics
 
     return script_metrics.without_special_tokens(text)
 

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from limba.addons.run import data, gin_text
+from limba.addons.run import data, gin_text, script_task
 from limba.addons.run.keys import script_keys
 from limba.addons.run.keys.request import Request
 from limba.addons.run.keys.schedule_keys import SCHEDULES
@@ -25,7 +25,6 @@ from tasks.metrics import text_metrics
 from tasks.pipeline import predictions
 from tasks.registry import TaskRegistry
 from tasks.sources import corpora
-from tasks.supervised import script_task
 from tasks.vocabularies import ByteVocabulary
 from tests.addons.run.plans import plan_of
 from tests.limba.gin_lines import lines_of

@@ -5,13 +5,12 @@ import json
 
 import pytest
 
-from limba.addons.run import data, gin_text
+from limba.addons.run import data, gin_text, script_task
 from limba.addons.run.keys.script_keys import from_values
 from limba.checkpoint_files import run_folder
 from limba.data import contract
 from tasks.pipeline import predictions
 from tasks.registry import TaskRegistry
-from tasks.supervised import script_task
 from tasks.vocabularies import ByteVocabulary
 from tests.addons.run.plans import plan_of
 from tests.limba.gin_lines import lines_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from limba.addons.run import columns, data
+from limba.addons.run import columns, data, script_task
 from limba.addons.run.keys.script_keys import from_values
 from limba.checkpoint_files import run_folder
 from limba.data import contract
@@ -15,7 +15,7 @@ from tasks import objectives
 from tasks.pipeline import predictions
 from tasks.pretraining import masked_text
 from tasks.registry import TaskRegistry
-from tasks.supervised import row_formats, script_task
+from tasks.supervised import row_formats
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 
 ROWS = 60

@@ -8,12 +8,12 @@ import types
 
 import pytest
 
-from limba.addons.run import columns, data, gin_text
+from limba.addons.run import columns, data, gin_text, script_metrics, script_task
 from limba.addons.run.keys.script_keys import from_command_line, from_values
 from tasks.metrics import text_metrics
 from tasks.registry import TaskRegistry
 from tasks.sources import corpora
-from tasks.supervised import row_formats, script_metrics, script_task
+from tasks.supervised import row_formats
 from tasks.supervised.question_formats import Questions
 from tasks.supervised.row_preprocessor import Supervise
 from tasks.vocabularies import ByteVocabulary

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from limba.addons.run import data, gin_text
+from limba.addons.run import data, gin_text, script_task
 from limba.addons.run.keys.script_keys import from_values
 from limba.addons.run.plan import Counted
 from limba.checkpoint_files import run_folder
@@ -13,7 +13,6 @@ from tasks.pipeline import task_batches
 from tasks.pretraining import masked_text
 from tasks.registry import TaskRegistry
 from tasks.sources.sharded import ShardedSource
-from tasks.supervised import script_task
 from tasks.vocabularies import ByteVocabulary
 from tests.addons.run.plans import plan_of
 from tests.limba.gin_lines import lines_of

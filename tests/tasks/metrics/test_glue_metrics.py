@@ -2,9 +2,9 @@
 
 import pytest
 
+from limba.addons.run import script_task
 from tasks.metrics.glue_metrics import combined_score
 from tasks.metrics.text_metrics import mse
-from tasks.supervised import script_task
 
 # As `glue_compute_metrics` of transformers 4.57 gives acc_and_f1 and corr.
 CASES = [

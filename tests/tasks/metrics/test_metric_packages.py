@@ -7,12 +7,13 @@ import sys
 import pytest
 
 from limba.addons.plan.data import lint_tasks
+from limba.addons.run import script_metrics
 from limba.checkpoints import checkpointing
 from limba.data import contract
 from limba.inference import evaluation
 from limba.train import train
 from tasks.metrics import metric_packages, ranking_metrics, text_metrics
-from tasks.supervised import SupervisedDataset, register_supervised_task, script_metrics
+from tasks.supervised import SupervisedDataset, register_supervised_task
 from tasks.vocabularies import ByteVocabulary
 from tests.limba import small
 

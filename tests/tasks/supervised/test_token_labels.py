@@ -7,12 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
+from limba.addons.run import script_task
 from limba.data.contract import DatasetConfig
 from tasks import supervised
 from tasks.metrics import tagging_metrics
 from tasks.pipeline import predictions
 from tasks.registry import TaskRegistry
-from tasks.supervised import script_task, token_labels
+from tasks.supervised import token_labels
 from tasks.vocabularies import (
     ByteVocabulary,
     LabelVocabulary,

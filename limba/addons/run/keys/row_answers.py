@@ -12,13 +12,13 @@ class RowAnswers:
     Attributes:
       what: for messages.
       recipe: the file of `gin/runs`.
-      task: the function of `tasks.supervised.script_task`.
+      task: the function of `limba.addons.run.script_task`.
       network: of `limba.network.encoders.classifier`; "" of a T5.
       max_seq_length: tokens of the inputs where no key says it, as in the scripts.
       loss: its name in the evaluations of given targets.
       targets: the length of the targets where it is always the same; "inputs" is that of the inputs, None that of keys.
       file: of the answers to the test split.
-      names: of metrics, those of the scripts by those of `tasks.metrics`, as in `tasks.supervised.script_metrics`.
+      names: of metrics, those of the scripts by those of `tasks.metrics`, as in `limba.addons.run.script_metrics`.
     """
 
     what: str

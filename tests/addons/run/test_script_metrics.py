@@ -4,9 +4,9 @@ import inspect
 
 import pytest
 
+from limba.addons.run import script_metrics, script_task
 from limba.addons.run.keys.row_answers import ANSWERS
 from tasks.metrics import text_metrics
-from tasks.supervised import script_metrics, script_task
 
 
 def _measured(metric, answers, *given):

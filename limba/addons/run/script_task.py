@@ -15,12 +15,13 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from limba.addons.run import script_metrics
 from limba.files import setting_names
 from limba.tasks.metrics import tagging_metrics, text_metrics
 from limba.tasks.metrics.glue_metrics import COMBINED_SCORES
 from limba.tasks.sources import corpora
 from limba.tasks.sources.sharded import ShardedSource
-from limba.tasks.supervised import dataset_table, script_metrics, supervised_tasks, token_labels
+from limba.tasks.supervised import dataset_table, supervised_tasks, token_labels
 from limba.tasks.supervised.complete_rows import CompleteTemplate
 from limba.tasks.supervised.dataset import SupervisedDataset
 from limba.tasks.supervised.question_formats import Questions
@@ -262,3 +263,7 @@ def _metric(name: str) -> text_metrics.MetricFn:
         nearest = difflib.get_close_matches(name, [*known, *short], n=3, cutoff=0.3) or sorted(known)
         raise ValueError(f"There is no metric {name!r} (metric_names); the nearest are {', '.join(nearest)}.")
     return getattr(text_metrics, name)
+
+
+# For the core, by the table of add-ons: the example of a model card registers a run's task by its gin file.
+FUNCTIONS = {"script_task.task": task}
