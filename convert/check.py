@@ -1,8 +1,7 @@
-"""`limba convert check`: are two models the same? Is a folder right in itself? And does a model hold in float16?
+"""`limba convert check`: are two models the same? Add-ons check one alone: its folder, and its numbers of 16 bits.
 
 limba convert check runs/base exports/base
 limba convert check exports/base
-limba convert check exports/base --dtype float16 --lines texts.txt --rescale exports/base_for_float16
 """
 
 import argparse
@@ -11,8 +10,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from limba.addons import table
 from limba.convert import finished_folder, to_hf
@@ -28,36 +25,26 @@ from limba.convert.compare.comparison_rows import Comparison
 from limba.convert.model_files import any_format
 from limba.convert.model_files.model import Model, ModelHints
 
-RECORD = "rescale.json"
-_MOST_TEXTS = 64
-# Of the largest logit: the norms' epsilon sees that the sum of residuals is smaller.
-_ALLOWED = 1e-4
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help="a checkpoint of Limba or T5X, a run, or a Hugging Face folder")
     parser.add_argument("b", metavar="B", nargs="?", help="another one")
     parser.add_argument("--text", default=comparison.TEXT, help="is encoded for the second row (a few languages)")
-    numbers = parser.add_argument_group("numbers of 16 bits (A alone)")
-    numbers.add_argument(
-        "--dtype", choices=("float16", "bfloat16"), help="name the layers that overflow with activations of this type"
-    )
-    numbers.add_argument("--lines", metavar="FILE", help=f"texts, one a line; the first {_MOST_TEXTS} (--text)")
-    numbers.add_argument("--rescale", metavar="OUT", help="write a T5 that holds, and computes the same")
+    for part in table.parts("check_alone"):
+        part.add_flags(parser)
     any_format.add_hint_arguments(parser)
     any_format.add_ignore_argument(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.b is not None and args.dtype is not None:
-        raise ValueError("Give B, to compare A with it, or --dtype, to see whether A holds in this type.")
-    if args.dtype is None and (args.lines or args.rescale):
-        raise ValueError("--lines and --rescale belong to --dtype.")
+    for part in table.parts("check_alone"):
+        part.check_flags(args)
+    alone = next((part for part in table.parts("check_alone") if part.is_asked(args)), None)
     hints = any_format.hints_of(args)
-    if args.b is None and args.dtype is None:
+    if args.b is None and alone is None:
         part = next(table.parts("folder"), None)
         if part is None:
-            raise ValueError("Give B, to compare A with it, or --dtype, to see whether A holds in this type.")
+            raise ValueError("Give B, to compare A with it.")
         part.check(args.a, hints)
         return
     if args.b is not None and (report := finished_folder.report_of(args.b)) is not None:
@@ -71,7 +58,8 @@ def run(args: argparse.Namespace) -> None:
             for warning in model.warnings:
                 print(f"warning: {warning}", file=sys.stderr)
     if b is None:
-        _check_dtype(a, args)
+        assert alone is not None
+        alone.run(a, args)
         return
     settings = {label: _settings(model) for label, model in (("A", a), ("B", b))}
     of_folders: list[Comparison] = []
@@ -138,64 +126,6 @@ def _settings(model: Model) -> folder_settings.Settings | None:
         for file, content in written.items():
             to_hf.write_json(Path(name) / file, content)
         return folder_settings.of_folder(Path(name), is_run=True)
-
-
-def _check_dtype(model: Model, args: argparse.Namespace) -> None:
-    """Prints what overflows. Raises ValueError if something does, unless a model that holds is written."""
-    from limba.convert import written_model
-    from limba.convert.compare import half_precision
-
-    out = written_model.choose_empty(args.rescale, model.path) if args.rescale else None
-    batch = half_precision.batch_of(model, _texts(args))
-    found = half_precision.measure(model, batch, args.dtype)
-    print(found.report())
-    if out is not None:
-        _rescale(model, found, batch, out)
-    elif found.too_large:
-        remedy = (
-            "" if not model.family.has_decoder else " --rescale OUT writes a model that holds, with the same function."
-        )
-        raise ValueError(f"{model.path} does not hold in {args.dtype}.{remedy}")
-
-
-def _rescale(model: Model, found: Any, batch: dict[str, np.ndarray], out: Path) -> None:
-    from limba.convert import written_model
-    from limba.convert.compare import half_precision
-    from limba.convert.model_files import rescaled_model
-    from limba.files.output_folder import fingerprint
-
-    if not found.too_large:
-        raise ValueError(f"{model.path} holds in {found.dtype}: there is nothing to rescale.")
-    if not model.family.has_decoder:
-        raise ValueError(f"{model.path} is {model.family.title}; only T5s, whose norms allow it, are rescaled.")
-    largest = [(layer.path, layer.side, layer.largest) for layer in found.layers]
-    new = rescaled_model.rescaled(model, largest, found.limit)
-    after = half_precision.measure(new, batch, found.dtype)
-    print(f"Rescaled:\n{after.report()}")
-    if after.too_large:
-        raise ValueError(f"Rescaled, {model.path} still overflows; nothing is written.")
-    difference = half_precision.difference(model, new, batch)
-    if not difference <= _ALLOWED * found.logits:
-        raise ValueError(f"Rescaled, the logits of {model.path} differ by {difference:.2e}; nothing is written.")
-    record = {
-        "source": str(model.path),
-        "fingerprint": fingerprint(model.path),
-        "dtype": found.dtype,
-        "largest_before": max(layer.largest for layer in found.layers),
-        "largest_after": max(layer.largest for layer in after.layers),
-        "largest_difference_of_logits": difference,
-    }
-    written = written_model.write(new, Path(model.path), out, RECORD, record, verify=True)
-    print(f"{written} holds in {found.dtype}; in float32 its logits differ by {difference:.2e} of {found.logits:.4g}.")
-
-
-def _texts(args: argparse.Namespace) -> list[str]:
-    if args.lines is None:
-        return [args.text]
-    texts = [line.strip() for line in Path(args.lines).read_text("utf-8").splitlines() if line.strip()]
-    if not texts:
-        raise ValueError(f"{args.lines} has no line with text.")
-    return texts[:_MOST_TEXTS]
 
 
 def _description(model: Model) -> str:

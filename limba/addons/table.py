@@ -43,6 +43,8 @@ PARTS: Mapping[str, str] = {
     "scoreboard": "measurements of `limba scoreboard`: add_flags(parser), check_flags(flags, parser), is_asked(flags), "
     "run(flags, models, checkpoints)",
     "check": "a kind of folder of `limba convert check`: kind(report), compare(model, folder, report)",
+    "check_alone": "a check of a model alone by `limba convert check A`: add_flags(parser), check_flags(args), "
+    "is_asked(args), run(model, args)",
     "folder": "`limba convert check` of a folder alone: check(model, hints)",
     "serve": "a run for a faster engine of `limba serve`: kept_folder(checkpoint, average, part, say)",
     "sparse_attention": "`EncoderConfig.sparse_attention`: of_json(fields), of_deepspeed(name, fields), "
@@ -199,6 +201,7 @@ ADDONS: Mapping[str, Addon] = {
         conversions={"repair": ("limba.addons.repair.command", "write a folder again without what is wrong with it")},
         parts={"folder": "limba.addons.repair.folder_check"},
     ),
+    "half_precision": Addon(parts={"check_alone": "limba.addons.half_precision.check_dtype"}),
     "vectors": Addon(
         {"embed": ("limba.addons.vectors.embed", "vectors of texts from a checkpoint's encoder, in a file")},
         {

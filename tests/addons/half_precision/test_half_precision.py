@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from convert import __main__
-from convert.compare import half_precision
-from convert.model_files import any_format, rescaled_model
+from convert.model_files import any_format
+from limba.addons.half_precision import half_precision, rescaled_model
 from limba.checkpoint_files.saved_tensors import from_array
 from tests.convert.conftest import FAMILIES
 from tests.convert.encoders.conftest import new_encoder, tokenizer_file  # noqa: F401
