@@ -1,6 +1,7 @@
 """Add-ons: each is described, nothing but the table knows it, and Limba works without it."""
 
 import ast
+import importlib
 import re
 import shutil
 import subprocess
@@ -24,7 +25,12 @@ def _said(name: str) -> dict[str, str]:
 
 
 def _gin_files(name: str) -> list[str]:
-    return re.findall(r"gin/[\w/]+\.gin", _said(name)["gin files"])
+    """Those that a README lists; of folders all files."""
+    found = []
+    for listed in re.findall(r"gin/[\w/.]+", _said(name)["gin files"]):
+        below = (house.ROOT / listed).rglob("*.gin")
+        found += [listed] if listed.endswith(".gin") else [str(file.relative_to(house.ROOT)) for file in below]
+    return found
 
 
 def test_each_folder_has_a_row_and_each_row_a_folder():
@@ -48,6 +54,10 @@ def test_an_addon_says_what_it_is_and_has_tests(name):
     modules = [module for module, _ in (*row.commands.values(), *row.conversions.values())]
     modules += [*row.parts.values(), *row.families, *row.gin_modules, *row.gin_hidden, *row.gin_names]
     modules += [program.rpartition(".")[0] for program in row.gin_programs]
+    if row.t5x_names:
+        found = importlib.import_module(row.t5x_names).MODULES
+        modules += [row.t5x_names, *(module for ours in found.values() for module in ours)]
+        assert all(module.startswith("t5x.contrib.") for module in found)
     assert modules or name == "examples", "what the row names belongs to this add-on"
     assert all(module.startswith(f"limba.addons.{name}") and module in {*house.modules()} for module in modules)
     assert row.parts.keys() <= table.PARTS.keys()
@@ -55,15 +65,21 @@ def test_an_addon_says_what_it_is_and_has_tests(name):
 
 @pytest.mark.parametrize("name", table.ADDONS)
 def test_the_gin_files_of_an_addon_are_those_that_name_it(name):
+    row, own = table.ADDONS[name], rf"limba\.addons\.{name}"
+    of_t5x = [
+        rf"|from {module}\b" for module in (importlib.import_module(row.t5x_names).MODULES if row.t5x_names else ())
+    ]
     naming = re.compile(
-        rf"^\s*(?:from limba\.addons\.{name}\b|from limba\.addons import {name}\b|import limba\.addons\.{name}\b)", re.M
+        rf"^\s*(?:from {own}\b|from limba\.addons import {name}\b|import {own}\b{''.join(of_t5x)})", re.M
     )
     found = {
         str(file.relative_to(house.ROOT))
         for file in (house.ROOT / "gin").rglob("*.gin")
         if naming.search(file.read_text("utf-8"))
     }
-    assert found == {*_gin_files(name)}
+    listed = {*_gin_files(name)}
+    of_folders = {file for file in listed if file not in _said(name)["gin files"]}
+    assert found <= listed and listed - of_folders <= found, "files of a folder may do without: they include others"
 
 
 def test_the_core_names_no_addon_but_in_the_table():

@@ -23,6 +23,7 @@ class Addon(NamedTuple):
       gin_names: of other modules, the names that they may use.
       gin_programs: of these, what acts: a file binds its arguments and has it as no value.
       other_names: of its package and modules, in files of users and in programs that start its server; the real ones.
+      t5x_names: a module whose MODULES says which of its modules have the names of T5X's (`gin_config/t5x_names.py`).
     """
 
     commands: Mapping[str, tuple[str, str]] = {}
@@ -34,6 +35,7 @@ class Addon(NamedTuple):
     gin_names: Mapping[str, tuple[str, ...]] = {}
     gin_programs: tuple[str, ...] = ()
     other_names: Mapping[str, str] = {}
+    t5x_names: str = ""
 
 
 # What a part is for, and the functions that its module has.
@@ -234,7 +236,11 @@ ADDONS: Mapping[str, Addon] = {
         )
     ),
     "longt5": Addon(families=("limba.addons.longt5.longt5_family",), gin_modules=("limba.addons.longt5",)),
-    "experts": Addon(families=("limba.addons.experts.switch_family",), gin_modules=("limba.addons.experts",)),
+    "experts": Addon(
+        families=("limba.addons.experts.switch_family",),
+        gin_modules=("limba.addons.experts",),
+        t5x_names="limba.addons.experts.t5x_modules",
+    ),
     "block_sparse": Addon(
         parts={"sparse_attention": "limba.addons.block_sparse.sparse_attention"},
         gin_modules=("limba.addons.block_sparse",),

@@ -75,7 +75,7 @@ class RestoreCheckpointConfig:
         the same number of readers.
       average: take the average of the parameters that the checkpoint's run kept (`optimizers.averaging`) in the place
         of the parameters.
-      checkpointer_cls: unused; the checkpoint shows its format.
+      checkpointer_cls: its `state_transformation_fns`, if any, come before those here; the checkpoint shows its format.
       state_transformation_fns: called in turn as `fn(state_dict, target_state_dict)` after the assignment map; with
         `is_resuming=True` when a run resumes from its own checkpoint.
       checkpoint_manager_cls: unused, likewise.
@@ -156,10 +156,11 @@ class RestoreCheckpointConfig:
 
     def transformations(self) -> list[RestoreStateTransformationFn]:
         """The functions to apply to the state of a checkpoint, in order."""
+        functions = [*getattr(self.checkpointer_cls, "state_transformation_fns", ()), *self.state_transformation_fns]
         if self.assignment_map is None:
-            return list(self.state_transformation_fns)
+            return functions
         rename = functools.partial(assignment_maps.apply_assignment_map, assignment_map=self.assignment_map)
-        return [rename, *self.state_transformation_fns]
+        return [rename, *functions]
 
 
 _EXACT = RestoreCheckpointConfig()

@@ -114,7 +114,7 @@ def _read_elsewhere(files: Iterable[str]) -> dict[str, str]:
 
 def _of_limba() -> list[Path]:
     """All gin files of this repository."""
-    return sorted((REPOSITORY / "gin").rglob("*.gin"))
+    return sorted(file for file in (REPOSITORY / "gin").rglob("*.gin") if "flaxformer" not in file.parts)
 
 
 def _names_in(path: Path) -> set[str]:

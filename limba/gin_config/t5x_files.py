@@ -41,11 +41,10 @@ _FAMILIES = {
     ),
 }
 
-# Macros of T5X's runs without a counterpart in Limba: SavedModels and mixtures of experts. Users' files may set them.
-MACROS = (
-    *("ACTIVATION_DTYPE", "BEAM_SIZE", "MODEL_NAME", "MODEL_OUTPUT_DIR", "OUTPUT_FEATURES"),
-    *("EXPERT_DROPOUT_RATE", "MODEL_PARALLEL_SUBMESH", "NUM_EXPERTS", "NUM_EXPERT_PARTITIONS", "NUM_MODEL_PARTITIONS"),
-)
+# Macros of T5X's runs without a counterpart in Limba, most of SavedModels. Users' files may set them.
+MACROS = ("ACTIVATION_DTYPE", "BEAM_SIZE", "MODEL_NAME", "MODEL_OUTPUT_DIR", "OUTPUT_FEATURES")
+# What include paths of T5X's files begin with, and of flaxformer's, whose networks T5X's runs train.
+_PLACES = ("t5x/", "flaxformer/")
 # Where T5X keeps its gin files.
 _FOLDERS = re.compile(r"(^|/)t5x/(configs|examples|contrib|testdata)/")
 
@@ -76,7 +75,7 @@ def replacement(name: str, repository: Path) -> Path | str | None:
     name = name.replace("t5x/contrib/gpu/t5/configs/", "t5x/configs/").replace("t5x/contrib/gpu/", "t5x/examples/")
     name = _EXCEPTIONS.get(name, name)
     file = repository / "gin" / name
-    if name.startswith("t5x/") and file.is_file():
+    if name.startswith(_PLACES) and file.is_file():
         return file
     folder, _, base = name.rpartition("/")
     size = base.removeprefix("pretrain_").removesuffix(".gin")
@@ -90,7 +89,8 @@ def replacement(name: str, repository: Path) -> Path | str | None:
 
 def names(repository: Path) -> list[str]:
     """The include paths of T5X's files that Limba replaces."""
-    files = [str(path.relative_to(repository / "gin")) for path in (repository / "gin" / "t5x").rglob("*.gin")]
+    gin = repository / "gin"
+    files = [str(path.relative_to(gin)) for place in _PLACES for path in (gin / place).rglob("*.gin")]
     models = [
         f"{folder}/{_T5X_SPELLING.get(path.name, path.name)}"
         for folder, family in _FAMILIES.items()

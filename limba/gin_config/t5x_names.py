@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from limba.addons import table
 from limba.files import python_path
 from limba.files.repository import REPOSITORY
 from limba.gin_config import run_folders
@@ -27,7 +28,7 @@ from limba.gin_config import run_folders
 logger = logging.getLogger(__name__)
 
 # The module of T5X or T5: Limba's modules with its names, in the order of the search.
-MODULES: Mapping[str, tuple[str, ...]] = {
+MODULES: dict[str, tuple[str, ...]] = {
     "t5x": (),
     "t5x.adafactor": ("limba.optimizers.adafactor",),
     "t5x.checkpoints": ("limba.checkpoints.checkpointing",),
@@ -84,6 +85,8 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "t5.evaluation.metrics": ("limba.tasks.metrics.text_metrics", "limba.tasks.metrics.ranking_metrics"),
     "t5.evaluation.qa_utils": ("limba.tasks.t5.qa_utils",),
 }
+for _addon in table.ADDONS.values():
+    MODULES |= importlib.import_module(_addon.t5x_names).MODULES if _addon.t5x_names else {}
 
 # Names of T5X that differ in Limba: module and name.
 RENAMED: Mapping[str, tuple[str, str]] = {
@@ -112,7 +115,6 @@ WITHOUT_COUNTERPART: Mapping[str, str] = {
     "t5x.test_utils": "Only T5X's own tests use it.",
     "t5x.contrib.calm": "Limba has no early-exit decoding.",
     "t5x.contrib.gpu.scripts_gpu": "Its tasks need datasets of their own; register them as docs/data.md shows.",
-    "t5x.contrib.moe": "Limba's experts are Switch Transformers, in gin/models/switch; see docs/t5x.md.",
     "t5.models": "Mesh TensorFlow's models are not Limba's.",
 }
 

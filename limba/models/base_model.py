@@ -193,9 +193,10 @@ class BaseTransformerModel:
         z-loss and normalization are; and those of `text_metrics`.
 
         A network with losses of its own has `added_losses(sown)`: of what it has sown, the sum of these losses and
-        their metrics. They are added to the mean over target tokens; the metric `loss` is without them.
+        their metrics. They are added to the mean over target tokens; the metric `loss` is without them. A method of
+        that name of the model comes before the network's.
         """
-        added_losses = getattr(self.module, "added_losses", None)
+        added_losses = getattr(self, "added_losses", getattr(self.module, "added_losses", None))
         if added_losses is None:
             logits = self._logits_of_loss(params, batch, dropout_rng)
         else:

@@ -283,8 +283,9 @@ def _dropped(config: T5Config, update: Array, deterministic: bool) -> Array:
     return nn.Dropout(config.dropout_rate, broadcast_dims=(-2,))(update, deterministic=deterministic)
 
 
-def _residual(config: T5Config, update: Array, x: Array, deterministic: bool) -> Array:
-    return layers.with_sharding_constraint(_dropped(config, update, deterministic) + x, ("batch", "length", "embed"))
+def _residual(config: T5Config, update: Array, x: Array, deterministic: bool, block: Any = None) -> Array:
+    x = layers.with_sharding_constraint(_dropped(config, update, deterministic) + x, ("batch", "length", "embed"))
+    return x if block is None else block(config, x, deterministic)
 
 
 class EncoderLayer(nn.Module):
@@ -293,11 +294,13 @@ class EncoderLayer(nn.Module):
     Attributes:
       is_local: whether self-attention has the window of `gemma_layers`.
       make_mlp: a function that makes another feed-forward block of the configuration.
+      make_block: a function `(config, x, deterministic) -> x`, a further block, whose modules become the layer's.
     """
 
     config: T5Config
     is_local: bool = False
     make_mlp: Callable[[Any], nn.Module] | None = None
+    make_block: Callable[[Any, Array, bool], Array] | None = None
 
     @nn.compact
     def __call__(self, x: Array, mask: Mask, bias: Bias, deterministic: bool) -> tuple[Array, None]:
@@ -310,7 +313,7 @@ class EncoderLayer(nn.Module):
         y = _after(cfg, "post_attention_layer_norm", y)
         x, y = _add_and_norm(cfg, "pre_mlp_layer_norm")(x, _dropped(cfg, y, deterministic))
         y = _after(cfg, "post_mlp_layer_norm", (self.make_mlp or _mlp)(cfg)(y, deterministic=deterministic))
-        return _residual(cfg, y, x, deterministic), None
+        return _residual(cfg, y, x, deterministic, self.make_block), None
 
 
 class DecoderLayer(nn.Module):
@@ -319,6 +322,7 @@ class DecoderLayer(nn.Module):
     config: T5Config
     is_local: bool = False  # as in the encoder
     make_mlp: Callable[[Any], nn.Module] | None = None
+    make_block: Callable[[Any, Array, bool], Array] | None = None
 
     @nn.compact
     def __call__(
@@ -354,7 +358,7 @@ class DecoderLayer(nn.Module):
             y = _dropped(cfg, _after(cfg, "post_cross_attention_layer_norm", y), deterministic)
         x, y = _add_and_norm(cfg, "pre_mlp_layer_norm")(x, y)
         y = _after(cfg, "post_mlp_layer_norm", (self.make_mlp or _mlp)(cfg)(y, deterministic=deterministic))
-        return _residual(cfg, y, x, deterministic), None
+        return _residual(cfg, y, x, deterministic, self.make_block), None
 
 
 def _visible(config: T5Config, *tokens: Array | None, is_self: bool, **kind: Any) -> fused.Visible | None:

@@ -1,7 +1,7 @@
-"""The feed-forward block of a sparse layer: a router sends each token to one of several MLPs, up to their capacity.
+"""The feed-forward block of a sparse layer: a router sends each token to some of several MLPs, up to their capacity.
 
-A group of tokens is a row of the batch. So what a row gives does not depend on the other rows, and a token depends on
-no later one. A token that comes when its expert is full gets zeros from the block: the residual passes it on.
+A group of tokens is a row of the batch, if the configuration gives no size of groups. So what a row gives does not
+depend on the other rows. A token that no expert takes gets zeros from the block: the residual passes it on.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.linen import partitioning as nn_partitioning
 
+from limba.addons.experts import routing
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.network import layers, products
 
@@ -20,6 +21,7 @@ Array = jax.Array
 
 # What a layer sows, and a network adds up; see `switch.Transformer.added_losses`.
 LOAD_BALANCE, ROUTER_Z, DROPPED = "load_balance", "router_z", "dropped_tokens"
+USAGE, CONFIDENCE = "usage", "confidence"
 # Of flaxformer's RouterWeights; and the Switch paper's section 2.4 for the experts.
 _ROUTER_INIT = nn.initializers.normal(0.02)
 _EXPERT_INIT = nn.initializers.variance_scaling(0.1, "fan_in", "truncated_normal", batch_axis=(0,))
@@ -73,38 +75,70 @@ class Experts(nn.Module):
             name = "wi" if len(activations) == 1 else f"wi_{i}"
             dense = ExpertDense(cfg.mlp_dim, cfg.dtype, ("expert", "embed", "mlp"), name=name)
             hidden = hidden * layers.activation_function(activation)(dense(x))
-        hidden = nn.Dropout(cfg.dropout_rate, broadcast_dims=(-2,))(hidden, deterministic=deterministic)
+        rate = cfg.dropout_rate if cfg.expert_dropout_rate is None else cfg.expert_dropout_rate
+        hidden = nn.Dropout(rate, broadcast_dims=(-2,))(hidden, deterministic=deterministic)
         return ExpertDense(x.shape[-1], cfg.dtype, ("expert", "mlp", "embed"), name="wo")(hidden)
 
 
 class SparseMlp(nn.Module):
-    """Experts, and the router that chooses one of them for each token (top-1).
+    """Experts, and the router that chooses some of them for each token, or tokens for them (`routing`).
 
-    It sows `LOAD_BALANCE`, `ROUTER_Z` and `DROPPED` into "intermediates": for E experts, of which the share f of a
-    row's tokens chooses each and which have the mean probability P in it, the mean over rows of E * sum(f * P)
-    (arXiv:2101.03961, equation 4); the mean over tokens of logsumexp(logits)^2 (arXiv:2202.08906, equation 5); the
-    share of tokens that came when their expert was full. Padding counts as other tokens do.
+    It sows into "intermediates", where for E experts the share f of a group's tokens chooses each and P is its mean
+    probability in the group:
+
+    - `LOAD_BALANCE`, the mean over groups of E * sum(f * P) (arXiv:2101.03961, equation 4); 0 where experts choose;
+    - `ROUTER_Z`, the mean over tokens of logsumexp(logits)^2 (arXiv:2202.08906, equation 5);
+    - `DROPPED`, the share of tokens that no expert took, because theirs were full;
+    - `USAGE`, the share of the experts' slots that have a token;
+    - `CONFIDENCE`, the mean probability of the choices that were carried out.
+
+    Padding counts as other tokens do.
+
+    Attributes:
+      kind: of `routing.KINDS`.
     """
 
     config: Any  # a `switch.SwitchConfig`
+    kind: str = routing.TOKENS_CHOOSE
 
     @nn.compact
     def __call__(self, x: Array, deterministic: bool = False) -> Array:
         """`[batch, length, embed] -> [batch, length, embed]`, what the block adds."""
-        cfg, (length, embed) = self.config, x.shape[1:]
-        capacity = cfg.capacity(length, deterministic)
+        shape, groups = x.shape, self.config.num_groups(*x.shape[:2])
+        x = x.reshape(groups, -1, shape[-1])
         logits = self._router_logits(x, deterministic)
-        probabilities = jax.nn.softmax(logits, axis=-1)
-        choice = jnp.argmax(logits, axis=-1)
-        slots, tokens = places(choice, cfg.num_experts, capacity)
-        inputs = moved(x, tokens, slots).reshape(-1, cfg.num_experts, capacity, embed)
-        outputs = _by_row(Experts(cfg, name="expert")(_by_expert(inputs), deterministic))
-        update = moved(outputs.reshape(x.shape[0], -1, embed), slots, tokens)
-        self._sow(logits, probabilities, choice, slots == cfg.num_experts * capacity)
-        return update * jnp.max(probabilities, axis=-1, keepdims=True).astype(update.dtype)
+        block = self._experts_choose if self.kind == routing.EXPERTS_CHOOSE else self._tokens_choose
+        return block(x, logits, jax.nn.softmax(logits, axis=-1), deterministic).reshape(shape)
+
+    def _tokens_choose(self, x: Array, logits: Array, probabilities: Array, deterministic: bool) -> Array:
+        cfg, (groups, length, embed) = self.config, x.shape
+        count, num_slots = cfg.num_selected_experts, cfg.num_experts * cfg.capacity(length, deterministic)
+        is_prioritized = self.kind == routing.PRIORITIZED
+        chosen = routing.tokens_choose(logits, probabilities, count, num_slots // cfg.num_experts, is_prioritized)
+        copies = jnp.tile(x, (1, count, 1))
+        outputs = self._outputs(routing.moved(copies, chosen.sources, chosen.slots), deterministic)
+        of_choices = routing.moved(outputs, chosen.slots, chosen.sources).reshape(groups, count, length, embed)
+        self._sow_routing(logits, probabilities, chosen, num_slots)
+        return jnp.sum(of_choices * chosen.weights[..., None].astype(x.dtype), axis=1)
+
+    def _experts_choose(self, x: Array, logits: Array, probabilities: Array, deterministic: bool) -> Array:
+        length = x.shape[1]
+        tokens, weights = routing.experts_choose(probabilities, self.config.capacity(length, deterministic))
+        tokens, weights = tokens.reshape(len(x), -1), weights.reshape(len(x), -1)
+        outputs = self._outputs(jnp.take_along_axis(x, tokens[..., None], axis=1), deterministic)
+        taken = jnp.any(tokens[..., None] == jnp.arange(length), axis=1)
+        self._sow(logits, balance=0.0, dropped=_mean(~taken), usage=1.0, confidence=_mean(weights))
+        return routing.added(outputs * weights[..., None].astype(outputs.dtype), tokens, length)
+
+    def _outputs(self, inputs: Array, deterministic: bool) -> Array:
+        """Of the experts, `[group, slot, embed]` from vectors in their slots."""
+        by_expert = inputs.reshape(len(inputs), self.config.num_experts, -1, inputs.shape[-1])
+        outputs = Experts(self.config, name="expert")(_by_expert(by_expert), deterministic)
+        # Summed over `model` first: in one step with the way back XLA's partitioner gives wrong numbers (2 x 2 x 2).
+        return _by_row(_by_expert(outputs)).reshape(inputs.shape)
 
     def _router_logits(self, x: Array, deterministic: bool) -> Array:
-        """Float32 `[batch, length, expert]`, in any dtype of the network (section 2.4 of the paper)."""
+        """Float32 `[group, length, expert]`, in any dtype of the network (section 2.4 of the paper)."""
         cfg, x = self.config, x.astype(jnp.float32)
         if cfg.jitter_noise and not deterministic:
             noise = cfg.jitter_noise
@@ -115,56 +149,27 @@ class SparseMlp(nn.Module):
         )
         return router(x)
 
-    def _sow(self, logits: Array, probabilities: Array, choice: Array, is_dropped: Array) -> None:
+    def _sow_routing(self, logits: Array, probabilities: Array, chosen: routing.Choices, num_slots: int) -> None:
+        num_experts = logits.shape[-1]
+        is_chosen = jnp.any(chosen.experts[..., None] == jnp.arange(num_experts), axis=1)
+        of_expert = jnp.mean(is_chosen.astype(jnp.float32), axis=1) * jnp.mean(probabilities, axis=1)
+        balance = num_experts * jnp.mean(jnp.sum(of_expert, axis=-1))
+        is_taken = (chosen.slots < num_slots).reshape(chosen.weights.shape)
+        count = jnp.sum(is_taken)
+        usage, confidence = count / (len(logits) * num_slots), jnp.sum(chosen.weights * is_taken) / count
+        self._sow(logits, balance, _mean(~jnp.any(is_taken, axis=1)), usage, confidence)
+
+    def _sow(self, logits: Array, balance: Any, dropped: Any, usage: Any, confidence: Any) -> None:
         if self.is_initializing():
             return
-        num_experts = logits.shape[-1]
-        chosen = jnp.mean((choice[..., None] == jnp.arange(num_experts)).astype(jnp.float32), axis=1)
-        balance = num_experts * jnp.mean(jnp.sum(chosen * jnp.mean(probabilities, axis=1), axis=-1))
-        self.sow("intermediates", LOAD_BALANCE, balance)
+        self.sow("intermediates", LOAD_BALANCE, jnp.asarray(balance, jnp.float32))
         self.sow("intermediates", ROUTER_Z, jnp.mean(jnp.square(jax.nn.logsumexp(logits, axis=-1))))
-        self.sow("intermediates", DROPPED, jnp.mean(is_dropped.astype(jnp.float32)))
+        for name, value in ((DROPPED, dropped), (USAGE, usage), (CONFIDENCE, confidence)):
+            self.sow("intermediates", name, jnp.asarray(value, jnp.float32))
 
 
-def places(choice: Array, num_experts: int, capacity: int) -> tuple[Array, Array]:
-    """Where each token goes, and what each place gets; the first tokens of a row have precedence.
-
-    Args:
-      choice: the expert of each token, `[batch, length]`.
-
-    Returns:
-      The slot of each token, `[batch, length]`: `expert * capacity + n`, and `num_experts * capacity` for a token that
-      is dropped. The token of each slot, `[batch, num_experts * capacity]`, and `length` for an empty slot.
-    """
-    length = choice.shape[1]
-    is_chosen = (choice[..., None] == jnp.arange(num_experts)).astype(jnp.int32)
-    number = jnp.sum(jnp.cumsum(is_chosen, axis=1) * is_chosen, axis=-1) - 1
-    slots = jnp.where(number < capacity, choice * capacity + number, num_experts * capacity)
-    counts = jnp.sum(is_chosen, axis=1)
-    # A sort and a gather, not a scatter: they stay on the device that has the row.
-    order = jnp.argsort(choice, axis=1)
-    of_expert = jnp.arange(capacity)
-    sorted_places = (jnp.cumsum(counts, axis=1) - counts)[..., None] + of_expert
-    tokens = jnp.take_along_axis(order, sorted_places.reshape(len(choice), -1), axis=1, mode="clip")
-    is_full = (of_expert < counts[..., None]).reshape(len(choice), -1)
-    return slots, jnp.where(is_full, tokens, length)
-
-
-@jax.custom_vjp
-def moved(x: Array, sources: Array, targets: Array) -> Array:
-    """Of `[batch, n, embed]` the vectors with the numbers `sources` `[batch, m]`, in this order; zeros for number n.
-
-    No vector is taken twice: `targets` `[batch, n]` says where each went, m for nowhere. So the gradient is gathered as
-    well, which is faster than a scatter.
-    """
-    del targets
-    return jnp.take_along_axis(x, sources[..., None], axis=1, mode="fill", fill_value=0)
-
-
-moved.defvjp(
-    lambda x, sources, targets: (moved(x, sources, targets), (sources, targets)),
-    lambda numbers, g: (moved(g, numbers[1], numbers[0]), None, None),
-)
+def _mean(x: Array) -> Array:
+    return jnp.mean(x.astype(jnp.float32))
 
 
 def _has_expert_axis() -> bool:
@@ -181,7 +186,7 @@ def _constrained(x: Array, *axes: str | None) -> Array:
 
 
 def _by_expert(x: Array) -> Array:
-    return _constrained(x, None, "expert", None, "embed")
+    return _constrained(x, "expert_replicas", "expert", None, "embed")
 
 
 def _by_row(x: Array) -> Array:

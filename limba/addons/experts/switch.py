@@ -1,10 +1,11 @@
-"""Switch Transformers: T5s in which every step-th layer has experts in place of one MLP.
+"""Switch Transformers, and T5s with experts of other kinds: every step-th layer has several MLPs in place of one.
 
 Parameters have T5X's names where both have them; those of experts lie in one tensor a layer, `mlp/expert/wi/kernel`
 `[expert, embed, mlp]`.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -12,17 +13,17 @@ import flax.linen as nn
 import jax.numpy as jnp
 from flax import traverse_util
 
-from limba.addons.experts import sparse_mlp
+from limba.addons.experts import routing, sparse_mlp
 from limba.files import number_ranges
-from limba.files.number_ranges import ABOVE_0, SHARE, Range
+from limba.files.number_ranges import ABOVE_0, AT_LEAST_1, SHARE, Range
 from limba.models import metrics as metrics_lib
-from limba.network import config_checks, t5
+from limba.network import config_checks, layers, t5
 
 Array = jnp.ndarray
 _OWNER = "SwitchConfig"
 _FACTORS = ("train_capacity_factor", "eval_capacity_factor")
-# Of an expert where a factor says the capacity, as T5X's.
-_LEAST_CAPACITY = 4
+# Which of `step` layers is sparse: the second, as in Hugging Face's class, or the last, as in flaxformer.
+_SECOND, _LAST = "second", "last"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,13 +32,20 @@ class SwitchConfig(t5.T5Config):
 
     Attributes:
       num_experts: of a sparse layer.
-      encoder_sparse_step, decoder_sparse_step: layers 1, 1 + step, 1 + 2 * step … are sparse, counted from 0; with 1
-        all are, with 0 none.
-      expert_capacity: how many tokens of a row an expert takes; further ones pass by it. Padding and the tokens of all
-        texts of a packed row count.
-      train_capacity_factor, eval_capacity_factor: the same in training and elsewhere, as a multiple of a row's length
-        divided by the number of experts; at least 4. None is `expert_capacity`, the only one that Hugging Face's class
-        has.
+      encoder_sparse_step, decoder_sparse_step: of so many layers one is sparse; with 1 all are, with 0 none.
+      sparse_place: which one: the "second", as Hugging Face's class has it, or the "last", as flaxformer.
+      num_selected_experts: of a token, where tokens choose.
+      encoder_routing: "tokens_choose"; "tokens_choose_prioritized", in which tokens that the router is surest of have
+        precedence; "experts_choose". The last two look at later tokens, so the decoder's tokens always choose in order.
+      expert_capacity: how many tokens of a group an expert takes; further ones pass by it. Padding and the tokens of
+        all texts of a packed row count.
+      train_capacity_factor, eval_capacity_factor: the same in training and elsewhere, as a multiple of a group's length
+        divided by the number of experts. None is `expert_capacity`, the only one that Hugging Face's class has.
+      min_expert_capacity: the least that a factor gives.
+      group_size: tokens of a group at most, or a few more, of several rows or of a part of one; None is a row.
+      extra_mlp: whether sparse layers have a dense block of the same size, too, behind the sparse one (ST-MoE,
+        arXiv:2202.08906).
+      expert_dropout_rate: inside of experts; None is `dropout_rate`.
       jitter_noise: in training, what the router sees is multiplied by numbers between 1 - this and 1 + this.
       router_bias: whether the router has a bias.
       router_aux_loss_coef, router_z_loss_coef: what of the layers' mean load balance and of their mean z-loss is added
@@ -51,9 +59,16 @@ class SwitchConfig(t5.T5Config):
     num_experts: int = 8
     encoder_sparse_step: int = 2
     decoder_sparse_step: int = 2
+    sparse_place: str = _SECOND
+    num_selected_experts: int = 1
+    encoder_routing: str = routing.TOKENS_CHOOSE
     expert_capacity: int = 64
     train_capacity_factor: float | None = None
     eval_capacity_factor: float | None = None
+    min_expert_capacity: int = 4
+    group_size: int | None = None
+    extra_mlp: bool = False
+    expert_dropout_rate: float | None = None
     jitter_noise: float = 0.01
     router_bias: bool = False
     router_aux_loss_coef: float = 0.01
@@ -67,8 +82,18 @@ class SwitchConfig(t5.T5Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in (("num_experts", 1), ("expert_capacity", 1)):
-            config_checks.whole_number(_OWNER, name, getattr(self, name), least)
+        for name in ("num_experts", "num_selected_experts", "expert_capacity", "min_expert_capacity"):
+            config_checks.whole_number(_OWNER, name, getattr(self, name), 1)
+        number_ranges.check(f"{_OWNER}.group_size", self.group_size, AT_LEAST_1._replace(or_none=True))
+        config_checks.choice(_OWNER, "sparse_place", self.sparse_place, (_SECOND, _LAST))
+        config_checks.choice(_OWNER, "encoder_routing", self.encoder_routing, routing.KINDS)
+        if self.expert_dropout_rate is not None:
+            config_checks.dropout_rate(_OWNER, "expert_dropout_rate", self.expert_dropout_rate)
+        if self.num_selected_experts > self.num_experts:
+            raise ValueError(
+                f"{_OWNER}.num_selected_experts is {self.num_selected_experts}, of {self.num_experts} experts "
+                "(num_experts); use fewer."
+            )
         for name in ("encoder_sparse_step", "decoder_sparse_step"):
             config_checks.whole_number(_OWNER, name, getattr(self, name), 0)
         for name in _FACTORS:
@@ -91,23 +116,39 @@ class SwitchConfig(t5.T5Config):
     def is_sparse(self, layer: int, is_decoder: bool) -> bool:
         """Whether a layer of a stack has experts."""
         step = self.decoder_sparse_step if is_decoder else self.encoder_sparse_step
-        return step == 1 or (step > 1 and layer % step == 1)
+        return step == 1 or (step > 1 and layer % step == (1 if self.sparse_place == _SECOND else step - 1))
 
     def num_sparse_layers(self, is_decoder: bool) -> int:
         """How many layers of a stack have experts."""
         num_layers = self.num_decoder_layers if is_decoder else self.num_encoder_layers
         return sum(self.is_sparse(i, is_decoder) for i in range(num_layers))
 
+    def num_groups(self, rows: int, length: int) -> int:
+        """How many groups the tokens of a batch are: rows, or as many as `group_size` asks for.
+
+        Then it is the least multiple of the number of experts that divides the tokens, from tokens // group_size on, as
+        in flaxformer. Where the experts do not divide the tokens, and for steps of decoding, groups are rows.
+        """
+        tokens = rows * length
+        if self.group_size is None or length == 1 or tokens % self.num_experts:
+            return rows
+        least = max(tokens // self.group_size, self.num_experts)
+        return next(n for n in range(least, tokens + 1) if tokens % n == 0 and n % self.num_experts == 0)
+
     def capacity(self, length: int, deterministic: bool) -> int:
-        """How many tokens of a row of this length an expert takes."""
+        """How many tokens of a group of this length an expert takes."""
         factor = self.eval_capacity_factor if deterministic else self.train_capacity_factor
         if factor is None:
             return min(self.expert_capacity, length)
-        return min(max(round(factor * length / self.num_experts), _LEAST_CAPACITY), length)
+        return min(max(round(factor * length / self.num_experts), self.min_expert_capacity), length)
 
     def layer_fields(self, num_layers: int, is_decoder: bool) -> list[dict[str, Any]]:
         """See `T5Config.layer_fields`."""
-        return [{"make_mlp": _sparse_mlp} if self.is_sparse(i, is_decoder) else {} for i in range(num_layers)]
+        kind = routing.TOKENS_CHOOSE if is_decoder else self.encoder_routing
+        sparse: dict[str, Any] = {"make_mlp": _SPARSE_MLPS[kind]}
+        if self.extra_mlp:
+            sparse["make_block"] = _extra_block
+        return [sparse if self.is_sparse(i, is_decoder) else {} for i in range(num_layers)]
 
     def network(self) -> "Transformer":
         """The encoder-decoder of this shape."""
@@ -119,8 +160,42 @@ class SwitchConfig(t5.T5Config):
         return cls(**fields)
 
 
-def _sparse_mlp(config: SwitchConfig) -> nn.Module:
-    return sparse_mlp.SparseMlp(config, name="mlp")
+def sparse_step(num_layers: int, num_sparse_layers: int) -> int:
+    """The step of so many sparse layers, as flaxformer's files count them: `@switch.sparse_step()`.
+
+    Raises:
+      ValueError: if they do not divide the layers.
+    """
+    if num_sparse_layers and num_layers % num_sparse_layers:
+        raise ValueError(
+            f"sparse_step: {num_sparse_layers} sparse layers (NUM_ENCODER_SPARSE_LAYERS, NUM_DECODER_SPARSE_LAYERS) do "
+            f"not divide {num_layers} layers; use a divisor."
+        )
+    return num_layers // num_sparse_layers if num_sparse_layers else 0
+
+
+def _sparse_mlp(config: SwitchConfig, kind: str) -> nn.Module:
+    return sparse_mlp.SparseMlp(config, kind, name="mlp")
+
+
+# Of each kind of routing, so that layers that are alike are equal.
+_SPARSE_MLPS = {kind: functools.partial(_sparse_mlp, kind=kind) for kind in routing.KINDS}
+
+
+def _extra_block(config: SwitchConfig, x: Array, deterministic: bool) -> Array:
+    """The dense block behind a sparse one, with its own norm and residual."""
+    norm = layers.ResidualLayerNorm(dtype=config.dtype, kernels=config.kernels, name="pre_extra_mlp_layer_norm")
+    mlp = layers.MlpBlock(
+        intermediate_dim=config.mlp_dim,
+        activations=tuple(config.mlp_activations),
+        intermediate_dropout_rate=config.dropout_rate,
+        dtype=config.dtype,
+        kernels=config.kernels,
+        name="extra_mlp",
+    )
+    x, y = norm(x)
+    y = nn.Dropout(config.dropout_rate, broadcast_dims=(-2,))(mlp(y, deterministic), deterministic)
+    return layers.with_sharding_constraint(x + y, ("batch", "length", "embed"))
 
 
 class Transformer(t5.Transformer):

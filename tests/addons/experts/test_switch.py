@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba.addons.experts import expert_rules, sparse_mlp, switch
+from limba.addons.experts import expert_rules, moe_partitioning, routing, sparse_mlp, switch
 from limba.models import decoding
 from limba.network.gemma_layers import GemmaLayers
 from tests.limba import small
@@ -41,7 +41,7 @@ def made(cfg):
 def test_the_first_tokens_of_a_row_have_the_places_of_an_expert():
     choice = np.random.default_rng(0).integers(0, 3, (4, 9))
     choice[1] = 2
-    slots, tokens = map(np.asarray, sparse_mlp.places(jnp.asarray(choice), 3, 4))
+    slots, tokens = map(np.asarray, routing.places(jnp.asarray(choice), 3, 4))
     for row in range(4):
         queues: list[list[int]] = [[], [], []]
         for token, expert in enumerate(choice[row]):
@@ -163,16 +163,28 @@ def test_noise_of_routers_is_drawn_in_training_alone_also_without_dropout():
     assert float(loss(jax.random.key(1))) != float(loss(jax.random.key(2)))
 
 
-def test_experts_on_eight_devices_give_the_loss_and_the_gradients_of_one():
-    model, params = made(config(num_experts=8, num_encoder_layers=1, num_decoder_layers=1, encoder_sparse_step=1))
+@pytest.mark.parametrize(
+    ("mesh", "fields"),
+    [
+        (lambda: small.partitioner(8, 2, expert_rules.expert_logical_axis_rules()), {}),
+        (
+            lambda: moe_partitioning.MoePjitPartitioner(2, 2, devices=jax.devices()[:8]),
+            {"num_selected_experts": 2, "encoder_routing": "experts_choose", "group_size": 16, "extra_mlp": True},
+        ),
+    ],
+    ids=["data", "expert"],
+)
+def test_experts_on_eight_devices_give_the_loss_and_the_gradients_of_one(mesh, fields):
+    sizes = {"num_experts": 8, "num_encoder_layers": 1, "num_decoder_layers": 1, "encoder_sparse_step": 1}
+    model, params = made(config(**sizes, **fields))
     _, axes = model.param_shapes_and_axes()
     batch, found = small.batch(0, rows=4, targets=8), []
-    for mesh in (small.partitioner(1), small.partitioner(8, 2, expert_rules.expert_logical_axis_rules())):
-        loss_and_gradients = mesh.jit(jax.value_and_grad(lambda params, batch: model.loss_fn(params, batch, None)[0]))
-        placed = jax.device_put(params, mesh.shardings(axes))
-        found.append(loss_and_gradients(placed, mesh.shard_batch(batch)))
+    for on in (small.partitioner(1), mesh()):
+        loss_and_gradients = on.jit(jax.value_and_grad(lambda params, batch: model.loss_fn(params, batch, None)[0]))
+        placed = jax.device_put(params, on.shardings(axes))
+        found.append(loss_and_gradients(placed, on.shard_batch(batch)))
         experts = placed["encoder"]["layers_0"]["mlp"]["expert"]["wi"]["kernel"]
-    assert experts.sharding.shard_shape(experts.shape) == (2, 16, 6), "four devices have two experts each"
+    assert experts.sharding.shard_shape(experts.shape) == (4 if fields else 2, 16, 6), "each device has some experts"
     (one, of_one), (eight, of_eight) = found
     assert float(eight) == pytest.approx(float(one), abs=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), of_one, of_eight)
@@ -189,6 +201,11 @@ def test_experts_on_eight_devices_give_the_loss_and_the_gradients_of_one():
         ({"train_capacity_factor": 0}, "train_capacity_factor is 0"),
         ({"jitter_noise": 1.0}, "jitter_noise is 1"),
         ({"router_z_loss_coef": -1.0}, "router_z_loss_coef is -1"),
+        ({"num_selected_experts": 4}, "num_selected_experts is 4, of 3 experts"),
+        ({"group_size": 0}, "group_size is 0"),
+        ({"sparse_place": "first"}, "sparse_place is 'first'"),
+        ({"encoder_routing": "hash"}, "encoder_routing is 'hash'"),
+        ({"expert_dropout_rate": 1.5}, "expert_dropout_rate is 1.5"),
     ],
     ids=str,
 )

@@ -159,7 +159,7 @@ def test_what_a_module_of_the_user_s_asks_for_is_read(write, tmp_path, monkeypat
         (EVAL + "TRAIN_STEPS = 5\n", "", "TRAIN_STEPS of {}:5 (gin/runs/training.gin does)"),  # a recipe's, in `eval`
         (RUN + "NUM_MICROBATCHES = 2\n", "", "NUM_MICROBATCHES of {}:3 (gin/runs/batch_per_device.gin does)"),
         (RUN + "SPLIT = 'b'\n", "eval/data.DatasetConfig.split = %SPLIT", "SPLIT of {}:3 ({}/mine.gin does)"),
-        (RUN + "NUM_EXPERTS = 2\n", "", "NUM_EXPERTS of {}:3 (T5X's runs do)"),
+        (RUN + "BEAM_SIZE = 2\n", "", "BEAM_SIZE of {}:3 (T5X's runs do)"),
     ],
 )  # fmt: skip
 def test_what_only_other_runs_read_is_noted(write, tmp_path, caplog, text, neighbour, note):

@@ -113,7 +113,7 @@ assert "seqio" not in sys.modules
 import t5x.adafactor, limba.optimizers.adafactor
 assert t5x.adafactor.Adafactor is limba.optimizers.adafactor.Adafactor
 from t5x import utils
-for broken in ("t5x.adafactr", "t5x.contrib.moe.partitioning", "t5x.export_lib", "t5.models.mesh_transformer"):
+for broken in ("t5x.adafactr", "t5x.contrib.calm.models", "t5x.export_lib", "t5.models.mesh_transformer"):
     try:
         __import__(broken)
     except ModuleNotFoundError as error:
@@ -134,7 +134,7 @@ except ImportError as error:
 def test_what_is_not_provided_says_what_is():
     lines = _run(_CHECK).stdout.splitlines()
     assert lines[0] == "Limba does not provide t5x.adafactr. It provides t5x.adafactor."
-    assert lines[1].startswith("Limba does not provide t5x.contrib.moe. Limba's experts are Switch Transformers")
+    assert lines[1] == "Limba does not provide t5x.contrib.calm. Limba has no early-exit decoding."
     assert lines[2].startswith(
         "Limba does not provide t5x.export_lib. Limba writes no TensorFlow SavedModels; `limba conv"
     )

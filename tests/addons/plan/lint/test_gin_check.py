@@ -10,6 +10,10 @@ from limba.gin_config import gin_files, t5x_files
 # T5X's include paths, each of which stands for files of ours where there is no checkout of T5X.
 _SIZES = "small base large"
 _RUNS = "pretrain pretrain_deterministic finetune eval infer infer_from_tfexample_file precompile"
+_MOE_RUNS = "pretrain continue_pretrain sparse_upcycle finetune eval infer infer_from_tfexample_file precompile"
+FLAXFORMER = "flaxformer/t5x/configs/moe/models/"
+_FIVE = f"tiny {_SIZES} xl xxl"
+_OF_PAPERS = "switch_base switch_large switch_xxl switch_c st_moe_base st_moe_xl st_moe_32b"
 UMT5 = "t5x/examples/scalable_t5/umt5/pretrain_"
 PATHS = [
     *(f"t5x/configs/runs/{run}.gin" for run in _RUNS.split()),
@@ -30,6 +34,10 @@ PATHS = [
     "t5x/examples/scalable_t5/umt5/runs/pretraining_common.gin",
     "t5x/examples/scalable_t5/umt5/runs/finetuning_common.gin",
     *(f"t5x/examples/decoder_only/models/{size}.gin" for size in f"{_SIZES} xl xxl".split()),
+    *(f"t5x/contrib/moe/configs/runs/{run}.gin" for run in _MOE_RUNS.split()),
+    "flaxformer/t5x/configs/moe/architectures/moe.gin",
+    *(f"{FLAXFORMER}{kind}_{size}.gin" for kind in ("tokens_choose", "experts_choose") for size in _FIVE.split()),
+    *(f"{FLAXFORMER}{size}.gin" for size in _OF_PAPERS.split()),
 ]
 
 
@@ -39,7 +47,7 @@ def _run(capsys, *arguments):
 
 
 # One size of a family: what stands for the others differs in the name of the file that it includes.
-CHECKED = [x for x in PATHS if not re.search(r"(small|large|xl|3B|11B)\.gin$", x)] + [f"{UMT5}xxl.gin"]
+CHECKED = [x for x in PATHS if not re.search(r"(small|large|xl|3B|11B|switch_c|32b)\.gin$", x)] + [f"{UMT5}xxl.gin"]
 
 
 @pytest.fixture(scope="module")
