@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from limba.addons.experts import switch_keys
+from limba.addons.experts import routing, switch_keys
 from limba.addons.experts.switch import SwitchConfig
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.convert.families.heads import Head
@@ -35,6 +35,13 @@ _LIMITS = {
     "router_jitter_noise": SHARE,
     "router_aux_loss_coef": Range(),
     "router_z_loss_coef": Range(),
+}
+# Of further fields, what the class has.
+_OF_THE_CLASS = {
+    "num_selected_experts": 1,
+    "encoder_routing": routing.TOKENS_CHOOSE,
+    "group_size": None,
+    "extra_mlp": False,
 }
 # What the class takes for keys that are missing; of sparse layers, their number.
 _DEFAULTS: dict[str, Any] = {
@@ -122,6 +129,8 @@ class SwitchFamily(T5Family):
 
     def problem(self, network: T5Config) -> str:
         assert isinstance(network, SwitchConfig)
+        if beyond := _beyond_the_class(network):
+            return f"the class has no such experts ({', '.join(beyond)})"
         if network.eval_capacity_factor is not None:
             return (
                 f"the capacity of its experts depends on the length (eval_capacity_factor = "
@@ -131,6 +140,16 @@ class SwitchFamily(T5Family):
         if len(network.mlp_activations) != 1:
             return f"its feed-forward blocks are gated (mlp_activations = {tuple(network.mlp_activations)})"
         return ""
+
+
+def _beyond_the_class(network: SwitchConfig) -> list[str]:
+    """The settings of a network's experts that the class does not have."""
+    beyond = [
+        f"{name} = {value!r}" for name, theirs in _OF_THE_CLASS.items() if (value := getattr(network, name)) != theirs
+    ]
+    if network.sparse_place != "second" and max(network.encoder_sparse_step, network.decoder_sparse_step) > 2:
+        beyond.append(f"sparse_place = {network.sparse_place!r}")
+    return beyond
 
 
 def _rows() -> Iterator[Row]:

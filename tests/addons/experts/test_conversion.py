@@ -109,6 +109,9 @@ def test_what_has_no_such_network_refuses_it_by_name(home, tmp_path):
     cfg = test_switch.config
     assert not table.no_class(cfg())
     assert "depends on the length (eval_capacity_factor = 2.0)" in table.no_class(cfg(eval_capacity_factor=2.0))
+    beyond = {"num_selected_experts": 2, "encoder_routing": "experts_choose", "group_size": 64, "extra_mlp": True}
+    for name, value in (beyond | {"sparse_place": "last"}).items():
+        assert f"no such experts ({name} = {value!r})" in table.no_class(cfg(encoder_sparse_step=4, **{name: value}))
     assert "are gated" in table.no_class(cfg(mlp_activations=("gelu", "linear")))
 
 
