@@ -117,6 +117,7 @@ def _network(
     yield "layers", f"{config.num_encoder_layers} encoder, {config.num_decoder_layers} decoder"
     yield "width", f"{config.emb_dim}; {config.num_heads} heads of {config.head_dim}; feed-forward {config.mlp_dim}"
     yield "activation", f"{' × '.join(config.mlp_activations)}{note('mlp_activations')}"
+    yield from getattr(config, "card_rows", ())  # of an add-on's network
     if "dropout_rate" in assumed:
         yield "dropout", f"{config.dropout_rate:g}{note('dropout_rate')}"
     yield "output", "the embedding (tied)" if config.logits_via_embedding else "a matrix of its own (untied)"

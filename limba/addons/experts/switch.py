@@ -150,6 +150,15 @@ class SwitchConfig(t5.T5Config):
             sparse["make_block"] = _extra_block
         return [sparse if self.is_sparse(i, is_decoder) else {} for i in range(num_layers)]
 
+    @property
+    def card_rows(self) -> list[tuple[str, str]]:
+        """What a model's card says of the experts, beside the number of all parameters."""
+        layers = sum(map(self.num_sparse_layers, (False, True)))
+        unused = layers * (self.num_experts - self.num_selected_experts)
+        unused *= (len(self.mlp_activations) + 1) * self.emb_dim * self.mlp_dim
+        of_token = f"{self.num_selected_experts} of {self.num_experts}, in {layers} sparse layers"
+        return [("experts of a token", f"{of_token}; {unused:,} of the parameters are the other experts'")]
+
     def network(self) -> "Transformer":
         """The encoder-decoder of this shape."""
         return Transformer(self)

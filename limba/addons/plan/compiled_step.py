@@ -110,8 +110,9 @@ class Training:
         lengths = dict(self.dataset.task_feature_lengths or {})
         shapes, axes = (traverse_util.flatten_dict(x) for x in self.with_layers("none").model.param_shapes_and_axes())
         count = sum(math.prod(x.shape) for x in shapes.values())
+        selected = getattr(self.config, "num_selected_experts", 1)
         unused = sum(
-            math.prod(x.shape) - math.prod(x.shape) // x.shape[axes[name].index("expert")]
+            math.prod(x.shape) - selected * (math.prod(x.shape) // x.shape[axes[name].index("expert")])
             for name, x in shapes.items()
             if "expert" in axes[name]
         )

@@ -7,6 +7,7 @@ import gin
 import numpy as np
 import pytest
 
+from convert.exports.cards import t5_card
 from convert.families import table
 from convert.from_hf import from_hf
 from convert.model_files import any_format
@@ -113,6 +114,14 @@ def test_what_has_no_such_network_refuses_it_by_name(home, tmp_path):
     for name, value in (beyond | {"sparse_place": "last"}).items():
         assert f"no such experts ({name} = {value!r})" in table.no_class(cfg(encoder_sparse_step=4, **{name: value}))
     assert "are gated" in table.no_class(cfg(mlp_activations=("gelu", "linear")))
+
+
+def test_a_card_says_the_parameters_that_a_token_does_not_use():
+    network = test_switch.config(num_encoder_layers=4, num_experts=5, num_selected_experts=2)
+    row = ("experts of a token", "2 of 5, in 3 sparse layers; 3,456 of the parameters are the other experts'")
+    assert network.card_rows == [row] and 3_456 == 3 * 3 * 2 * 16 * 12
+    vocabulary = {"class": "ByteVocabulary", "vocab_size": 256, "extra_ids": 0}
+    assert row in t5_card.describe(FAMILY, network, vocabulary, ["safetensors"], "float32").network
 
 
 def test_gin_files_have_the_sizes_of_the_hub():
