@@ -105,6 +105,7 @@ class _Vocabulary:
 
 
 def _limba(workload: Workload, config_class: Any = None) -> sides.Side:
+    """A `config_class` other than T5Config is of a network that is derived from T5's."""
     import jax
 
     from limba import models
@@ -118,7 +119,7 @@ def _limba(workload: Workload, config_class: Any = None) -> sides.Side:
     config = (config_class or t5.T5Config)(**workload.sizes, dtype=workload.dtype, dropout_rate=0.0)
     vocabulary: Any = _Vocabulary(config.vocab_size)
     model = models.EncoderDecoderModel(
-        t5.Transformer(config),
+        config.network(),
         vocabulary,
         vocabulary,
         adafactor.Adafactor(logical_factor_rules=adafactor.standard_logical_factor_rules()),
