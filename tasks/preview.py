@@ -4,6 +4,7 @@ limba preview my_recipe.gin                    # the recipe's task, with its len
 limba preview runs/mine                        # that of a run
 limba preview my_task --module my_tasks
 limba preview my_recipe.gin --words            # counts the words of the whole split, for a budget of BabyLM
+limba preview my_recipe.gin --words 10000000   # and fails if there are more
 """
 
 import argparse
@@ -82,12 +83,21 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--inputs_length", type=int, help="that of the gin files, else 512")
     parser.add_argument("--targets_length", type=int, help="that of the gin files, else computed from the objective")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--words", action="store_true", help="count the words of all documents of the split, and stop")
+    parser.add_argument(
+        "--words",
+        type=int,
+        nargs="?",
+        const=0,
+        metavar="N",
+        help="count the words of all documents of the split, and stop; fail if there are more than N",
+    )
     words = [*map(_gin_of_run, sys.argv[1:] if argv is None else argv)]
     reads_gin = any(word.endswith(".gin") or word.startswith("--gin") for word in words)
     if reads_gin:
         words = _add_gin_flags(parser, words)
     args = parser.parse_intermixed_args(words)
+    if args.words is not None and args.words < 0:
+        parser.error(f"--words is {args.words}; it is a number of words, such as 10000000, or alone.")
     try:
         closed_list.give_flags([args.module] if args.module else [])
         if reads_gin:
@@ -137,11 +147,14 @@ def _take_from_gin(args: argparse.Namespace) -> None:
     print(f"--- {args.task[0]}, split {args.split}")
 
 
-def word_count(task: Any, split: str) -> str:
+def word_count(task: Any, split: str, most: int = 0) -> str:
     """A sentence about the words between blanks of a split, each document once, beside the budgets of BabyLM.
 
+    Args:
+      most: a budget; 0 is none.
+
     Raises:
-      ValueError: for a task that reads no corpus of texts, or has a source of SeqIO's.
+      ValueError: for a task that reads no corpus of texts, or has a source of SeqIO's; for more words than the budget.
     """
     documents = words = 0
     for sub in get_subtasks(task):
@@ -151,7 +164,12 @@ def word_count(task: Any, split: str) -> str:
         for _, _, table in sub.source.numbered_tables(split):
             documents += len(table)
             words += sum(len(str(text).split()) for text in table.column(columns[0]).to_pylist() if text is not None)
-    of_budgets = ", ".join(f"{words / budget:.1%} of {budget:,}" for budget in _BUDGETS)
+    if most and words > most:
+        raise ValueError(
+            f"Split {split} has {words:,} words in {documents:,} documents, {words - most:,} more than --words {most}: "
+            "take fewer files, or cut the corpus with the key `words` of `limba corpus`."
+        )
+    of_budgets = ", ".join(f"{words / budget:.1%} of {budget:,}" for budget in ((most,) if most else _BUDGETS))
     return f"split {split}: {words:,} words in {documents:,} documents, {of_budgets}"
 
 
@@ -164,8 +182,8 @@ def preview(args: argparse.Namespace) -> None:
 
             raise ValueError(messages.missing_file(args.task)) from None
         raise
-    if args.words:
-        print(f"--- {word_count(task, args.split)}")
+    if args.words is not None:
+        print(f"--- {word_count(task, args.split, args.words)}")
         return
     lengths = feature_lengths(task, args.inputs_length or 512, args.targets_length)
     config = contract.DatasetConfig(args.task, lengths, args.split, 1, seed=args.seed, use_memory_cache=False)

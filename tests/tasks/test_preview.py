@@ -36,6 +36,10 @@ def test_words_are_those_between_blanks_of_all_documents(tmp_path, capsys):
     preview.main(["preview_words", "--words"])
     shares = "0.0% of 10,000,000, 0.0% of 100,000,000"
     assert capsys.readouterr().out == f"--- split train: 4 words in 3 documents, {shares}\n"
+    preview.main(["preview_words", "--words", "4"])
+    assert capsys.readouterr().out == "--- split train: 4 words in 3 documents, 100.0% of 4\n"
+    with pytest.raises(SystemExit, match="Split train has 4 words in 3 documents, 1 more than --words 3: take fewer"):
+        preview.main(["preview_words", "--words", "3"])
 
 
 def test_a_language_model_has_no_inputs(data_files, capsys):
