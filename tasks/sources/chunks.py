@@ -19,12 +19,14 @@ import pyarrow as pa
 from limba.files import json_text
 from limba.tasks.sources import arrow_tables, splits
 from limba.tasks.sources.damaged_files import bad_lines, wrong_contents
+from limba.tasks.sources.read_columns import bounded_lines
 from limba.tasks.sources.remote_files import http_files
 
 # What the readers of formats raise for files that are damaged or cannot be opened.
 _DAMAGED = (ValueError, TypeError, OSError, EOFError, OverflowError, zlib.error, lzma.LZMAError, pa.ArrowException)
-# Of the rows that are read together: some compressed kilobytes stand for any number of long texts. Books have a tenth.
-MOST_BYTES = 2**33
+# Of the rows that a reader holds together: some compressed kilobytes stand for any number of long texts. A thousand
+# books have less.
+MOST_BYTES = 2**29
 UNREADABLE = (http_files.BrokenFileError, *_DAMAGED)
 
 
@@ -39,7 +41,7 @@ def broken(shard: arrow_tables.Shard, row: int, error: Exception, columns: Seque
             f"The cache of Hugging Face's datasets may not be written by this user ({blamed}). Set HF_HOME to a folder "
             "that may be."
         )
-    if isinstance(error, arrow_tables.FormatError):
+    if isinstance(error, arrow_tables.FormatError | bounded_lines.TooManyBytesError):
         return http_files.BrokenFileError(f"Shard {shard.name} cannot be read from row {row} on: {error}.")
     if wrong := what_is_wrong(shard, columns):
         return http_files.BrokenFileError(f"Shard {shard.name} cannot be read from row {row} on: {wrong}")
@@ -162,10 +164,11 @@ class Cursor:
         # TensorFlow asks for the chunk after an error, and would wait for all the retries again each time.
         self._broken: http_files.BrokenFileError | None = None
         self._lock = threading.Lock()
-        # The open piece; the shard's row where `_waiting` begins; the tables that were read, and those that follow.
+        # The open piece; the table that was read last, if it has rows of the next chunk, and those that follow; the
+        # shard's row where the first of these begins.
         self._open: int | None = None
         self._start = 0
-        self._waiting: list[pa.Table] = []
+        self._waiting: pa.Table | None = None
         self._following: Iterator[pa.Table] = iter(())
 
     def find(self, shard: int, row: int) -> tuple[int, int]:
@@ -210,49 +213,61 @@ class Cursor:
         stop = start + rows_per_chunk if where.stop is None else min(start + rows_per_chunk, where.stop)
         if start >= stop:
             return self._nothing
+        rows = piece.rows(stop - start, chunk * self._chunk_documents)
         with self._lock:
             try:
-                table = self._rows_of_shard(index, where.shard, start, stop)
+                table = self._rows_of_shard(index, where.shard, start, rows, stop)
             except UNREADABLE as error:
                 raise broken(self._tables.shards[where.shard], start, error, self._schema.names) from error
-        rows = piece.rows(table.num_rows, chunk * self._chunk_documents)
+        rows = rows[: table.num_rows]
         has_rows = len(rows) > 0
         if self._keeps is not None:
-            rows = rows[self._keeps(table.column(0).take(_indices(rows)))]
-        return (table if len(rows) == table.num_rows else table.take(_indices(rows))), start + rows, has_rows
+            kept = np.flatnonzero(self._keeps(table.column(0)))
+            table, rows = table.take(_indices(kept)), rows[kept]
+        return table, start + rows, has_rows
 
-    def _rows_of_shard(self, index: int, shard: int, start: int, stop: int) -> pa.Table:
-        """Rows `[start, stop)` of a shard, or fewer at its end. Keeps them for the next call."""
+    def _rows_of_shard(self, index: int, shard: int, start: int, rows: np.ndarray, stop: int) -> pa.Table:
+        """Those of the rows `start + rows` that a shard has, which all lie before `stop`; no others are held."""
         if self._open != index or start < self._start:
             self._start, self._following = self._tables.open(shard, self._chunk_documents, start)
-            self._waiting = []
+            self._waiting = None
         # Stays unset if reading fails: a broken stream would otherwise pass for one that has ended.
         self._open = None
-        end = self._start + sum(table.num_rows for table in self._waiting)
-        size = sum(table.nbytes for table in self._waiting)
-        while end < stop:
-            if size > MOST_BYTES:
-                raise ValueError(
-                    f"rows {start} to {end - 1} have more than {MOST_BYTES:,} bytes, and rows {start} to {stop - 1} "
-                    "are read together: divide long texts, or give the source a smaller chunk_documents"
-                )
-            if (table := next(self._following, None)) is None:
+        found, size = [], 0
+        while self._start < stop:
+            table = self._next_table() if self._waiting is None else self._waiting
+            if table is None:
                 break
-            table = table.select(self._schema.names)
-            table.validate(full=True)  # Texts of JSON and Parquet come without a look at their UTF-8.
-            self._waiting.append(table if table.schema == self._schema else table.cast(self._schema))
-            end += table.num_rows
-            self._drop_before(start)
-            size = size + table.nbytes if self._waiting else 0
-        self._drop_before(start)
+            end = self._start + table.num_rows
+            first, last = np.searchsorted(rows, (self._start - start, end - start))
+            part = _take(table, rows[first:last] - (self._start - start))
+            if part.num_rows:
+                found.append(part)
+            if (size := size + part.nbytes) > MOST_BYTES:
+                raise bounded_lines.TooManyBytesError(
+                    f"rows {start} to {min(end, stop) - 1} have more than {MOST_BYTES:,} bytes, and rows {start} to "
+                    f"{stop - 1} are read together: divide long texts, or give the source a smaller chunk_documents"
+                )
+            self._waiting = table if end > stop else None
+            if end > stop:
+                break
+            self._start = end
         self._open = index
-        if not self._waiting:
-            return pa.Table.from_batches([], self._schema)
-        return pa.concat_tables(self._waiting).slice(start - self._start, stop - start)
+        return pa.concat_tables(found) if found else pa.Table.from_batches([], self._schema)
 
-    def _drop_before(self, start: int) -> None:
-        while self._waiting and self._start + self._waiting[0].num_rows <= start:
-            self._start += self._waiting.pop(0).num_rows
+    def _next_table(self) -> pa.Table | None:
+        if (table := next(self._following, None)) is None:
+            return None
+        table = table.select(self._schema.names)
+        table.validate(full=True)  # Texts of JSON and Parquet come without a look at their UTF-8.
+        return table if table.schema == self._schema else table.cast(self._schema)
+
+
+def _take(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """These rows, in ascending order; where most of a table are wanted a slice, which keeps the whole table."""
+    if 2 * len(rows) > table.num_rows and rows[-1] - rows[0] + 1 == len(rows):
+        return table.slice(rows[0], len(rows))
+    return table.take(_indices(rows))
 
 
 def _indices(rows: np.ndarray) -> pa.Array:

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 _FILE = b"ARROW1"
 # Of the texts of rows that are decoded at once; fewer rows than these would take much longer.
-MOST_BYTES, _LEAST_ROWS = 2**31 - 1, 4
+MOST_BYTES, _LEAST_ROWS = 2**30, 4
 
 
 def tables(file: BinaryIO, columns: Sequence[str], names: dict[str, None], batch_size: int) -> Iterator[pa.Table]:

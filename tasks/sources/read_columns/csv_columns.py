@@ -9,6 +9,8 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from limba.tasks.sources.read_columns import bounded_lines
+
 logger = logging.getLogger(__name__)
 
 # Files of which `_warn_of_quotes` has warned.
@@ -38,12 +40,13 @@ def tables(
     from datasets.packaged_modules.csv import csv
 
     config = csv.CsvConfig(**load_args)
-    with open_file() as file:
+    with bounded_lines.Portions(open_file()) as file:
         try:
             read = pandas.read_csv(file, iterator=True, **config.pd_read_csv_kwargs)
         except pandas.errors.EmptyDataError:  # It is blank.
             return
         for rows in read:
+            file.begin()
             if not names and (suspects := [name for name in columns if f"{name}.1" in rows.columns]):
                 _check_names(open_file, config.sep, suspects)
             names.update(dict.fromkeys(map(str, rows.columns)))

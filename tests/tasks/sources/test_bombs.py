@@ -53,6 +53,7 @@ def test_a_text_of_parquet_that_is_too_long(tmp_path):
 def test_a_long_text_of_many_rows_is_decoded_for_few_at_a_time(kind, tmp_path, monkeypatch):
     """10 kB of such a file stood for 100 GB, which one table of 1,000 rows had."""
     monkeypatch.setattr(arrow_columns, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(arrow_tables, "_TABLE_BYTES", 2**18)
     file, text = tmp_path / kind, "x" * 2**18
     column = pa.DictionaryArray.from_arrays(pa.array([0] * 99, pa.int32()), [text])
     if kind.endswith(".arrow"):
@@ -79,6 +80,28 @@ def test_many_long_texts_are_not_read_together(tmp_path, monkeypatch):
     with pytest.raises(
         http_retries.BrokenFileError, match=r"rows 0 to 4 have more than 6,291,456 bytes, and rows 0 to"
     ):
+        list(_documents(file))
+
+
+def test_a_reader_holds_only_its_own_rows(tmp_path, monkeypatch):
+    """Where several readers share a file, each has one of eight rows, and holds no others."""
+    monkeypatch.setattr(chunks, "MOST_BYTES", 2 * MOST)
+    file = tmp_path / "long.txt"
+    file.write_text("\n".join(f"{n}" + "a" * 2**20 for n in range(32)))
+    source = corpora.HuggingFaceSource({"train": str(file)}, ["text"])
+    found = source.chunks_of("train", False, 0, reader=3, num_readers=8).documents(1)
+    rows = [text for some in found for text in some.columns["text"]]
+    assert [int(text.rstrip(b"a")) for text in rows] == [3, 11, 19, 27]
+
+
+def test_rows_of_csv_that_are_parsed_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(bounded_lines, "MOST_OF_ROWS", 2 * MOST)
+    file = tmp_path / "long.csv"
+    for rows in (3, 9):
+        file.write_text("text\n" + ("a" * 2**20 + "\n") * rows)
+        if rows == 3:
+            assert len(list(_documents(file))) == rows
+    with pytest.raises(http_retries.BrokenFileError, match=r"long\.csv .*10,000 rows, .* more than 6,291,456"):
         list(_documents(file))
 
 
