@@ -27,7 +27,14 @@ import pyarrow.parquet
 
 from limba.files import untrusted_files, untrusted_json
 from limba.tasks.sources import class_names
-from limba.tasks.sources.read_columns import arrow_columns, bounded_lines, csv_columns, json_columns, line_tables
+from limba.tasks.sources.read_columns import (
+    arrow_columns,
+    bounded_lines,
+    csv_columns,
+    json_columns,
+    line_tables,
+    parquet_columns,
+)
 from limba.tasks.sources.remote_files import bucket_files, http_files
 
 BUILDERS = ("json", "parquet", "text", "csv", "arrow")
@@ -56,11 +63,8 @@ _PROTOCOL = "limba-shard"
 # A corpus up to this size is kept in memory: bytes of its files, which may be compressed, and of its tables.
 _KEPT_FILES = 32 << 20
 _KEPT_BYTES = 128 << 20
-# Of a table, where nobody asks for another number, and bytes with which one of Parquet ends.
+# Of a table, where nobody asks for another number.
 _TABLE_ROWS = 1024
-_TABLE_BYTES = 1 << 25
-# That are decoded at once: the metadata of Parquet may name sizes that its pages do not have.
-_PARQUET_ROWS = 64
 
 # Reads the documents of an open file in any other format, each as {column: value}.
 RowsFn = Callable[[BinaryIO], Iterable[Mapping[str, Any]]]
@@ -358,50 +362,9 @@ def _read_parquet(
 
     def tables() -> Iterator[pa.Table]:
         with file:
-            for number in range(group, file.num_row_groups):
-                found = file.metadata.row_group(number)
-                chunks = [x for x in map(found.column, range(found.num_columns)) if x.path_in_schema in columns]
-                most = min(batch_size, _PARQUET_ROWS)
-                rows = arrow_columns.rows_at_once((chunk.total_uncompressed_size for chunk in chunks), most)
-                for table in _together(file.iter_batches(rows, [number], columns), batch_size):
-                    for name, values in zip(table.column_names, table.columns, strict=True):
-                        _check_texts(name, values)
-                    yield table
+            yield from parquet_columns.tables(file, columns, batch_size, group)
 
     return begin, tables()
-
-
-def _together(batches: Iterable[pa.RecordBatch], most_rows: int) -> Iterator[pa.Table]:
-    """Tables of at most `most_rows` rows, or of few long ones, made of small batches: each table costs much later."""
-    some: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        if any(map(pa.types.is_dictionary, batch.schema.types)):
-            (batch,) = arrow_columns.decoded(batch.schema.names, batch.columns).to_batches()
-        if some and rows + batch.num_rows > most_rows:
-            yield pa.Table.from_batches(some)
-            some, rows, size = [], 0, 0
-        some.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if size > _TABLE_BYTES:
-            yield pa.Table.from_batches(some)
-            some, rows, size = [], 0, 0
-    if some:
-        yield pa.Table.from_batches(some)
-
-
-def _check_texts(column: str, values: pa.ChunkedArray) -> None:
-    """Raises ValueError for a text that is longer than a line may be; a few kB of Parquet may stand for it."""
-    is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
-    if values.nbytes <= bounded_lines.MOST_BYTES or not is_text:
-        return
-    from pyarrow import compute  # Slow, and few corpora have such batches.
-
-    longest = compute.max(compute.binary_length(values)).as_py() or 0
-    if longest > bounded_lines.MOST_BYTES:
-        raise ValueError(
-            f"a text of column {column!r} has {longest:,} bytes; at most {bounded_lines.MOST_BYTES:,} are read"
-        )
 
 
 def _decoded(schema: pa.Schema) -> pa.Schema:

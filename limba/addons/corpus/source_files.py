@@ -9,16 +9,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from datatrove.pipeline.base import PipelineStep
-from datatrove.pipeline.readers import ParquetReader
 from datatrove.pipeline.readers.base import BaseDiskReader
 
 from limba.addons.corpus.recipe_file import Recipe, Source
-from limba.addons.corpus.row_readers import LinesReader, PagesReader, RowsReader, TableReader
+from limba.addons.corpus.row_readers import KEPT, LinesReader, PagesReader, ParquetReader, RowsReader, TableReader
 from limba.files import untrusted_files
 from limba.files.untrusted_files import cut, shown
 
-# What a document keeps beside its text: where it comes from.
-_KEPT = ("url", "date")
 _PACKED = (".gz", ".zst")
 
 
@@ -132,7 +129,7 @@ def _own_columns(reader: BaseDiskReader, data: Any, path: str, number: int | str
     A writer takes names of files from what a document has: columns of others must not come so far.
     """
     text = data.get(reader.text_key)
-    kept = {key: str(data[key]) for key in _KEPT if isinstance(data.get(key), str)}
+    kept = {key: str(data[key]) for key in KEPT if isinstance(data.get(key), str)}
     return {"text": text if isinstance(text, str) else "", "id": f"{path}/{number}", "metadata": kept}
 
 

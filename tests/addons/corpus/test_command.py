@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pyarrow
+import pyarrow.parquet
 import pytest
 
 from limba.addons.corpus import command, recipe_file
@@ -37,6 +38,7 @@ print("===", command.main(["recipe.yaml", "corpus"]), file=sys.stderr)
 os.utime("eval.csv", ns=(before.st_atime_ns, before.st_mtime_ns))
 bounded_lines.MOST_BYTES = 100_000
 print("===", command.main(["long.yaml", "out_long"]), file=sys.stderr)
+print("===", command.main(["packed.yaml", "out_packed"]), file=sys.stderr)
 die = lambda data, rank, size: os.kill(os.getpid(), 9)
 try:
     with stage_runs.console():
@@ -49,6 +51,7 @@ print("===", command.main(["changing.yaml", "out_changing"]), file=sys.stderr)
 _OF_MORE = {
     "evaluation": "corpus is of another recipe or other files",
     "long": "line 1 has more than 100,000 bytes",
+    "packed": "a text of column 'text' has 120,000 bytes; at most 100,000 are read",
     "killed": "dies failed: a task was killed",
     "changing": "Files of changing.yaml changed while they were read; give --overwrite",
 }
@@ -115,9 +118,12 @@ def crawl(tmp_path_factory):
     (folder / "odd\n/c.jsonl").write_text('{"body": "a text"}\n')
     (folder / "out_foreign/.work").mkdir(parents=True)
     (folder / "out_foreign/.work/counts.json").write_text('{"kept": {"../..": {}}}')
-    for name, text in {"long": "a " * 60_000, "changing": "a text\n"}.items():
-        (folder / f"{name}.txt").write_text(text)
-        (folder / f"{name}.yaml").write_text(f"language: eng_Latn\nsources: {{a: {{files: {name}.txt}}}}\n")
+    texts = {"long.txt": "a " * 60_000, "changing.txt": "a text\n", "packed.parquet": ""}
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        recipe_of = f"language: eng_Latn\nsources: {{a: {{files: {name}}}}}\n"
+        (folder / name).with_suffix(".yaml").write_text(recipe_of)
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a " * 60_000] * 99}), folder / "packed.parquet")
     for name, (old, new, _) in _UNREADABLE.items():
         (folder / f"{name}.yaml").write_text(recipe.replace(old, new))
     return folder

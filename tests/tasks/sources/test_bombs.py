@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from tasks.sources import arrow_tables, chunks, corpora
-from tasks.sources.read_columns import arrow_columns, bounded_lines, line_tables
+from tasks.sources.read_columns import arrow_columns, bounded_lines, line_tables, parquet_columns
 from tasks.sources.remote_files import http_retries
 
 MOST = 3 << 20
@@ -53,7 +53,7 @@ def test_a_text_of_parquet_that_is_too_long(tmp_path):
 def test_a_long_text_of_many_rows_is_decoded_for_few_at_a_time(kind, tmp_path, monkeypatch):
     """10 kB of such a file stood for 100 GB, which one table of 1,000 rows had."""
     monkeypatch.setattr(arrow_columns, "MOST_BYTES", 2**20)
-    monkeypatch.setattr(arrow_tables, "_TABLE_BYTES", 2**18)
+    monkeypatch.setattr(parquet_columns, "_TABLE_BYTES", 2**18)
     file, text = tmp_path / kind, "x" * 2**18
     column = pa.DictionaryArray.from_arrays(pa.array([0] * 99, pa.int32()), [text])
     if kind.endswith(".arrow"):
