@@ -4,12 +4,20 @@ import dataclasses
 import gzip
 import io
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from limba.files import untrusted_files
+from limba.files.untrusted_files import shown
+from limba.tasks.sources.read_columns import bounded_lines
 
 _NUM_FIELDS = 10
-_ID = re.compile(r"(\d+)(?:([-.])(\d+))?")
+_ID = re.compile(r"([0-9]{1,9})(?:([-.])([0-9]{1,9}))?")
+_HEAD = re.compile("[0-9]{1,9}")
+# The longest sentences of treebanks have some hundred words, the largest treebanks 220 MB.
+MOST_WORDS, MOST_UNPACKED = 100_000, 2**28
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,35 +70,63 @@ def read(files: Sequence[str]) -> Iterator[Sentence]:
       ValueError: for a line that is not of the format; the message has the file and the line.
     """
     for file in files:
-        path = Path(file).expanduser()
-        if not path.is_file():
-            found = "is a folder" if path.is_dir() else "does not exist"
-            raise FileNotFoundError(f"{file} {found}; give files in CoNLL-U, such as those of a treebank.")
-        with path.open("rb") as content:
-            opened: Any = gzip.GzipFile(fileobj=content) if path.suffix == ".gz" else content
-            yield from _sentences(file, io.TextIOWrapper(opened, encoding="utf-8-sig", newline="\n"))
+        yield from _sentences(file)
 
 
-def _sentences(file: str, lines: IO[str]) -> Iterator[Sentence]:
+def numbered_lines(file: str, newline: str | None = "\n") -> Iterator[tuple[int, str]]:
+    """The lines of a text in UTF-8, from 1; of a name with .gz at its end decompressed. `newline` is that of `open`.
+
+    Raises:
+      FileNotFoundError: if it is not there.
+      ValueError: if it is not a file or not such a text, or too long a line, or unpacked too long.
+    """
+    path = Path(file).expanduser()
+    untrusted_files.check_is_file(path)
+    number = 0
+    with path.open("rb") as content:
+        opened: Any = _Unpacked(fileobj=content) if path.suffix == ".gz" else content
+        try:
+            for line in io.TextIOWrapper(bounded_lines.bounded(opened), encoding="utf-8-sig", newline=newline):
+                number += 1
+                yield number, line
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file} is not UTF-8 after line {number} ({error.reason}); save it as UTF-8.") from error
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ValueError(f"{file} cannot be decompressed ({error}); download it again.") from error
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}.") from None
+
+
+class _Unpacked(gzip.GzipFile):
+    """A compressed file, of which some kilobytes may stand for any number of sentences."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell() > MOST_UNPACKED:
+            raise ValueError(f"unpacked it has more than {MOST_UNPACKED:,} bytes; unpack it, or divide it")
+        return super().read(size)
+
+
+def _sentences(file: str) -> Iterator[Sentence]:
     rows: list[list[str]] = []
-    begin = number = 0
-    try:
-        for number, line in enumerate(lines, 1):
-            line = line.rstrip("\r\n")
-            if line.strip() and not line.startswith("#"):
-                fields = line.split("\t")
-                if len(fields) != _NUM_FIELDS:
-                    raise ValueError(
-                        f"{file}, line {number}, has {len(fields)} fields, and CoNLL-U {_NUM_FIELDS} with tabs between "
-                        f"them: {line[:60]!r}."
-                    )
-                begin = begin or number
-                rows.append(fields)
-            elif not line.strip() and rows:
-                yield _sentence(f"{file}, line {begin}", rows)
-                rows, begin = [], 0
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 after line {number} ({error.reason}); save it as UTF-8.") from error
+    begin = 0
+    for number, line in numbered_lines(file):
+        line = line.rstrip("\r\n")
+        if line.strip() and not line.startswith("#"):
+            fields = line.split("\t")
+            if len(fields) != _NUM_FIELDS:
+                raise ValueError(
+                    f"{file}, line {number}, has {len(fields)} fields, and CoNLL-U {_NUM_FIELDS} with tabs between "
+                    f"them: {shown(line)}."
+                )
+            begin = begin or number
+            rows.append(fields)
+            if len(rows) > MOST_WORDS:
+                raise ValueError(
+                    f"The sentence at {file}, line {begin}, has more than {MOST_WORDS:,} words; an empty line ends one."
+                )
+        elif not line.strip() and rows:
+            yield _sentence(f"{file}, line {begin}", rows)
+            rows, begin = [], 0
     if rows:
         yield _sentence(f"{file}, line {begin}", rows)
 
@@ -101,8 +137,10 @@ def _sentence(place: str, rows: Sequence[Sequence[str]]) -> Sentence:
     last_of_token = 0  # The last word of a token of several words.
     for number, form, lemma, part, _, features, head, relation, _, misc in rows:
         found = _ID.fullmatch(number)
-        if found is None or (found[2] != "." and not head.isdigit() and found[2] is None):
-            raise ValueError(f"The sentence at {place} has a word with ID {number!r} and HEAD {head!r}, not numbers.")
+        if found is None or (found[2] is None and not _HEAD.fullmatch(head)):
+            raise ValueError(
+                f"The sentence at {place} has a word with ID {shown(number)} and HEAD {shown(head)}, not numbers."
+            )
         if found[2] == ".":  # An empty node, of the enhanced graph: it is not in the text.
             continue
         blank = "" if "SpaceAfter=No" in misc.split("|") else " "

@@ -1,13 +1,12 @@
 """Words with labels: treebanks in CoNLL-U, a word a line as in the shared tasks of CoNLL, and tables with lists."""
 
-import io
-import json
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from limba.addons.pairs import conllu_files
+from limba.files import untrusted_json
+from limba.files.untrusted_files import shown, shown_list
 from limba.tasks.sources import corpora
 from limba.tasks.supervised import found_columns
 
@@ -110,20 +109,15 @@ def _label_of(word: conllu_files.Word, label: str) -> str:
 
 
 def _of_lines(file: str) -> Iterator[LabelledSentence]:
-    path = Path(file).expanduser()
-    if not path.is_file():
-        raise FileNotFoundError(f"{file} does not exist; give a file with a word and its label on each line.")
     words, labels, begin = list[str](), list[str](), 0
-    try:
-        content = path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 ({error.reason}); save it as UTF-8.") from error
-    for number, line in enumerate(io.StringIO(content), 1):
+    for number, line in conllu_files.numbered_lines(file, newline=None):
         fields = line.split()
         # "# id 3" is a comment; the word "#" has a label and nothing else.
         if fields and fields[0] != "-DOCSTART-" and not (fields[0] == "#" and len(fields) != 2):
             if len(fields) < 2:
-                raise ValueError(f"{file}, line {number}, has {line.strip()!r} where a word and its label are needed.")
+                raise ValueError(
+                    f"{file}, line {number}, has {shown(line.strip())} where a word and its label are needed."
+                )
             begin = begin or number
             words.append(fields[0])
             labels.append(fields[-1])
@@ -160,7 +154,8 @@ def _of_table(file: str, label: str | None) -> Iterator[LabelledSentence]:
         labels = [of_numbers[x] if type(x) is int and 0 <= x < len(of_numbers) else x for x in labels]
         for column, found in ((tokens, words), (tags, labels)):
             if not found or not all(isinstance(x, str) and x.strip() for x in found):
-                raise ValueError(f"{place}: column {column!r} has {row[column]!r}; write a list of texts there.")
+                value = shown_list(found) if found else shown(row[column])
+                raise ValueError(f"{place}: column {column!r} has {value}; write a list of texts there.")
         if len(words) != len(labels):
             raise ValueError(f"{place} has {len(words)} words and {len(labels)} labels; each word has one.")
         yield LabelledSentence(["".join(word.split()) for word in words], labels, place)
@@ -168,7 +163,7 @@ def _of_table(file: str, label: str | None) -> Iterator[LabelledSentence]:
 
 def _list(value: Any) -> list[Any]:
     try:
-        found = json.loads(value) if isinstance(value, str | bytes) else value
+        found = untrusted_json.parse(value, "") if isinstance(value, str | bytes) else value
     except ValueError:
         return []
     return list(found) if isinstance(found, Sequence) and not isinstance(found, str) else []

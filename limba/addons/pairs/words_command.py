@@ -12,7 +12,11 @@ from limba.addons.pairs import word_files
 from limba.addons.pairs.scoreboard.majority_labels import MajorityLabels
 from limba.addons.pairs.word_files import LabelledSentence
 from limba.files import json_text, local_paths, named_flags, os_errors, written_files
+from limba.files.untrusted_files import cut
 from limba.tasks.metrics import tagging_metrics
+
+# Kinds of labels whose counts are printed; tags with all features are some thousands.
+_MOST_SHOWN = 1000
 
 
 def main(argv: Sequence[str]) -> None:
@@ -69,7 +73,9 @@ def write_words(
         temporary.write_text(content, encoding="utf-8")
     said = written_files.messages_beside(path)
     counts = collections.Counter(label for sentence in sentences for label in sentence.labels)
-    print(", ".join(f"{label} {count:,}" for label, count in counts.most_common()), file=said)
+    shown = [f"{cut(label)} {count:,}" for label, count in counts.most_common(_MOST_SHOWN)]
+    more = f" and {len(counts) - len(shown):,} more labels" if len(counts) > len(shown) else ""
+    print(", ".join(shown) + more, file=said)
     print(f"{path}: {len(sentences):,} sentences, {counts.total():,} words, {len(counts):,} labels", file=said)
     if tested:
         print(f"{test}: {_baselines(sentences, tested)}", file=said)
@@ -83,7 +89,8 @@ def _baselines(sentences: Sequence[LabelledSentence], tested: Sequence[LabelledS
     of_label, of_words = (tagging_metrics.token_accuracy(wanted, x)["accuracy"] for x in (alone, given))
     words = [word for x in tested for word in x.words]
     new = 100 * sum(word not in table for word in words) / len(words)
-    found = f"{table.label} everywhere is right for {of_label:.1f} % of {len(words):,} words, each word's most frequent"
+    found = f"{cut(table.label)} everywhere is right for {of_label:.1f} % of {len(words):,} words, "
+    found += "each word's most frequent"
     found += f" label for {of_words:.1f} %"
     if tagging_metrics.are_bio(sorted({label for labels in wanted for label in labels})):
         found += f" (entity F1 {tagging_metrics.entity_f1(wanted, given)['entity_f1']:.1f} %)"

@@ -182,7 +182,7 @@ def test_bad_files_are_named(tmp_path, text, message):
 
 
 def test_files_that_are_not_there(tmp_path):
-    with pytest.raises(SystemExit, match=r"nowhere.conllu does not exist; give files in CoNLL-U"):
+    with pytest.raises(SystemExit, match=r"There is no file nowhere.conllu"):
         pairs_command.main(["nowhere.conllu", "--out", str(tmp_path / "pairs.jsonl")])
     latin = tmp_path / "latin.conllu"
     latin.write_bytes(b"1\t\xe9\t_\t_\t_\t_\t0\troot\t_\t_\n\n")

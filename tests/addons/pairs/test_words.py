@@ -1,6 +1,7 @@
 """Words with labels: how files are read, what is counted of them, means over seeds, and the paired bootstrap."""
 
 import dataclasses
+import gzip
 import json
 import math
 import re
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from limba.addons.pages import scoreboard
-from limba.addons.pairs import word_files, words_command
+from limba.addons.pairs import conllu_files, word_files, words_command
 from limba.addons.pairs.pair_metrics import ScoredSentence
 from limba.addons.pairs.scoreboard import (
     board,
@@ -24,6 +25,7 @@ from limba.addons.pairs.scoreboard import (
 from limba.addons.pairs.scoreboard.comparisons import Side
 from limba.addons.pairs.scoreboard.evaluation_sets import EvaluationSet
 from limba.addons.pairs.scoreboard.majority_labels import MajorityLabels
+from tasks.sources.read_columns import bounded_lines
 
 TREEBANK = """# text = N-o vede 10 000 .
 1-2\tN-o\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No
@@ -274,3 +276,38 @@ def test_a_scoreboard_of_words_has_what_the_class_of_the_export_predicts(tmp_pat
     expected = measures.MeasuredWords(wanted, given).figures(np.ones(2, bool))
     assert {name: x["value"] for name, x in figures.items()} == {name: x.value for name, x in expected.items()}
     assert re.search("classifier", (tmp_path / "scoreboard.md").read_text("utf-8"))
+
+
+def _row(number="1", head="0", form="a"):
+    return f"{number}\t{form}\t{form}\tX\t_\t_\t{head}\troot\t_\t_\n".encode()
+
+
+_HOSTILE = {
+    "number.conllu": (_row("9" * 5000), "ID '9{60}…' and HEAD '0', not numbers"),
+    "head.conllu": (_row(head="²"), "HEAD '²', not numbers"),
+    "words.conllu": (b"".join(_row(str(n)) for n in range(1, 12)), "line 1, has more than 10 words"),
+    "unpacked.conllu.gz": (gzip.compress((_row() + b"\n") * 200_000), "unpacked it has more than 3,145,728 bytes"),
+    "line.conllu.gz": (gzip.compress(b"a" * 2**22), "line.conllu.gz: line 1 has more than 2,097,152 bytes"),
+    "no.conllu.gz": (b"no gzip", r"no.conllu.gz cannot be decompressed \(Not a gzipped file"),
+    "long.conll": (b"x" * 1000, r"line 1, has 'x{60}…' where"),
+    "deep.jsonl": (b'{"tokens": "' + b"[" * 50_000 + b'", "tags": ["X"]}\n', r"column 'tokens' has '\[{60}…'; write"),
+}
+
+
+@pytest.mark.parametrize("name", _HOSTILE)
+def test_a_hostile_file_is_one_short_message(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(conllu_files, "MOST_WORDS", 10)
+    monkeypatch.setattr(conllu_files, "MOST_UNPACKED", 3 * 2**20)
+    monkeypatch.setattr(bounded_lines, "MOST_BYTES", 2**21)
+    content, message = _HOSTILE[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message) as error:
+        word_files.read(str(tmp_path / name))
+    assert len(str(error.value)) < 500
+
+
+def test_long_labels_and_those_that_move_a_terminal_are_shown(tmp_path, capsys):
+    (tmp_path / "a.conll").write_text("a B-" + "x" * 10_000 + "\nb I-\x1b[2J\n")
+    words_command.write_words([str(tmp_path / "a.conll")], str(tmp_path / "out.jsonl"), None)
+    said = capsys.readouterr().out
+    assert r"I-\x1b[2J 1" in said and "x" * 201 not in said
