@@ -17,7 +17,7 @@ _BEGIN = re.compile(r"(?:\w+=\S+ )*(?:limba|bash|python3?|sbatch|torchrun) ")
 _FILE = re.compile(r"(?<![\w./-])[\w./*-]+\.(?:gin|yaml|jsonl|json|txt|npy|npz|py|model|pth)\b")
 # What stands for something of the reader's, or is written.
 _OF_READERS = re.compile(
-    r"(?:my_|old/|runs/|exports/|corpus/|vocab/|upos/)[\w./*-]+|t5x/[\w./-]+\.gin|MODEL\.gin|(?:spiece|my)\.model|mylang/recipe\.gin|(?:plan|corpus|answers|pairs|scores|train)\.jsonl"
+    r"(?:my_|old/|runs/|exports/|corpus/|vocab/|upos/)[\w./*-]+|(?:t5x|flaxformer)/[\w./-]+\.gin|MODEL\.gin|(?:spiece|my)\.model|mylang/recipe\.gin|(?:plan|corpus|answers|pairs|scores|train)\.jsonl"
     r"|(?:run|ro_t5x_base)\.gin|(?:config|bert_4L|t5-small|results)\.json|(?:sweep|wandb|recipe)\.yaml"
     r"|(?:sentences|proteins|questions|texts)\.txt|(?:vectors|tokens)\.np[yz]"
 )

@@ -90,7 +90,7 @@ for name in sys.argv[1:]:
         found[name] = str(error)
 print(json.dumps(found))
 """
-_NETWORK, _LAYERS, _MOE = "t5x.examples.t5.network", "t5x.examples.mine.layers", "t5x.contrib.moe.layers"
+_NETWORK, _LAYERS, _CALM = "t5x.examples.t5.network", "t5x.examples.mine.layers", "t5x.contrib.calm.layers"
 _ENGINE = ("checkpoints", "partitioning", "trainer")
 
 
@@ -98,7 +98,7 @@ _ENGINE = ("checkpoints", "partitioning", "trainer")
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_a_fork_s_own_modules_come_before_the_aliases(tmp_path, forks, is_package, is_whole):
     """Also in folders without __init__.py. Of a whole copy of T5X only what T5X itself lacks is the fork's own."""
-    files = [_NETWORK, _LAYERS, _MOE, *(f"t5x.{name}" for name in _ENGINE if is_whole)]
+    files = [_NETWORK, _LAYERS, _CALM, *(f"t5x.{name}" for name in _ENGINE if is_whole)]
     for name in files:
         file = tmp_path.joinpath(*name.split(".")).with_suffix(".py")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -108,13 +108,13 @@ def test_a_fork_s_own_modules_come_before_the_aliases(tmp_path, forks, is_packag
             (folder / "__init__.py").write_text("import t5x.adafactor\n" if folder.name == "t5x" else "")
     (tmp_path / "t5x" / "models").mkdir()  # Of checkpoints: no Python.
     (tmp_path / "who.py").write_text(f"def main(argv):\n    import sys\n    sys.argv[1:] = argv\n    exec({_WHO!r})\n")
-    names = [_NETWORK, _LAYERS, _MOE, "t5x.models", "t5x.trainer", "t5x.trainr"]
+    names = [_NETWORK, _LAYERS, _CALM, "t5x.models", "t5x.trainer", "t5x.trainr"]
     done = forks.run(["who", *names], line.environment(tmp_path), tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found[_LAYERS] == "the fork"
     assert (found[_NETWORK], found["t5x.models"]) == ("Limba" if is_whole else "the fork", "_Alias")
-    assert found[_MOE] == "the fork" if not is_whole else "Limba's experts are Switch Transformers" in found[_MOE]
+    assert found[_CALM] == "the fork" if not is_whole else "Limba has no early-exit decoding" in found[_CALM]
     assert found["t5x.trainer"] == "_Alias" and found["t5x.trainr"].endswith("It provides t5x.trainer.")
 
 
