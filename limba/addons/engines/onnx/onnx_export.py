@@ -148,7 +148,7 @@ class T5Export(OnnxExport):
         if self.model.family.layer_kind != "t5":
             raise ValueError(
                 f"{self.model.path} is {self.model.family.title}, of which to-onnx writes no file; `limba convert "
-                "to-hf` exports it, and to-ct2 a T5Gemma without soft caps and windows."
+                "to-hf` exports it."
             )
         tokenizer = hf_tokenizer.from_vocabulary(any_format.known_vocabulary(self.model))
         t5_check.require_usual_ids(self.model, tokenizer, self.engine)
