@@ -55,7 +55,7 @@ def backbone(config: EncoderConfig | T5Config) -> Backbone:
     A head on a T5 begins as transformers' `T5ClassificationHead` does: T5 has no range for all kernels.
     """
     if isinstance(config, T5Config):
-        if type(config.network()) is not t5.Transformer:  # layers that T5Encoder does not have
+        if type(config) is not T5Config and config.encoder_attention is None:  # layers that T5Encoder does not have
             raise ValueError(
                 f"A head stands on an encoder, or on a T5's, and the layers of this network are {config.layer_kind}'s. "
                 "Train the labels as answers (docs/finetune.md)."

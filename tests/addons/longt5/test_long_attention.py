@@ -11,6 +11,7 @@ import pytest
 from limba.addons.longt5.long_attention import LongEncoderAttention
 from limba.addons.longt5.longt5 import LongT5Config
 from tests.limba import small
+from tests.limba.network.encoders import test_t5_classifier
 
 GLOBAL = {"encoder_attention_type": "transient-global", "local_radius": 4, "global_block_size": 4}
 LOCAL = {"encoder_attention_type": "local"}
@@ -86,6 +87,13 @@ def test_scanned_layers_with_recomputation_lose_the_same():
 
 
 SCANNED = {"scan_layers": True, "remat_policy": "minimal"}
+
+
+def test_a_head_stands_on_its_encoder(monkeypatch):
+    fields = {"vocab_size": 384, "num_encoder_layers": 2, "num_decoder_layers": 1, "dropout_rate": 0.0}
+    config = LongT5Config(**fields, **test_t5_classifier.SIZES, **LOCAL | {"local_radius": 2})
+    monkeypatch.setattr(test_t5_classifier, "_config", lambda: config)
+    test_t5_classifier.test_hidden_states_are_those_of_the_t5({})
 
 
 def test_a_query_is_multiplied_by_three_blocks_and_the_sums():
