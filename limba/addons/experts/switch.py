@@ -75,8 +75,8 @@ class SwitchConfig(t5.T5Config):
     router_z_loss_coef: float = 0.001
 
     layer_kind: ClassVar[str] = "switch"
-    rates: ClassVar[tuple[str, ...]] = ("dropout_rate", "jitter_noise")
-    of_runs: ClassVar[Mapping[str, Any]] = {"train_capacity_factor": None}
+    rates: ClassVar[tuple[str, ...]] = ("dropout_rate", "expert_dropout_rate", "jitter_noise")
+    of_runs: ClassVar[Mapping[str, Any]] = {"train_capacity_factor": None, "expert_dropout_rate": None}
     # Sparse layers and others take turns.
     can_scan: ClassVar[bool] = False
 

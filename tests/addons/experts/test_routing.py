@@ -8,6 +8,7 @@ import pytest
 from limba.addons.experts import routing, sparse_mlp, switch
 from limba.network import layers
 from tests.addons.experts.test_switch import config
+from tests.limba import small
 
 GROUPS, LENGTH, EXPERTS, EMBED = 2, 12, 4, 6
 
@@ -143,3 +144,7 @@ def test_experts_may_drop_at_a_rate_of_their_own():
     )
     assert set(np.unique(apply(dropout_rate=0.5, expert_dropout_rate=0.0))) == {192.0}
     assert len(np.unique(apply(expert_dropout_rate=0.5))) > 1
+    model = small.model(module=config(jitter_noise=0.0, expert_dropout_rate=0.5).network())
+    shapes, _ = model.param_shapes_and_axes()
+    of_step = lambda params, key: model.loss_fn(params, small.batch(0, rows=2, targets=8), key)[0]  # noqa: E731
+    assert jax.eval_shape(of_step, shapes, jax.random.key(0)).shape == (), "layers of a stack know that they draw"
