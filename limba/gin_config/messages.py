@@ -78,6 +78,8 @@ def explanation(error: BaseException) -> str:
         return needed
     if isinstance(error, ModuleNotFoundError) and (missing := _MISSING_MODULE.search(message)):
         folders = [*(str(Path(file).parent) for file, _ in places(error)), "."]
+        if instead := t5x_names.instead_of(missing[1]):
+            return f"{message}. {instead}"
         hint = import_errors.where_it_lies(missing[1], folders)
         hint = hint or import_errors.did_you_mean(missing[1]) + import_errors.where_it_was(missing[1])
         return message + ("." + hint if hint else "")

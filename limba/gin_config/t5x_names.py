@@ -116,6 +116,8 @@ WITHOUT_COUNTERPART: Mapping[str, str] = {
     "t5x.contrib.calm": "Limba has no early-exit decoding.",
     "t5x.contrib.gpu.scripts_gpu": "Its tasks need datasets of their own; register them as docs/data.md shows.",
     "t5.models": "Mesh TensorFlow's models are not Limba's.",
+    "flaxformer": "Limba's own networks stand in place of its models with experts: leave flaxformer's folder out of "
+    "--gin_search_paths, and include 'flaxformer/t5x/configs/moe/models/switch_base.gin' or the like (docs/t5x.md).",
 }
 
 # Functions that T5X's gin files import from `__main__`.
@@ -222,13 +224,13 @@ def missing_name(module: str, name: str) -> str:
     return f"Limba does not provide {module}.{name}.{known}"
 
 
-def _instead_of(fullname: str) -> str | None:
+def instead_of(fullname: str) -> str | None:
     """What to use in place of a module without counterpart; None if T5X has no such module, or Limba has it."""
     return next((use for name, use in WITHOUT_COUNTERPART.items() if f"{fullname}.".startswith(f"{name}.")), None)
 
 
 def _missing_module(fullname: str) -> str:
-    if instead := _instead_of(fullname):
+    if instead := instead_of(fullname):
         return f"Limba does not provide {fullname}. {instead}"
     package = [name for name in MODULES if name.partition(".")[0] == fullname.partition(".")[0]]
     known = ", ".join(difflib.get_close_matches(fullname, package, n=1) or package)
@@ -290,7 +292,7 @@ def _places(fullname: str) -> list[str]:
     package, *parents, _ = fullname.split(".")
     folders = dict.fromkeys(Path(folder) / package for folder in python_path.folders())
     folders.pop(REPOSITORY / "launch" / "t5x", None)  # It stands in for T5X's scripts.
-    is_t5x = fullname in MODULES or _instead_of(fullname) is not None
+    is_t5x = fullname in MODULES or instead_of(fullname) is not None
     return [
         str(folder.joinpath(*parents))
         for folder in folders

@@ -111,6 +111,10 @@ HEAD = "from __gin__ import dynamic_registration\nfrom t5x import utils\n"
         ("from t5x import export_lib\n", "{}:1: Limba does not provide t5x.export_lib. Limba writes no TensorFlow"),
         ("import no_such_module\n", "{}:1: No module named 'no_such_module'"),
         (
+            "from flaxformer.components import dense\n",
+            "{}:1: No module named 'flaxformer'. Limba's own networks stand in place of its models with experts: leave",
+        ),
+        (
             "nowhere_imported.T5Config.emb_dim = 8\n",
             "{}:1: No configurable matching 'nowhere_imported.T5Config'. Import its module in this file, or read",
         ),
