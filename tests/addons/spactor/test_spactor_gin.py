@@ -8,6 +8,7 @@ from limba.addons.spactor import spactor
 from limba.gin_config import gin_files, model_file
 from limba.models import EncoderDecoderModel
 from tests.limba.gin_config import test_methods, test_model_file
+from tests.limba.gin_config.test_methods import models_are_unregistered  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +47,7 @@ def test_spactor_refuses_other_models(model, name):
         test_model_file._model()
 
 
+@pytest.mark.usefixtures("models_are_unregistered")
 def test_a_class_may_inherit_a_bound_method(tmp_path):
     (tmp_path / "mine.gin").write_text(
         f"{test_methods.LIMBA_S}{test_methods.METHOD}\nfrom limba.addons.spactor import spactor\n"

@@ -9,12 +9,12 @@ from limba import models
 from limba.gin_config import gin_files, model_file
 
 
-@pytest.fixture(autouse=True)
-def _clean_gin(monkeypatch):
+@pytest.fixture
+def models_are_unregistered(monkeypatch):
     """A registration cannot be taken back; those of models that other tests of the process have made are put aside."""
     registry, inverse = selector_map.SelectorMap(), dict(gin_config._INVERSE_REGISTRY)
     for name, known in gin_config._REGISTRY.items():
-        if name.startswith("limba.models."):
+        if name.startswith(("limba.models.", "limba.addons.")):
             inverse.pop(known.wrapped, None)
         else:
             registry[name] = known
@@ -24,6 +24,8 @@ def _clean_gin(monkeypatch):
     yield
     gin.clear_config()
 
+
+pytestmark = pytest.mark.usefixtures("models_are_unregistered")
 
 LIMBA_S = """
 from __gin__ import dynamic_registration
