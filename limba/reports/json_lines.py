@@ -78,9 +78,10 @@ def parsed(lines: Iterable[bytes], is_record: Callable[[Record], bool]) -> Itera
     """Lines that are not empty with their records, None of a damaged line."""
     for line in lines:
         try:
-            record = (
-                json.loads(line) if len(line) <= _MOST_OF_LINE else None
-            )  # bytes: errors of UTF-8 are ValueErrors as well
+            # Of bytes: errors of UTF-8 are ValueErrors as well, also those of half of a character, in an escape.
+            record = json.loads(line) if len(line) <= _MOST_OF_LINE else None
+            if b"\\ud" in line or b"\\uD" in line:
+                json.dumps(record, ensure_ascii=False).encode()
         except (ValueError, RecursionError):
             record = None
         if isinstance(record, dict) and is_record(record):

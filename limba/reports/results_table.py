@@ -33,7 +33,7 @@ Row = dict[str, Any]
 def add(directory: Path, rows: Sequence[Row], name: str = NAME) -> None:
     """Writes rows to the file of a directory, in order of task, split and step."""
     merged: dict[tuple[str, str, int, str], Row] = {}
-    earlier = json_lines.read_and_repair(directory / name, lambda row: row.keys() >= _KEYS)
+    earlier = json_lines.read_and_repair(directory / name, _is_row)
     for row in [*earlier, *rows]:
         key = (row["task"], row["split"], row["step"], row["checkpoint"])
         # An evaluation of the loss alone keeps the metrics of earlier predictions.
@@ -48,12 +48,16 @@ def _plain(value: Any) -> Any:
     return np.asarray(value).tolist() if np.asarray(value).dtype.kind in "biuf" else str(value)
 
 
-_KEYS: set[str] = {"task", "split", "step", "checkpoint", "loss", "metrics"}
+_KINDS = {"task": str, "split": str, "step": int, "checkpoint": str, "loss": dict, "metrics": dict}
+
+
+def _is_row(row: Row) -> bool:
+    return all(isinstance(row.get(name), kind) for name, kind in _KINDS.items()) and 0 <= row["step"] < 2**63
 
 
 def read(directory: Path, name: str = NAME) -> list[Row]:
     """The rows of the file in a directory, without damaged lines; [] if there is none."""
-    return json_lines.read(directory / name, lambda row: row.keys() >= _KEYS)
+    return json_lines.read(directory / name, _is_row)
 
 
 def table(rows: Sequence[Row]) -> str:

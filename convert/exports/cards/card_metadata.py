@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from limba.convert.model_files.hf import hub_models
-from limba.files import json_text
+from limba.files import json_text, untrusted_json
 
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
@@ -129,10 +129,23 @@ def results_in(card: str) -> list[dict[str, Any]]:
     """The entries of `model-index` in a card that `front_matter` began; [] if there are none.
 
     Raises:
-      ValueError: if they are damaged.
+      ValueError: if they are not as `result` makes them, with a number as each value.
     """
     found = re.search(r"^model-index:\n((?: .*\n)+)", card.partition("\n---")[0] + "\n", re.M)
-    return [result for model in json.loads(found[1]) for result in model["results"]] if found else []
+    try:
+        models = untrusted_json.parse(found[1], "its model-index") if found else []
+        results = [result for model in models for result in model["results"]]
+        are_right = [isinstance(x["dataset"]["name"], str) and all(map(_is_metric, x["metrics"])) for x in results]
+    except (KeyError, TypeError):
+        raise ValueError("its model-index is not as a conversion writes it") from None
+    if not all(are_right):
+        raise ValueError("its model-index has a metric that is no number, or a data set without a name")
+    return results
+
+
+def _is_metric(metric: Mapping[str, Any]) -> bool:
+    value = metric["value"]
+    return isinstance(metric["name"], str) and (type(value) is float or (type(value) is int and abs(value) < 2**63))
 
 
 def _json(value: Any) -> str:

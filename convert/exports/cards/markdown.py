@@ -15,6 +15,11 @@ def plain(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]()#+!|~$-])", r"\\\1", html.escape(" ".join(str(text).split()), quote=False))
 
 
+def cell(text: str) -> str:
+    """A text in a line or a table that stays readable: no markup of HTML, no link or code, no other cell."""
+    return re.sub(r"([\\`\[\]|])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
+
+
 def code(text: str) -> str:
     """Text between backticks, more of them than it has itself, in a table too."""
     text = " ".join(str(text).split())

@@ -23,7 +23,8 @@ from pathlib import Path
 from limba.addons import table as table_of_addons
 from limba.addons.pages import scoreboard_rows
 from limba.checkpoint_files import directories
-from limba.files import json_text, named_flags, output_folder, written_files
+from limba.files import json_text, named_flags, output_folder, untrusted_files, written_files
+from limba.files.untrusted_files import cut
 from limba.reports import results_table, text_figures, writers
 
 _SHARES = ("likeliest", "among five")
@@ -39,11 +40,11 @@ def table(rows: Sequence[scoreboard_rows.Row]) -> list[list[str]]:
     names = ("step", *scoreboard_rows.FIGURES.values(), *pairs, "hours", "seed")
     columns = [name for name in names if any(name in row.figures for row in rows)]
     tasks = {row.task for row in rows}
-    head = ["name", *(["targets of"] if len(tasks) > 1 else []), *columns]
+    head = ["name", *(["targets of"] if len(tasks) > 1 else []), *map(cut, columns)]
     lines = [head]
     for row in rows:
         cells = [_cell(name, row.figures.get(name)) for name in columns]
-        lines.append([row.name, *([row.task] if len(tasks) > 1 else []), *cells])
+        lines.append([cut(row.name), *([cut(row.task)] if len(tasks) > 1 else []), *cells])
     return lines
 
 
@@ -72,7 +73,11 @@ def rows_of(folder: Path, every_step: bool) -> list[scoreboard_rows.Row]:
 
     names = {title: name for name, title in model_card.LOSSES.items()}
     rows = []
-    for result in card_metadata.results_in(card.read_text(encoding="utf-8")):
+    try:
+        results = card_metadata.results_in(untrusted_files.read_text(card))
+    except ValueError as error:
+        raise ValueError(f"{card} cannot be read ({error}); convert the run again.") from error
+    for result in results:
         losses = {names[x["name"]]: x["value"] for x in result["metrics"] if x["name"] in names}
         if losses:
             figures = scoreboard_rows.figures_of({"step": report["step"], **losses})
@@ -92,9 +97,12 @@ def _content(rows: Sequence[scoreboard_rows.Row], ending: str) -> str:
         csv.writer(written, lineterminator="\n").writerows(cells)
         return written.getvalue()
     if ending == ".md":
+        from limba.convert.exports.cards import markdown
+
         lines = [cells[0], ["---"] * len(cells[0]), *cells[1:]]
         return "".join(
-            [f"| {' | '.join(line)} |\n" for line in lines] + [f"\n{text}\n" for text in scoreboard_rows.remarks(rows)]
+            [f"| {' | '.join(map(markdown.cell, line))} |\n" for line in lines]
+            + [f"\n{markdown.cell(text)}\n" for text in scoreboard_rows.remarks(rows)]
         )
     return "\n".join([*results_table.aligned_behind_names(cells), *scoreboard_rows.remarks(rows)]) + "\n"
 

@@ -1,11 +1,13 @@
 """The rows of `limba scoreboard`: figures of runs and of n-grams beside them, and which of them do not compare."""
 
+import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from limba.checkpoint_files import directories, run_folder
+from limba.files.untrusted_files import cut
 from limba.reports import average_lines, goodput, pair_results, results_table, text_figures, writers
 
 FIGURES = {
@@ -85,8 +87,18 @@ def _lines_of_eval(run: Path) -> list[dict[str, Any]]:
     several = len({row["split"] for row in rows}) > 1
     names = [f"{row['task']} {row['split']}" if several else row["task"] for row in rows]
     return [
-        {"step": row["step"], "dataset": _PREFIX + name, **row["loss"]} for name, row in zip(names, rows, strict=True)
+        {"step": row["step"], "dataset": _PREFIX + name, **_numbers(row["loss"])}
+        for name, row in zip(names, rows, strict=True)
     ]
+
+
+def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are numbers, or null, as files have what is not finite."""
+    return {
+        name: value
+        for name, value in found.items()
+        if value is None or type(value) is float or (type(value) is int and abs(value) < 2**63)
+    }
 
 
 def _by_task(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
@@ -126,7 +138,9 @@ def _pairs_by_step(folder: Path) -> dict[int, dict[str, float]]:
     """The accuracy over the pairs of each file as a share; over those of all together where there are several."""
     by_step: dict[int, list[results_table.Row]] = {}
     for row in pair_results.read(folder):
-        if row["metrics"].get("accuracy") is not None and not row.get("score"):  # other kinds than the usual one
+        metrics = {name: x for name, x in _numbers(row["metrics"]).items() if x is not None}
+        if "accuracy" in metrics and not row.get("score"):  # other kinds than the usual one
+            row = {**row, "metrics": metrics, "file": str(row.get("file") or "")}
             by_step.setdefault(row["step"], []).append(row)
     return {step: _shares_of_pairs(rows) for step, rows in by_step.items()}
 
@@ -163,12 +177,13 @@ def remarks(rows: Sequence[Row]) -> list[str]:
     said = []
     if len(scored) > 1:
         said.append("Runs were scored on different files of pairs: accuracies compare within a column alone.")
-    for task in dict.fromkeys(row.task for row in runs):
+    of_task: dict[str, list[Row]] = {}
+    for row in runs:
+        of_task.setdefault(row.task, []).append(row)
+    for task, rows_of_task in of_task.items():
         of_targets: dict[tuple[Any, ...], list[str]] = {}
         # Evaluations without n-grams compare by their sizes; of an export nothing is known.
-        for row in sorted(
-            (row for row in runs if row.task == task and any(row.targets)), key=lambda x: not x.targets[1]
-        ):
+        for row in sorted((row for row in rows_of_task if any(row.targets)), key=lambda x: not x.targets[1]):
             sizes, ngrams = row.targets
             alike = next((x for x in of_targets if x[0] == sizes and not ngrams), row.targets)
             of_targets.setdefault(alike, []).append(row.name)
@@ -178,8 +193,8 @@ def remarks(rows: Sequence[Row]) -> list[str]:
                 for (sizes, _), names in of_targets.items()
             )
             said.append(
-                f"Evaluations of {task} had different targets or n-grams, and their rows do not compare, but for nats "
-                f"per character between vocabularies on the same texts ({groups})."
+                f"Evaluations of {cut(task)} had different targets or n-grams, and their rows do not compare, but for "
+                f"nats per character between vocabularies on the same texts ({groups})."
             )
     return said
 
@@ -191,8 +206,9 @@ def ngrams_once(rows: Sequence[Row]) -> list[Row]:
     for row in ngrams:
         runs_of.setdefault((row.task, row.targets), {})[row.run] = None
     made: dict[tuple[Any, ...], Row] = {}
+    of_task = collections.Counter(task for task, _ in runs_of)
     for row in ngrams:
-        is_only = sum(task == row.task for task, _ in runs_of) == 1
+        is_only = of_task[row.task] == 1
         beside = "" if is_only else f", beside {', '.join(runs_of[row.task, row.targets])}"
         made.setdefault((row.task, row.targets, row.name), dataclasses.replace(row, name=row.name + beside))
     return [row for row in rows if "step" in row.figures] + list(made.values())

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import sys
 
 import pytest
@@ -179,3 +180,42 @@ def test_what_is_no_run_is_named(tmp_path):
     for flag, name in (("--out", "board.csv"), ("--picture", "board.png")):
         with pytest.raises(FileNotFoundError, match=rf"{flag} .*: the folder .*missing does not exist"):
             scoreboard.main([str(tmp_path / "a"), flag, str(tmp_path / "missing" / name)])
+
+
+_LINE = {"step": 1, "nats_per_target_token": 1.0, "nats_per_character": 2.0}
+_CARD = "---\nmodel-index:\n {}\n---\n"
+_METRIC = '{{"name": "loss, nats per target token", {}}}'
+_OF_LOSS = '[{{"results": [{{"dataset": {{"name": "d"}}, "metrics": [' + _METRIC + "]}}]}}]"
+
+
+@pytest.mark.parametrize(
+    ("card", "message"),
+    [
+        ("[" * 100_000, "its model-index: line 1 has more than 200 brackets"),
+        (_OF_LOSS.format('"value": "<script>"'), "a metric that is no number"),
+        (_OF_LOSS.format('"value": ' + "9" * 400), "a metric that is no number"),
+        (_OF_LOSS.format('"kind": 1'), "not as a conversion writes it"),
+        ("3", "not as a conversion writes it"),
+    ],
+)
+def test_cards_of_strangers(card, message, tmp_path):
+    (tmp_path / "conversion_report.json").write_text('{"step": 3}')
+    (tmp_path / "README.md").write_text(_CARD.format(card))
+    with pytest.raises(ValueError, match=rf"README.md cannot be read \(.*{message}"):
+        scoreboard.rows_of(tmp_path, every_step=False)
+
+
+def test_evaluations_of_strangers(tmp_path, capsys):
+    tasks = ["a | b\n# <script>alert(1)</script>![x](y)", "\x1b[2J" + "x" * 1000]
+    content = "".join(json.dumps({**_LINE, "dataset": f"training_eval/{task}"}) + "\n" for task in tasks)
+    half = content.splitlines()[0].replace("a |", r"\ud800")
+    (tmp_path / "metrics.jsonl").write_text(f"{content}{half}\n")
+    (tmp_path / "eval").mkdir()
+    wrong = {"task": [], "split": {}, "step": 1, "checkpoint": "c", "loss": {}, "metrics": {"accuracy": 1}}
+    pairs = {**wrong, "task": "p", "split": "s", "metrics": {"accuracy": "x"}}
+    (tmp_path / "eval/pairs_results.jsonl").write_text(f"{json.dumps(wrong)}\n{json.dumps(pairs)}\n")
+    scoreboard.main([str(tmp_path), "--out", str(tmp_path / "board.md")])
+    assert not re.search("\x1b|x{201}", capsys.readouterr().out)
+    rows = (tmp_path / "board.md").read_text().splitlines()
+    assert len(rows) == 2 + len(tasks) and {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
+    assert r"&lt;script&gt;alert(1)&lt;/script&gt;!\[x\](y)" in rows[2]

@@ -10,6 +10,7 @@ from limba.addons.pairs.scoreboard import comparisons, leaks, measures
 from limba.addons.pairs.scoreboard.comparisons import Difference, Side
 from limba.addons.pairs.scoreboard.evaluation_sets import EvaluationSet
 from limba.addons.pairs.scoreboard.measures import Figure, Figures, Measured
+from limba.convert.exports.cards import markdown
 from limba.reports import results_table
 
 _MISSING = "–"
@@ -213,7 +214,7 @@ class Board:
         return (
             "\n".join(map(_markdown, tables))
             + "\n"
-            + "".join(f"- {sentence}\n" for sentence in [*_numbered(reasons), *self.sentences()])
+            + "".join(f"- {markdown.cell(sentence)}\n" for sentence in [*_numbered(reasons), *self.sentences()])
         )
 
     def json(self) -> dict[str, Any]:
@@ -242,7 +243,7 @@ class Board:
 
 def _markdown(lines: Sequence[Sequence[str]]) -> str:
     rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in rows)
+    return "".join(f"| {' | '.join(map(markdown.cell, line))} |\n" for line in rows)
 
 
 def _numbered(reasons: Mapping[str, int]) -> list[str]:
