@@ -42,9 +42,7 @@ class _Bounded(io.RawIOBase):
         end = max(piece.rfind(b"\n"), piece.rfind(b"\r"))
         self._length = self._length + len(piece) if end < 0 else len(piece) - end - 1
         if self._length > self._most:
-            raise TooManyBytesError(
-                f"line {self._line} has more than {self._most:,} bytes; end its rows with line breaks"
-            )
+            raise ValueError(f"line {self._line} has more than {self._most:,} bytes; end its rows with line breaks")
         buffer[: len(piece)] = piece
         return len(piece)
 
