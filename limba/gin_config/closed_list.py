@@ -280,7 +280,8 @@ def _bind(key: Any, value: Any) -> None:
         for reference in references(value):
             if what := _refused_value(reference, key[-1]):
                 raise RefusedNameError(_sentence(str(reference), what))
-    _original_bind(key, value)
+    if len(key) != 3 or not run_folders.records_nothing(key[1], key[2], value):
+        _original_bind(key, value)
 
 
 # ------------------------------------------------------ decisions ---------------------------------------------------

@@ -15,6 +15,10 @@ _OF_RUNS, _IN_CHECKPOINT = ("branch.gin", "config.gin", "model.gin"), "run"
 # In place of the folder of a run in a bucket: no module lies there.
 _IN_BUCKET = Path("/dev/null")
 
+# Fields that all T5s had before an add-on took them, with the values at which they changed nothing: runs of that time
+# record all fields.
+_FORMER = {"encoder_attention_type": "full", "local_radius": 127, "global_block_size": 16}
+
 _read: set[Path] = set()
 _reads_a_run = False
 # The files that gin reads now, the innermost last; what it reads without a file is of the command line.
@@ -71,6 +75,12 @@ def run_of(file: str) -> Path | None:
 def reads_run() -> bool:
     """Whether gin reads a run's configuration now, or a file that one includes."""
     return any(run_of(file) is not None for file in open_files)
+
+
+def records_nothing(selector: str, parameter: str, value: object) -> bool:
+    """Whether the run that is read now records a field that its network no longer has, at the value without effect."""
+    of_run = bool(open_files) and run_of(open_files[-1]) is not None
+    return of_run and not selector.endswith("LongT5Config") and parameter in _FORMER and value == _FORMER[parameter]
 
 
 def holding(file: str) -> str:

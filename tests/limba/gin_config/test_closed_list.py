@@ -287,6 +287,19 @@ def test_a_run_s_configuration(project, run, monkeypatch, place):
         closed_list.trust([str(file)])
 
 
+def test_a_field_that_networks_had_for_a_while_is_read_at_its_value_without_effect(run):
+    """A run records all fields. A recipe is not asked: whoever binds a field there means it."""
+    text = f"{HEAD}from limba.network import t5\nt5.T5Config.encoder_attention_type = 'full'\nt5.T5Config.emb_dim = 7\n"
+    (run / "config.gin").write_text(text)
+    gin_files.parse_files([str(run / "config.gin")])
+    assert "t5.T5Config.emb_dim = 7" in gin.config_str()
+    (run / "recipe.gin").write_text(text)
+    (run / "config.gin").write_text(text.replace("full", "local"))
+    for name in ("recipe.gin", "config.gin"):
+        with pytest.raises(gin_files.GinError, match="have a parameter named 'encoder_attention_type'"):
+            gin_files.parse_files([str(run / name)])
+
+
 @pytest.mark.parametrize("place", ["", "run"])
 def test_what_a_command_makes_of_a_run(project, run, monkeypatch, place):
     """An average, for example, has the names of its run: none is found in a folder of a run, where somebody works."""
