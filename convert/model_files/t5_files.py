@@ -36,6 +36,9 @@ FAMILY, ASSUMED = "family", "assumed"
 # Modules that a T5 with encoder and decoder has.
 _OF_BOTH = ("token_embedder/", "encoder/", "decoder/")
 
+# A network has at most so many tensors of experts for each that is in its files: those of a decoder may be missing.
+_MOST_NEW = 10
+
 
 # ----------------------------------------------------- a checkpoint --------------------------------------------------
 
@@ -343,6 +346,12 @@ def read_files(path: Path, config_file: Path, content: Mapping[str, Any], format
         raise ValueError(
             f"{path} has weights of Flax, and the padding {pad_id}: load it in transformers 4 with from_flax=True, and "
             "save it."
+        )
+    num_members = table.num_members(family.shapes(config, head), family.rows)
+    if num_members > _MOST_NEW * len(saved):
+        raise ValueError(
+            f"{config_file} is of a network with {num_members:,} tensors of experts, and {path} has {len(saved):,} "
+            "tensors; they do not belong together."
         )
     rows = [t.as_flax() if is_flax else t for t in family.table(config, head, pad_id) if t.parts]
     prefix = "" if head == heads.OF_T5 else f"{TRANSFORMER}."

@@ -193,13 +193,23 @@ def table(
     return sorted(found, key=lambda tensor: _in_order(tensor.name))
 
 
+def num_members(shapes: Mapping[str, Shape], rows: Sequence[Row]) -> int:
+    """How many tensors of a class are members of stacks, as experts are; arguments as `table`."""
+    stacks = {row.limba for row in rows if "{e}" in row.theirs}
+    return sum(shape[0] for name, shape in shapes.items() if _module(name) in stacks)
+
+
+def _module(name: str) -> str:
+    """The module of a tensor of Limba's, as rows have it."""
+    return re.sub(r"/layers_\d+/", "/layers_{i}/", name.rpartition("/")[0])
+
+
 def _theirs(name: str, rows: Sequence[Row]) -> tuple[int, str, bool]:
     """The row that names a tensor of Limba's, Hugging Face's name of it, and whether it is transposed there."""
-    module, _, leaf = name.rpartition("/")
-    place, theirs = _by_module(tuple(rows)).get(re.sub(r"/layers_\d+/", "/layers_{i}/", module), (-1, ""))
+    place, theirs = _by_module(tuple(rows)).get(_module(name), (-1, ""))
     assert theirs, f"no row has a place for {name}, which the family's `problems` should say"
     layer = re.search(r"/layers_(\d+)/", name)
-    ending, is_transposed = _LEAVES[leaf]
+    ending, is_transposed = _LEAVES[name.rpartition("/")[2]]
     return place, f"{theirs.replace('{i}', layer[1]) if layer else theirs}.{ending}", is_transposed
 
 

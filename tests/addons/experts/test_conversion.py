@@ -9,8 +9,9 @@ import pytest
 
 from convert.exports.cards import t5_card
 from convert.families import table
+from convert.families.config_files import t5_config
 from convert.from_hf import from_hf
-from convert.model_files import any_format
+from convert.model_files import any_format, t5_files
 from convert.tensors import weight_files
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
@@ -99,6 +100,16 @@ def test_another_config_is_one_message(home, tmp_path, keys, message):
     (tmp_path / "config.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=message):
         from_hf(tmp_path / "config.json", tmp_path / "run", verify=False)
+
+
+def test_experts_that_the_weights_cannot_have_are_not_counted_out(home):
+    """A name for each of a billion took all memory."""
+    file = home / "hf/config.json"
+    content = t5_config.read(file) | {"num_experts": 2000}
+    with pytest.raises(
+        ValueError, match=r"a network with [\d,]+ tensors of experts, and .*hf has \d+ tensors; they do"
+    ):
+        t5_files.read_files(home / "hf", file, content)
 
 
 def test_what_has_no_such_network_refuses_it_by_name(home, tmp_path):
