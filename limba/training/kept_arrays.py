@@ -2,6 +2,7 @@
 
 import io
 import logging
+import tokenize
 import zipfile
 from collections.abc import Mapping
 
@@ -9,11 +10,16 @@ import numpy as np
 
 from limba.files import storage, written_files
 from limba.files.storage import AnyPath
+from limba.files.untrusted_files import cut
 
 logger = logging.getLogger(__name__)
 
 # The entry with what the arrays were made of; no array has a name without a slash, or this one.
 FACTS = "facts"
+# NumPy reads an array's header with Python's own tokenizer and parser, and makes an array of what they give.
+_OF_HEADERS = (SyntaxError, TypeError, OverflowError, MemoryError, tokenize.TokenError)
+# An archive may also be encrypted, or of another version of the format.
+_OF_ARCHIVES = (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile)
 
 
 def read(file: AnyPath, facts: str, name: str) -> dict[str, np.ndarray] | None:
@@ -33,8 +39,8 @@ def read(file: AnyPath, facts: str, name: str) -> dict[str, np.ndarray] | None:
             if str(found[FACTS]) != facts:
                 return None
             return {x: found[x] for x in found.files if x != FACTS}
-    except (OSError, ValueError, KeyError, EOFError, MemoryError, zipfile.BadZipFile) as error:
-        logger.warning("%s is damaged (%s): the %s are made again.", file, error, name)
+    except (*_OF_ARCHIVES, *_OF_HEADERS) as error:
+        logger.warning("%s is damaged (%s): the %s are made again.", file, cut(str(error)), name)
         return None
 
 

@@ -1,6 +1,8 @@
 """Initial values of an earlier start: what somebody else may have put in their place is not read."""
 
 import logging
+import struct
+import zipfile
 
 import numpy as np
 import pytest
@@ -21,3 +23,25 @@ def test_values_are_read_and_packed_ones_are_not(tmp_path, caplog, write):
     else:
         assert found is None and f"{file} " in caplog.text and "it is packed" in caplog.text
     assert kept_values._read(file, "other facts") is None
+
+
+_HUGE = b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"9" * 40 + b",)}"
+
+
+@pytest.mark.parametrize("header", [b"(((", b"  x\n y", b"{[]: 1}", _HUGE])
+def test_arrays_with_any_header_are_made_again(tmp_path, caplog, header):
+    """NumPy's reader has other errors for them than for other damages, and they ended the training."""
+    file = tmp_path / START_VALUES
+    content = b"\x93NUMPY\1\0" + struct.pack("<H", len(header) + 1) + header + b"\n"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(f"{kept_arrays.FACTS}.npy", content)
+    assert kept_values._read(file, "facts") is None and f"{file} is damaged" in caplog.text
+
+
+def test_an_encrypted_archive_is_made_again(tmp_path, caplog):
+    file = tmp_path / START_VALUES
+    np.savez(file, **{kept_arrays.FACTS: "facts"})
+    content = bytearray(file.read_bytes())
+    content[6] = content[content.index(b"PK\1\2") + 8] = 1
+    file.write_bytes(content)
+    assert kept_values._read(file, "facts") is None and "is encrypted" in caplog.text
