@@ -104,6 +104,12 @@ def list_files(path: AnyPath) -> list[str]:
     return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
 
 
+def check_stays(path: AnyPath) -> None:
+    """Raises ValueError for a link out of its folder; see `untrusted_files.check_stays`. A bucket has no links."""
+    if not is_remote(path):
+        untrusted_files.check_stays(Path(path))
+
+
 def is_file(path: AnyPath) -> bool:
     if is_remote(path):
         return _open(path.parent).read(path.name).result().state == "value"

@@ -117,9 +117,9 @@ def check_stays(path: Path) -> None:
     """
     folder = path.parent.resolve()
     # huggingface_hub keeps models--ORG--NAME/snapshots/REVISION/FILE as a link to models--ORG--NAME/blobs/HASH.
-    home = folder.parents[1] / "blobs" if folder.parent.name == "snapshots" else folder
+    homes = [above.parent / "blobs" for above in folder.parents if above.name == "snapshots"]
     real = path.resolve()
-    if not (real.is_relative_to(folder) or real.is_relative_to(home)):
+    if not any(map(real.is_relative_to, (folder, *homes))):
         raise ValueError(f"{path} is a link to {real}, outside of its folder; put a copy of the file in its place.")
 
 

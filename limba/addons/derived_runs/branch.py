@@ -173,15 +173,22 @@ def _learning_rate(recipe: Recipe) -> Binding | None:
 
 
 def write(branch: Branch, folder: Path, gin: str, record: Mapping[str, Any]) -> None:
-    """Writes the folder of a branch; large files of the checkpoint are hard links where the disk allows it."""
+    """Writes the folder of a branch; large files of the checkpoint are hard links where the disk allows it.
+
+    Raises:
+      ValueError: if a file that a branch takes is a link that leads out of its folder.
+    """
     home = branch.parent.parent
-    for name in storage.list_files(branch.parent):
+    kept = [home / name for name in _KEPT if storage.is_file(home / name)]
+    names = storage.list_files(branch.parent)
+    for file in (*kept, *(branch.parent / name for name in names)):
+        storage.check_stays(file)
+    for name in names:
         _take(branch.parent / name, folder / branch.parent.name / name)
     lines = [line for line in writers.read_metrics(home) if line["step"] <= branch.step]
     (folder / writers.METRICS_FILE).write_text("".join(map(json_lines.to_line, lines)), "utf-8")
-    for name in _KEPT:
-        if storage.is_file(home / name):
-            _take(home / name, folder / name)
+    for file in kept:
+        _take(file, folder / file.name)
     (folder / GIN).write_text(gin, "utf-8")
     (folder / RECORD).write_text(json_text.dumps(record, indent=1) + "\n", "utf-8")
 

@@ -19,6 +19,8 @@ from limba.files import storage
 from limba.files.storage import AnyPath
 
 _TARGET = "target/"
+# Of the run, beside its checkpoints, what the mean has too.
+_GIN_FILES = ("config.gin", "model.gin")
 
 
 def last_checkpoints(run: str, number: int) -> list[AnyPath]:
@@ -44,8 +46,11 @@ def open_means(paths: Sequence[AnyPath]) -> dict[str, "Mean"]:
     """The mean of each parameter over the checkpoints, by name. Parts that only a pre-training needs are left out.
 
     Raises:
-      ValueError: if the checkpoints have other vocabularies or parameters, or parameters of other shapes.
+      ValueError: if the checkpoints have other vocabularies or parameters, or parameters of other shapes; if a gin
+        file of the run is a link that leads out of it.
     """
+    for file in _gin_files(paths[-1].parent):
+        storage.check_stays(file)
     files = [file for path in paths if (file := run_folder.find_vocabulary(path))]
     if len({storage.read_bytes(file) for file in files}) > 1:
         found = ", ".join(map(str, files))
@@ -142,10 +147,13 @@ def write(
         files = {n: x for n, x in load_files(newest, run_folder.FOLDER).items() if n != state_checksums.FILE_NAME}
         files |= {run_folder.RECORD: run_folder.record(info), **state_checksums.to_file(checksums)}
         write_files(path / run_folder.FOLDER, files)
-    for name in ("config.gin", "model.gin"):
-        if storage.is_file(newest.parent / name):
-            (folder / name).write_bytes(storage.read_bytes(newest.parent / name))
+    for file in _gin_files(newest.parent):
+        (folder / file.name).write_bytes(storage.read_bytes(file))
     return path
+
+
+def _gin_files(home: AnyPath) -> list[AnyPath]:
+    return [file for name in _GIN_FILES if storage.is_file(file := home / name)]
 
 
 def step_of(path: AnyPath) -> int:

@@ -134,6 +134,7 @@ def load(run: AnyPath, name: str) -> RunRecord:
 
     Raises:
       FileNotFoundError: if the folder is no run, or has no metrics yet.
+      ValueError: if its config.gin is a link that leads out of it: the page has its text.
     """
     if not storage.is_file(run / writers.METRICS_FILE) and storage.is_file(run / "run" / writers.METRICS_FILE):
         run = run / "run"  # an output folder of `limba run`
@@ -152,6 +153,7 @@ def load(run: AnyPath, name: str) -> RunRecord:
     recipe, info = run_state.recipe_of(run), run_state.info_of(run)
     total = run_state.total_steps(recipe, info)
     gin = run / run_state.GIN
+    storage.check_stays(gin)
     state, reason = run_state.state_of(run, max(int(x.steps[-1]) for x in curves.values()), total)
     lines = json_lines.read(run / goodput.FILE_NAME, goodput.is_record)
     return RunRecord(

@@ -145,6 +145,15 @@ def test_other_vocabularies_have_no_mean(run):
     assert not run.with_name(f"{run.name}_mean_of_2").exists()
 
 
+def test_a_gin_file_that_leads_out_of_the_run_is_not_copied(run):
+    (run.parent / "secret").write_text("x")
+    (run / "model.gin").unlink()
+    (run / "model.gin").symlink_to(run.parent / "secret")
+    with pytest.raises(ValueError, match=r"model\.gin is a link to .*secret, outside of its folder"):
+        average(str(run), 2)
+    assert not (run.parent / "run_mean_of_2").exists()
+
+
 def test_a_damaged_tensor_is_named_and_nothing_is_left(run):
     file = run / "checkpoint_4" / "run" / "state_checksums.json"
     listed = json.loads(file.read_text())

@@ -102,6 +102,26 @@ def test_the_folder_of_a_branch(trunk, capsys):
         prepare(str(trunk), 100, "10%", "cosine")
 
 
+@pytest.mark.parametrize("name", ["baselines.json", "checkpoint_100/run/notes.txt"])
+def test_what_leads_out_of_the_run_is_not_copied(trunk, name):
+    """A branch may be published, and the run be a stranger's. Links inside, and of the hub's cache, are copied."""
+    (trunk.parent / "secret").write_text("x")
+    (trunk / name).unlink(missing_ok=True)
+    (trunk / name).symlink_to(trunk.parent / "secret")
+    with pytest.raises(ValueError, match=r"is a link to .*secret, outside of its folder; put a copy"):
+        prepare(str(trunk), 100, "10%")
+    assert not (trunk.parent / "trunk_100_plus_10").exists()
+    blob, snapshot = trunk.parent / "blobs/0a", trunk.parent / "snapshots/main"
+    blob.parent.mkdir()
+    snapshot.parent.mkdir()
+    (trunk.parent / "secret").rename(blob)
+    trunk.rename(snapshot)
+    (snapshot / name).unlink()
+    (snapshot / name).symlink_to(blob)
+    branched = prepare(str(snapshot), 100, "10%").parent
+    assert (branched / name).read_text() == "x" and not (branched / name).is_symlink()
+
+
 def test_a_dry_run_writes_nothing(trunk, capsys):
     assert branch_command.main([str(trunk), "--at", "200", "--decay", "50", "--shape", "cosine", "--dry-run"]) == 0
     said = capsys.readouterr().out

@@ -112,3 +112,12 @@ def test_numbers_that_no_array_holds_are_damaged_lines(tmp_path):
             file.write(json.dumps({"dataset": "train", **line}) + "\n")
     found = run_record.load(folder, "run")
     assert (found.damaged, found.step) == (right.damaged + 2, right.step)
+
+
+def test_a_configuration_that_leads_out_of_the_run_is_on_no_page(tmp_path):
+    folder = make_run(tmp_path / "run")
+    (tmp_path / "secret").write_text("x")
+    (folder / "config.gin").unlink(missing_ok=True)
+    (folder / "config.gin").symlink_to(tmp_path / "secret")
+    with pytest.raises(ValueError, match=r"config\.gin is a link to .*secret, outside of its folder"):
+        run_record.load(folder, "run")
