@@ -81,7 +81,7 @@ def parsed(lines: Iterable[bytes], is_record: Callable[[Record], bool]) -> Itera
             # Of bytes: errors of UTF-8 are ValueErrors as well, also those of half of a character, in an escape.
             record = json.loads(line) if len(line) <= _MOST_OF_LINE else None
             if b"\\ud" in line or b"\\uD" in line:
-                json.dumps(record, ensure_ascii=False).encode()
+                json_text.dumps(record, ensure_ascii=False).encode()
         except (ValueError, RecursionError):
             record = None
         if isinstance(record, dict) and is_record(record):
