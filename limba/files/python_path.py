@@ -220,10 +220,9 @@ def spec_below(name: str) -> importlib.machinery.ModuleSpec | None:
     """`find` of a whole name, through folders without `__init__.py`, which are no code; of a package, the package."""
     first, *rest = name.split(".")
     spec = find(first)
-    whole = first
     while spec is not None and spec.origin is None and spec.submodule_search_locations is not None and rest:
-        whole = f"{whole}.{rest.pop(0)}"
-        spec = importlib.machinery.PathFinder.find_spec(whole, list(spec.submodule_search_locations))
+        # By the last part of the name: of a whole one, Python wants the folder above to be imported.
+        spec = importlib.machinery.PathFinder.find_spec(rest.pop(0), list(spec.submodule_search_locations))
     return spec
 
 

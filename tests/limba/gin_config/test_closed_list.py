@@ -221,6 +221,19 @@ def test_files_of_limba_s_names(project, run, caplog):
             gin_files.parse_files([str(run / "config.gin")])
 
 
+def test_modules_in_folders_without_init(project, run, monkeypatch):
+    """Python finds `outer.inner` once `outer` is imported, and the list is asked before."""
+    for folder in (project / "outer/inner", run / "theirs/inner"):
+        folder.mkdir(parents=True)
+        (folder / "mine.py").touch()
+    for name in ("outer.inner", "outer.inner.mine", "outer.inner.nowhere"):
+        closed_list.check_module(name)
+    (run / "config.gin").write_text(f"{HEAD}import theirs.inner.mine\n")
+    monkeypatch.syspath_prepend(str(run))
+    with pytest.raises(gin_files.GinError, match="it lies in the folder of the run"):
+        gin_files.parse_files([str(run / "config.gin")])
+
+
 def test_a_module_of_the_command_line(project):
     (project / "a.gin").write_text(f"{HEAD}import colorsys\n")
     with pytest.raises(gin_files.GinError, match="colorsys"):
