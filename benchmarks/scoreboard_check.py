@@ -29,7 +29,7 @@ import torch
 import transformers
 
 Span = tuple[int, int]
-_WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
+_WORD = re.compile(r"[^\W_]+(?:['’‐-][^\W_]+)*|[^\w\s]|_")
 
 
 def _words(text: str) -> list[Span]:
@@ -37,12 +37,19 @@ def _words(text: str) -> list[Span]:
 
 
 def _of_words(text: str, offsets: Sequence[Span]) -> list[list[int]]:
-    """The tokens of each word; one that is a blank belongs to the word behind it."""
+    """The tokens of each word; blanks belong to the word behind them, and a token of two words makes them one."""
     words = _words(text)
-    found: list[list[int]] = [[] for _ in words]
+    found: list[list[int]] = []
+    last, blanks = -1, []
     for i, (begin, end) in enumerate(offsets):
         inside = [n for n, (a, b) in enumerate(words) if begin < b and a < end]
-        found[inside[0] if inside else next(n for n, (a, _) in enumerate(words) if a >= begin)].append(i)
+        if not inside:
+            blanks.append(i)
+            continue
+        if inside[0] > last:
+            found.append([])
+        found[-1] += [*blanks, i]
+        last, blanks = max(last, inside[-1]), []
     return found
 
 
@@ -238,8 +245,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("board", help="the folder of --output_dir")
     parser.add_argument("models", nargs="+", help="exports, in the order of the rows")
-    for name in ("text", "pairs", "retrieval"):
-        parser.add_argument(f"--{name}", metavar="FILE")
+    parser.add_argument("--text", metavar="FILE", help="a text a line")
+    parser.add_argument("--pairs", metavar="FILE", help="JSON lines with `good` and `bad`")
+    parser.add_argument("--retrieval", metavar="FILE")
     parser.add_argument("--train", nargs="+", default=[], metavar="FILE", help="JSON lines with `text`")
     parser.add_argument("--ngram_tokens", type=int, default=5_000_000, metavar="N")
     files = parser.parse_args()
