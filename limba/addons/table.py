@@ -23,6 +23,7 @@ class Addon(NamedTuple):
       gin_names: of other modules, the names that they may use.
       gin_programs: of these, what acts: a file binds its arguments and has it as no value.
       other_names: of its package and modules, in files of users and in programs that start its server; the real ones.
+      former_fields: of its configuration, which all T5s had before, the values without effect: runs record them.
       t5x_names: a module whose MODULES says which of its modules have the names of T5X's (`gin_config/t5x_names.py`).
     """
 
@@ -35,6 +36,7 @@ class Addon(NamedTuple):
     gin_names: Mapping[str, tuple[str, ...]] = {}
     gin_programs: tuple[str, ...] = ()
     other_names: Mapping[str, str] = {}
+    former_fields: Mapping[str, object] = {}
     t5x_names: str = ""
 
 
@@ -235,7 +237,11 @@ ADDONS: Mapping[str, Addon] = {
             for name in ("mpnet", "roformer", "distilbert", "eurobert", "nomic_bert", "electra", "deberta_v2")
         )
     ),
-    "longt5": Addon(families=("limba.addons.longt5.longt5_family",), gin_modules=("limba.addons.longt5",)),
+    "longt5": Addon(
+        families=("limba.addons.longt5.longt5_family",),
+        gin_modules=("limba.addons.longt5",),
+        former_fields={"encoder_attention_type": "full", "local_radius": 127, "global_block_size": 16},
+    ),
     "experts": Addon(
         families=("limba.addons.experts.switch_family",),
         gin_modules=("limba.addons.experts",),

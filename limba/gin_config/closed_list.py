@@ -280,8 +280,11 @@ def _bind(key: Any, value: Any) -> None:
         for reference in references(value):
             if what := _refused_value(reference, key[-1]):
                 raise RefusedNameError(_sentence(str(reference), what))
-    if len(key) != 3 or not run_folders.records_nothing(key[1], key[2], value):
+    try:
         _original_bind(key, value)
+    except ValueError:  # The network has no such field.
+        if not run_folders.records_nothing(key[-1], value):
+            raise
 
 
 # ------------------------------------------------------ decisions ---------------------------------------------------

@@ -8,16 +8,13 @@ of a run, such as an average, has the names of that run.
 import os
 from pathlib import Path
 
+from limba.addons import table
 from limba.files import storage
 
 # The files of a run that gin reads, and their folder in a checkpoint: `checkpoint_files.run_folder`, which needs JAX.
 _OF_RUNS, _IN_CHECKPOINT = ("branch.gin", "config.gin", "model.gin"), "run"
 # In place of the folder of a run in a bucket: no module lies there.
 _IN_BUCKET = Path("/dev/null")
-
-# Fields that all T5s had before an add-on took them, with the values at which they changed nothing: runs of that time
-# record all fields.
-_FORMER = {"encoder_attention_type": "full", "local_radius": 127, "global_block_size": 16}
 
 _read: set[Path] = set()
 _reads_a_run = False
@@ -77,10 +74,10 @@ def reads_run() -> bool:
     return any(run_of(file) is not None for file in open_files)
 
 
-def records_nothing(selector: str, parameter: str, value: object) -> bool:
-    """Whether the run that is read now records a field that its network no longer has, at the value without effect."""
-    of_run = bool(open_files) and run_of(open_files[-1]) is not None
-    return of_run and not selector.endswith("LongT5Config") and parameter in _FORMER and value == _FORMER[parameter]
+def records_nothing(parameter: str, value: object) -> bool:
+    """Whether a run is read now, and this is a field of before an add-on took it, at the value without effect."""
+    is_former = any((parameter, value) in addon.former_fields.items() for addon in table.ADDONS.values())
+    return is_former and bool(open_files) and run_of(open_files[-1]) is not None
 
 
 def holding(file: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from limba.convert.model_files.hf import hub_models
 from limba.files import json_text, untrusted_json
+from limba.reports import json_lines
 
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
@@ -144,8 +145,7 @@ def results_in(card: str) -> list[dict[str, Any]]:
 
 
 def _is_metric(metric: Mapping[str, Any]) -> bool:
-    value = metric["value"]
-    return isinstance(metric["name"], str) and (type(value) is float or (type(value) is int and abs(value) < 2**63))
+    return isinstance(metric["name"], str) and json_lines.is_number(metric["value"])
 
 
 def _json(value: Any) -> str:

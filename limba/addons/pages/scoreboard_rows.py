@@ -8,7 +8,7 @@ from typing import Any
 
 from limba.checkpoint_files import directories, run_folder
 from limba.files.untrusted_files import cut
-from limba.reports import average_lines, goodput, pair_results, results_table, text_figures, writers
+from limba.reports import average_lines, goodput, json_lines, pair_results, results_table, text_figures, writers
 
 FIGURES = {
     "nats_per_character": "nats/character",
@@ -94,11 +94,7 @@ def _lines_of_eval(run: Path) -> list[dict[str, Any]]:
 
 def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
     """Those that are numbers, or null, as files have what is not finite."""
-    return {
-        name: value
-        for name, value in found.items()
-        if value is None or type(value) is float or (type(value) is int and abs(value) < 2**63)
-    }
+    return {name: value for name, value in found.items() if value is None or json_lines.is_number(value)}
 
 
 def _by_task(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
