@@ -9,7 +9,7 @@ from limba.data import text_pieces
 from limba.tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
 from limba.tasks.vocabularies.vocabulary import ByteVocabulary, SentencePieceVocabulary, without_tensorflow
 
-_BYTE = re.compile("<0x[0-9A-F]{2}>")
+BYTE = re.compile("<0x[0-9A-F]{2}>")
 _KNOWN = ByteVocabulary | SentencePieceVocabulary | TokenizerVocabulary | T5TokenizerVocabulary
 
 
@@ -43,7 +43,7 @@ def of_vocabulary(vocabulary: Any) -> np.ndarray | None:
                 continue
             if is_bytes:
                 characters[id_] = sum(character not in _CONTINUATIONS for character in piece)
-            elif _BYTE.fullmatch(piece):
+            elif BYTE.fullmatch(piece):
                 characters[id_] = _begins_character(int(piece[3:5], 16))
             elif is_word_piece:
                 characters[id_] = len(piece) - 2 if piece.startswith("##") else len(piece) + 1

@@ -21,8 +21,10 @@ Array = jax.Array
 PyTree = Any
 
 # Features of a training's batches, `[batch, length, top_k]`: the teacher's likeliest tokens, the likeliest first, and
-# the logarithms of their probabilities. And `[batch]`: what has divided the logits before.
+# the logarithms of their probabilities. `[batch]`: what has divided the logits before. And `[batch, length]`: 1 where
+# the teacher has an answer, 0 where it has none.
 TOKENS, LOG_PROBS, TEMPERATURE = "teacher_tokens", "teacher_log_probs", "teacher_temperature"
+WEIGHTS = "teacher_weights"
 # The least probability of all other tokens together: rounded sums may leave 0, which has no logarithm.
 _LEAST = 1e-7
 
@@ -37,8 +39,9 @@ class DistilledModel(EncoderDecoderModel):
         temperature^2 * -(sum of p_i log q_i over i in K  +  p_rest log q_rest),  p_rest = 1 - sum of p_i over K
 
     a cross entropy in which all other tokens are one (arXiv:1503.02531 has it with all tokens). The loss is
-    `share` times this, plus `1 - share` times that of the targets; both are summed and normalized alike. The metric
-    `loss` is that of the targets alone, `teacher/nats` the mean of the teacher's part per target token.
+    `share` times this, plus `1 - share` times that of the targets; both are summed and normalized alike. Where the
+    teacher has no answer, its part is 0. The metric `loss` is that of the targets alone, `teacher/nats` the mean of the
+    teacher's part over the target tokens where it has one, `teacher/answered` their share.
     """
 
     def __init__(self, model: BaseTransformerModel, share: float = 0.5, top_k: int = 16):
@@ -73,6 +76,7 @@ class DistilledModel(EncoderDecoderModel):
             TOKENS: jax.ShapeDtypeStruct((rows, length, self.top_k), jnp.int32),
             LOG_PROBS: jax.ShapeDtypeStruct((rows, length, self.top_k), jnp.float32),
             TEMPERATURE: jax.ShapeDtypeStruct((rows,), jnp.float32),
+            WEIGHTS: jax.ShapeDtypeStruct((rows, length), jnp.float32),
         }
 
     def loss_fn(self, params: PyTree, batch: Batch, dropout_rng: Array | None) -> tuple[Array, metrics_lib.Metrics]:
@@ -96,8 +100,10 @@ class DistilledModel(EncoderDecoderModel):
             by_position = teacher_losses(logits, batch[TOKENS], batch[LOG_PROBS], batch[TEMPERATURE])
             factor, weights = losses.normalizing_factor_and_weights(self._loss_normalizing_factor, batch)
             weights = jnp.ones_like(by_position) if weights is None else weights
-            weighted = by_position * weights
-            metrics["teacher/nats"] = metrics_lib.Ratio(jnp.sum(weighted), jnp.sum(weights))
+            answered = weights * batch[WEIGHTS]
+            weighted = by_position * answered
+            metrics["teacher/nats"] = metrics_lib.Ratio(jnp.sum(weighted), jnp.sum(answered))
+            metrics["teacher/answered"] = metrics_lib.Ratio(jnp.sum(answered), jnp.sum(weights))
             of_teacher = losses.normalized_sum(weighted, factor)
         return (1 - self.share) * loss + self.share * of_teacher, metrics
 

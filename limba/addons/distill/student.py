@@ -12,8 +12,11 @@ import numpy as np
 from flax import traverse_util
 
 from limba.addons.distill.teacher import open_teacher
+from limba.convert.model_files import any_format
 from limba.data.contract import DatasetConfig
+from limba.inference import tasks_door
 from limba.network import t5
+from limba.tasks.vocabularies import equality
 
 PyTree = Any
 
@@ -55,6 +58,14 @@ class FromTeacher:
                     f"T5Config.{name} is {depths[name]}, and the {side} of the teacher {self.teacher} has "
                     f"{getattr(teacher, name)} layers. A student that begins with its teacher's layers has at most as "
                     "many: lower it, or leave student.FromTeacher out."
+                )
+        if opened.vocabulary is not None:
+            of_teacher = tasks_door.open_vocabulary(any_format.known_vocabulary(opened))
+            if not equality.same_vocabulary(of_teacher, model.output_vocabulary):
+                raise ValueError(
+                    "A student that begins with its teacher's layers has its teacher's vocabulary, and "
+                    f"{self.teacher} has another one. Bind VOCABULARY_FILE to the teacher's, or leave "
+                    "student.FromTeacher out."
                 )
         wanted = _shapes(model.param_shapes_and_axes()[0])
         given = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}

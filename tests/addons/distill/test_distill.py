@@ -14,7 +14,7 @@ from convert.compare import forward
 from convert.model_files import any_format
 from limba import train
 from limba.addons.distill import distilled_model, student, teacher
-from limba.addons.distill.distilled_model import LOG_PROBS, TEMPERATURE, TOKENS
+from limba.addons.distill.distilled_model import LOG_PROBS, TEMPERATURE, TOKENS, WEIGHTS
 from limba.checkpoint_files import saved_tensors
 from limba.data.contract import TaskBatches, encoder_decoder_features
 from tasks.vocabularies import ByteVocabulary, SentencePieceVocabulary
@@ -80,7 +80,8 @@ def _teacher_batch(rows=3, vocab=small.VOCAB_SIZE, temperature=1.0, k=TOP_K):
     tokens = np.argsort(-log_p, axis=-1)[..., :k].astype(np.int32)
     values = np.take_along_axis(log_p, tokens, -1).astype(np.float32)
     given = {TOKENS: tokens, LOG_PROBS: values, TEMPERATURE: np.full(rows, temperature, np.float32)}
-    return batch | given, log_p
+    weights = np.random.default_rng(8).integers(0, 2, tokens.shape[:2]).astype(np.float32)
+    return batch | given | {WEIGHTS: weights}, log_p
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
@@ -120,12 +121,14 @@ def test_the_share_weighs_both_parts_and_an_evaluation_has_the_targets_alone():
 
     ((none, _), (quarter, metrics), (all_, _)), (expected, plain_metrics), logits = losses(params)
     by_position = distilled_model.teacher_losses(logits, batch[TOKENS], batch[LOG_PROBS], batch[TEMPERATURE])
-    weights = batch["decoder_loss_weights"]
+    weights = batch["decoder_loss_weights"] * batch[WEIGHTS]
     of_teacher = float(np.sum(np.asarray(by_position) * weights))
     assert float(none) == pytest.approx(float(expected), rel=1e-6)
     assert float(all_) == pytest.approx(of_teacher, rel=1e-5)
     assert float(quarter) == pytest.approx(0.75 * float(expected) + 0.25 * of_teacher, rel=1e-5)
     assert metrics["teacher/nats"].compute() == pytest.approx(of_teacher / weights.sum(), rel=1e-5)
+    share = weights.sum() / batch["decoder_loss_weights"].sum()
+    assert 0.2 < share < 0.8 and metrics["teacher/answered"].compute() == pytest.approx(share, rel=1e-6)
     name = "cross_ent_loss"
     assert float(metrics[name].total) == float(plain_metrics[name].total)
     distilled = distilled_model.DistilledModel(plain, 0.5, top_k=TOP_K)
@@ -164,7 +167,7 @@ def test_the_likeliest_tokens_of_a_run_and_of_its_hugging_face_folder(all_export
     for path, devices in ((made.run, 1), (made.folder, 2)):
         batch = next(_taught(path, vocabulary, devices=devices, temperature=2.0))
         assert batch[TOKENS].shape == batch[LOG_PROBS].shape == (2, 6, TOP_K)
-        assert batch[TEMPERATURE].tolist() == [2.0, 2.0]
+        assert batch[TEMPERATURE].tolist() == [2.0, 2.0] and batch[WEIGHTS].tolist() == [[1.0] * 6] * 2
         assert batch[TOKENS].tolist() == np.argsort(-log_probs, axis=-1, kind="stable")[..., :TOP_K].tolist()
         expected = np.take_along_axis(log_probs, batch[TOKENS], -1)
         assert np.abs(batch[LOG_PROBS] - expected).max() < 1e-5
@@ -191,7 +194,7 @@ def test_what_cannot_be_a_teacher(all_exported, spiece_model, tmp_path, monkeypa
     run, vocabulary = all_exported["t5_1_1-t5"].run, SentencePieceVocabulary(str(spiece_model), 100)
     with pytest.raises(ValueError, match="has another vocabulary than the student"):
         _taught(run, ByteVocabulary())
-    with pytest.raises(ValueError, match=r"add_teacher\.top_k .* is 100000; the teacher has \d+ tokens"):
+    with pytest.raises(ValueError, match=r"add_teacher\.top_k .* is 100000; teacher and student have \d+ tokens"):
         _taught(run, vocabulary, top_k=100_000)
     with pytest.raises(ValueError, match=r"add_teacher\.dtype is 'int8'; it is one of float32, bfloat16"):
         _taught(run, vocabulary, dtype="int8")
@@ -214,7 +217,9 @@ def test_which_layers_a_student_takes():
 
 def _model_like(run, **fields):
     config = {"vocab_size": 0, **vars(any_format.open_model(run).config)} | fields
-    return small.model(module=None, **config)
+    model = small.model(module=None, **config)
+    model._output_vocabulary = ByteVocabulary(conftest.ByteVocabulary.extra_ids)
+    return model
 
 
 def test_a_student_begins_with_layers_of_its_teacher(new_run, tmp_path):
@@ -229,6 +234,9 @@ def test_a_student_begins_with_layers_of_its_teacher(new_run, tmp_path):
         assert np.array_equal(value, given[f"target/{source}"]), name
     with pytest.raises(ValueError, match=r"num_decoder_layers is 4, and the decoder of the teacher .* has 3 layers"):
         begin.check(_model_like(run, num_decoder_layers=4))
+    model._output_vocabulary = ByteVocabulary()
+    with pytest.raises(ValueError, match=r"has its teacher's vocabulary, and .*checkpoint_10 has another one"):
+        begin.check(model)
     with pytest.raises(ValueError, match=r"the same widths: .* in the student and \[\d+, \d+\] in .*Change T5Config"):
         begin.check(_model_like(run, mlp_dim=20))
 
@@ -263,10 +271,13 @@ def test_a_run_with_a_teacher(tmp_path, new_run, tasks, monkeypatch):  # noqa: F
     large = new_run(tmp_path / "large", vocab_file=None, vocab_size=384, **fields, **UNTIED, **one_layer)
     (tmp_path / "my.gin").write_text(RECIPE + "".join(f"network.T5Config.{k} = {v}\n" for k, v in fields.items()))
     run = tmp_path / "run"
-    bindings = {"TEACHER": f"'{large}'", "MODEL_DIR": f"'{run}'", "DROPOUT_RATE": "0.0"}
+    kept = tmp_path / "kept"
+    bindings = {"TEACHER": f"'{large}'", "MODEL_DIR": f"'{run}'", "DROPOUT_RATE": "0.0", "TEACHER_ANSWERS": f"'{kept}'"}
     assert train.main([f"--gin_file={tmp_path}/my.gin", *(f"--gin.{k}={v}" for k, v in bindings.items())]) == 0
     lines = [x for x in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()) if x["dataset"] == "train"]
     assert len(lines) == 4 and all(0 < x["teacher/nats"] < 6 for x in lines)
     names = set(saved_tensors.open_tensors(run / "checkpoint_4"))
     assert not any("teacher" in name for name in names) and "target/encoder/layers_0/attention/query/kernel" in names
     assert "DistilledModel" not in (run / "model.gin").read_text()
+    assert [x["teacher/answered"] for x in lines] == [1.0] * 4
+    assert len(list(kept.glob("*.answers"))) == 1

@@ -1,0 +1,204 @@
+"""Rows of a student's tokens as those of a teacher with another vocabulary, and where both have written the same text.
+
+At such a place both are asked the same question: what comes next? The teacher's answer there is one of its tokens, and
+stands for the student's token with which that token's text begins.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from limba.data import sentinels, text_pieces
+from limba.tasks.vocabularies import piece_characters
+from limba.tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary
+from limba.tasks.vocabularies.vocabulary import ByteVocabulary, SentencePieceVocabulary, without_tensorflow
+
+# Segments between sentinels come again and again.
+_KEPT_SEGMENTS = 100_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row of the teacher's tokens.
+
+    Attributes:
+      ids: without padding.
+      at: of each of the student's tokens the place of the teacher's whose prediction is about the same text behind the
+        same text; -1 where there is none.
+    """
+
+    ids: list[int]
+    at: list[int]
+
+
+def piece_texts(vocabulary: Any) -> list[bytes | None]:
+    """The text of each token, in UTF-8; None for special tokens, sentinels and unknown pieces.
+
+    Raises:
+      ValueError: for a kind of vocabulary whose pieces are not known.
+    """
+    vocabulary = without_tensorflow(vocabulary)
+    is_text = text_pieces.of_vocabulary(vocabulary, vocabulary.vocab_size)
+    if vocabulary.unk_id is not None:
+        is_text[vocabulary.unk_id] = False
+    if isinstance(vocabulary, ByteVocabulary):
+        texts: Iterator[bytes] = (bytes([max(0, id_ - 3) % 256]) for id_ in range(vocabulary.vocab_size))
+    elif isinstance(vocabulary, SentencePieceVocabulary):
+        model = vocabulary.tokenizer
+        size = model.get_piece_size()
+        pieces = (model.id_to_piece(id_) if id_ < size else "" for id_ in range(vocabulary.vocab_size))
+        texts = (_text(piece, id_ < size and model.is_byte(id_)) for id_, piece in enumerate(pieces))
+    elif isinstance(vocabulary, T5TokenizerVocabulary):
+        tokenizer = vocabulary.tokenizer
+        pieces = (tokenizer.id_to_token(id_) or "" for id_ in range(vocabulary.vocab_size))
+        if '"ByteLevel"' in tokenizer.to_str():
+            bytes_of = {character: byte for byte, character in piece_characters.byte_level_alphabet().items()}
+            texts = (bytes(bytes_of.get(x, 0) for x in piece) for piece in pieces)
+        elif type(tokenizer.model).__name__ in ("WordPiece", "WordLevel"):
+            texts = (piece[2:].encode() if piece.startswith("##") else f" {piece}".encode() for piece in pieces)
+        else:
+            texts = (_text(piece, bool(piece_characters.BYTE.fullmatch(piece))) for piece in pieces)
+    else:
+        raise ValueError(
+            f"The texts of the tokens of a {type(vocabulary).__name__} are not known, so a teacher and a student with "
+            "different vocabularies cannot be compared by it. Give both a SentencePiece model or a T5's tokenizer.json."
+        )
+    return [text if known else None for text, known in zip(texts, is_text, strict=True)]
+
+
+def _text(piece: str, is_byte: bool) -> bytes:
+    return bytes([int(piece[3:5], 16)]) if is_byte else piece.replace("▁", " ").encode()
+
+
+class Translation:
+    """From a student's vocabulary to its teacher's.
+
+    Attributes:
+      table: int32 `[teacher's tokens]`: the student's token with which a token's text begins, as the student reads it;
+        the student's number of tokens where there is none.
+    """
+
+    def __init__(self, student: Any, teacher: Any):
+        """Raises ValueError for vocabularies whose pieces are not known, or without an EOS."""
+        self._student, self._teacher = without_tensorflow(student), without_tensorflow(teacher)
+        self.num_tokens = self._student.vocab_size
+        self._student_texts, self._teacher_texts = piece_texts(student), piece_texts(teacher)
+        if self._student.eos_id is None or self._teacher.eos_id is None:
+            raise ValueError("A teacher with another vocabulary than the student needs an EOS in both.")
+        pairs = zip(sentinels.of_vocabulary(self._student), sentinels.of_vocabulary(self._teacher), strict=False)
+        self._special = dict(pairs) | {self._student.eos_id: self._teacher.eos_id}
+        self._ids = _ids_of(self._teacher_texts)
+        self._encoded = functools.lru_cache(_KEPT_SEGMENTS)(self._encode)
+
+    @functools.cached_property
+    def table(self) -> np.ndarray:
+        ids_of = _ids_of(self._student_texts)
+        table = np.full(len(self._teacher_texts), self.num_tokens, np.int32)
+        for id_, text in enumerate(self._teacher_texts):
+            if text:
+                table[id_] = self._first_token(text, ids_of)
+        for id_, of_teacher in self._special.items():
+            table[of_teacher] = id_
+        return table
+
+    def _first_token(self, text: bytes, ids_of: Mapping[bytes, int]) -> int:
+        if text in ids_of:
+            return ids_of[text]
+        if text.startswith(b" "):
+            first = [*self._student.encode(text.decode(errors="replace"))][:1]
+            if first and text.startswith(self._student_texts[first[0]] or b"\0"):
+                return first[0]
+        # To a text without a space, SentencePiece adds one: so the longest of its tokens.
+        token, _ = _longest(text, ids_of)
+        return self.num_tokens if token is None else token
+
+    def inputs(self, ids: Sequence[int]) -> list[int]:
+        """A row of the encoder, with the special tokens that the teacher's rows begin and end with."""
+        before, behind = self._teacher.frame[:2]
+        row = self.targets(ids).ids
+        if row and row[-1] == self._teacher.eos_id:
+            row = [*row[:-1], *behind]
+        return [*before, *row]
+
+    def targets(self, ids: Sequence[int]) -> Row:
+        """A row of the decoder. A sentinel that the teacher does not have ends it."""
+        row = Row([], [-1] * len(ids))
+        is_whole, start = True, 0
+        for is_text, group in itertools.groupby(enumerate(ids), lambda x: self._student_texts[x[1]] is not None):
+            places, tokens = zip(*group, strict=True)
+            start = places[0]
+            if is_text:
+                is_whole = self._add_text(row, start, tokens)
+                continue
+            for place, token in zip(places, tokens, strict=True):
+                of_teacher = self._special.get(token)
+                if of_teacher is None:
+                    if token != self._student.unk_id or self._teacher.unk_id is None:
+                        return row
+                    row.ids.append(self._teacher.unk_id)
+                    is_whole = False
+                    continue
+                if is_whole:
+                    row.at[place] = len(row.ids)
+                row.ids.append(of_teacher)
+                is_whole = True
+        return row
+
+    def _add_text(self, row: Row, start: int, tokens: Sequence[int]) -> bool:
+        """Adds a text between special tokens; returns whether both have written the same at its end."""
+        texts: list[bytes] = [self._student_texts[token] or b"" for token in tokens]
+        text = b"".join(texts)
+        # What SentencePiece sets before the first word of a row is no part of the text.
+        found = self._encoded(text if row.ids else text.removeprefix(b" "), bool(row.ids) and not text.startswith(b" "))
+        others = [self._teacher_texts[token] or b"" for token in found]
+        ends, of_teacher = _ends(texts), _ends(others)
+        pairs = zip(text.lstrip(b" "), b"".join(others).lstrip(b" "), strict=False)
+        same = sum(1 for _ in itertools.takewhile(lambda x: x[0] == x[1], pairs))
+        at: dict[int, int] = {}
+        for place, end in enumerate(of_teacher[:-1]):
+            at.setdefault(end, place)
+        seen = set()
+        for place, end in enumerate(ends[:-1]):
+            if end <= same and end in at and end not in seen:
+                row.at[start + place] = len(row.ids) + at[end]
+                seen.add(end)
+        row.ids.extend(found)
+        return ends[-1] == of_teacher[-1] == same
+
+    def _encode(self, text: bytes, continues: bool) -> tuple[int, ...]:
+        """The teacher's tokens of a text; of one that continues a word without the space that its tokenizer adds."""
+        ids = [*self._teacher.encode(text.decode(errors="replace"))]
+        first = self._teacher_texts[ids[0]] if ids and continues else None
+        if first is None or not first.startswith(b" "):
+            return tuple(ids)
+        pieces: list[int] = []
+        rest = first[1:]
+        while rest:
+            token, text = _longest(rest, self._ids)
+            if token is None:
+                return tuple(ids)
+            pieces, rest = [*pieces, token], rest[len(text) :]
+        return (*pieces, *ids[1:])
+
+
+def _ids_of(texts: Sequence[bytes | None]) -> dict[bytes, int]:
+    """The first token of each text."""
+    return {text: id_ for id_, text in reversed([*enumerate(texts)]) if text}
+
+
+def _longest(text: bytes, ids_of: Mapping[bytes, int]) -> tuple[int | None, bytes]:
+    """The longest token with which a text begins, and its text; None if there is none."""
+    starts = (text[:end] for end in range(len(text), 0, -1))
+    found = next((start for start in starts if start in ids_of), b"")
+    return ids_of.get(found), found
+
+
+def _ends(texts: Sequence[bytes]) -> list[int]:
+    """Where each text begins, and the last one ends, in bytes behind the spaces at the beginning of all."""
+    whole = b"".join(texts)
+    spaces = len(whole) - len(whole.lstrip(b" "))
+    return [max(0, end - spaces) for end in itertools.accumulate(map(len, texts), initial=0)]
