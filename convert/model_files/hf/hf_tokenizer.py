@@ -107,7 +107,9 @@ def check_sizes(vocabulary: Mapping[str, Any], embedding_rows: int, where: str) 
         name = run_folder.vocabulary_file(vocabulary) or vocabulary["class"]
         raise ValueError(
             f"The vocabulary {name!r} has {vocabulary['vocab_size']} ids, sentinels included, and the embedding of "
-            f"{where} has only {embedding_rows} rows; they do not belong together."
+            f"{where} has only {embedding_rows} rows; they do not belong together. Give the model's own vocabulary. If "
+            "tokens were added to its tokenizer, take them out, or give the model rows for them in transformers: "
+            "model.resize_token_embeddings(len(tokenizer))."
         )
 
 

@@ -65,6 +65,7 @@ class Line:
       found: what was found, and in which file; or why it was not looked at.
       remedy: of a finding, a sentence. A repair does it if there is a change.
       change: what `limba convert repair` does about it; None if it cannot.
+      is_note: whether it is nothing wrong by itself, and still something to know before the model is used.
     """
 
     code: str
@@ -72,6 +73,7 @@ class Line:
     found: str
     remedy: str = ""
     change: Change | None = None
+    is_note: bool = False
 
     def __post_init__(self) -> None:
         assert self.code in CODES, self.code
@@ -79,6 +81,10 @@ class Line:
 
 def right(code: str, found: str = "") -> Line:
     return Line(code, True, found)
+
+
+def note(code: str, found: str, remedy: str) -> Line:
+    return Line(code, True, found, remedy, is_note=True)
 
 
 def wrong(code: str, found: str, remedy: str, change: Change | None = None) -> Line:
@@ -95,7 +101,7 @@ def table(lines: Iterable[Line]) -> str:
     width = max(map(len, CODES))
     rows = []
     for line in ordered:
-        verdict = {True: "ok   ", False: "WRONG", None: "  –  "}[line.is_right]
+        verdict = "NOTE " if line.is_note else {True: "ok   ", False: "WRONG", None: "  –  "}[line.is_right]
         found = f"not looked at: {line.found}" if line.is_right is None else line.found
         rows.append(f"{verdict} {line.code:{width}}  {found}".rstrip())
         if line.remedy:

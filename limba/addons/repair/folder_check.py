@@ -35,7 +35,9 @@ def check(model: str, hints: ModelHints) -> None:
     named = "; ".join(f"{line.code} ({line.found})" for line in missed)
     if [line for line in missed if line.code not in _MAY_MISS]:
         raise ValueError(f"{path} has no finding in what was looked at. Not looked at: {named}.")
-    print(f"{path} has no finding{f' in what was looked at. Not looked at: {named}' if named else ''}.")
+    ends = [f" in what was looked at. Not looked at: {named}"] if named else []
+    ends += [f"; read the note on {line.code}" for line in lines if line.is_note]
+    print(f"{path} has no finding{''.join(ends)}.")
 
 
 def _told(wrong: list[Line]) -> str:

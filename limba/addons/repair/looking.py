@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from limba.addons.repair import embedding_findings, hub_folder, token_findings, weight_findings
-from limba.addons.repair.findings import Change, Line, not_looked_at, right, wrong
+from limba.addons.repair.findings import Change, Line, not_looked_at, note, right, wrong
 from limba.addons.repair.hub_folder import CONFIG, HubFolder
 from limba.convert.compare import (
     auto_tokenizer,
@@ -38,6 +38,7 @@ _ROWS = {
 }
 # transformers reads tokenizer.json alone, and most T5s of the hub have a spiece.model that differs in some texts.
 _TWO = "tokenizers that differ"
+_OF_TWO = "The model was trained with one of them. transformers reads tokenizer.json; if it is the other, take that."
 _OWN = "weights that transformers rounds"  # `weights-rounded`, with its remedy
 _AGAIN = "Download or save it again where it comes from."
 
@@ -134,10 +135,12 @@ def _rows(folder: HubFolder, model: Model, hints: ModelHints, theirs: auto_token
 
 
 def _line(code: str, what: str, row: Comparison) -> Line:
-    note = row.note.removeprefix(exported_files.NOT_COMPARED)
-    if row.value is None and (exported_files.may_differ(row) or what == _TWO):
-        return right(code, f"{what}: {note}")
+    found = f"{what}: {row.note.removeprefix(exported_files.NOT_COMPARED)}"
+    if row.value is None and what == _TWO:
+        return note(code, f"{found}.", _OF_TWO)
+    if row.value is None and exported_files.may_differ(row):
+        return right(code, found)
     if row.value is None:
-        return not_looked_at(code, f"{what}: {note}")
+        return not_looked_at(code, found)
     change = Change(left_out=("flax",)) if code == "weights-differ" and row.what.endswith("in flax") else None
-    return wrong(code, f"{what}: {note}.", "The format is left out." if change else _AGAIN, change)
+    return wrong(code, f"{found}.", "The format is left out." if change else _AGAIN, change)

@@ -257,7 +257,11 @@ def test_a_right_folder_has_no_finding(right, kind, capsys):
     elif kind in _NO_TOKENS:
         assert "not looked at: tokens that differ: " in out and "has no finding in what was looked at" in out
     else:
-        assert "ok    tokenizer" in out and out.splitlines()[-1].endswith(" has no finding.")
+        # transformers 4 gives the first word of a text other tokens than its spiece.model has.
+        has_note = kind == "t5"
+        assert ("NOTE  tokenizer          tokenizers that differ: " in out) == has_note
+        end = " has no finding; read the note on tokenizer." if has_note else " has no finding."
+        assert "ok    tokenizer" in out and out.splitlines()[-1].endswith(end)
 
 
 @pytest.mark.parametrize(("cases", "name"), [(cases, name) for cases in (REPAIRED, BY_HAND) for name in cases])
