@@ -28,15 +28,19 @@ import numpy as np
 from limba.data import contract
 from limba.files import json_text, untrusted_json
 from limba.files.local_paths import local_path
+from limba.files.number_ranges import AT_LEAST_0
 from limba.files.untrusted_files import cut, shown
 from limba.gin_config import importing, run_folders
 from limba.tasks import objectives
 from limba.tasks.objectives.hashing import mix
+from limba.tasks.pipeline.cached import cache_files
 
 logger = logging.getLogger(__name__)
 
 _STATE = "cached.json"
-_FEATURES = ("inputs", "targets", "tokens")
+# Of one token nothing can be masked.
+_FEWEST_TOKENS = 2
+_POSITION = AT_LEAST_0._replace(below=2**40)
 # What a manifest that `limba cache` did not write, or a file beside it, makes of the code that reads it.
 _DAMAGED = (KeyError, TypeError, AttributeError, IndexError, OverflowError, EOFError)
 
@@ -58,16 +62,13 @@ class Cache:
         command = _command(config, lengths, directory)
         if not (self.folder / "manifest.json").is_file():
             raise FileNotFoundError(f"There is no finished cache in {self.folder}; make it: {command}")
-        manifest = read_manifest(self.folder)
+        manifest = cache_files.read_manifest(self.folder)
         self.manifest = manifest
-        for name, asked in (
-            ("task", config.name),
-            ("split", config.split),
-            ("lengths", lengths),
-        ):
+        for name, asked in (("task", config.name), ("split", config.split), ("lengths", lengths)):
             if manifest[name] != asked:
+                made = cut(repr(manifest[name]))
                 raise ValueError(
-                    f"The cache {self.folder} was made with {name} {manifest[name]!r}, and the configuration asks for "
+                    f"The cache {self.folder} was made with {name} {made}, and the configuration asks for "
                     f"{asked!r}. Ask for its values, or make a cache in another folder: {command}"
                 )
         if config.pack:
@@ -88,17 +89,25 @@ class Cache:
         self._ends: dict[str, np.ndarray] = {}
         run_folders.read_data(self.folder.parent)  # No module that lies in a cache is imported.
         for name, feature in manifest["features"].items():
-            if name not in _FEATURES:
-                raise ValueError(f"{self.folder} has a feature {cut(name)}; they are {', '.join(_FEATURES)}. {again}")
-            path = self.folder / f"{name}.tokens"
-            if not path.is_file() or path.stat().st_size != feature["bytes"]:
-                raise ValueError(f"{path} is damaged or missing: it should have {feature['bytes']} bytes. {command}")
-            self._tokens[name] = np.memmap(path, feature["dtype"], "r")
-            self._ends[name] = np.load(self.folder / f"{name}.ends.npy", mmap_mode="r", allow_pickle=False)
-            if not 0 <= feature["longest"] <= self._tokens[name].size:
-                raise ValueError(f"{path} has no row of {shown(feature['longest'])} tokens. {again}")
-        self._objective = load_objective(manifest["objective"]) if manifest["objective"] else None
+            self._tokens[name], self._ends[name] = cache_files.open_feature(
+                self.folder, name, feature, self.num_examples, again
+            )
         self._ids = objectives.VocabularyIds(**manifest["vocabulary"])
+        try:
+            self._objective = load_objective(manifest["objective"]) if manifest["objective"] else None
+            if self._objective is not None:
+                self._check_windows(self._objective)
+        except ValueError as error:
+            raise ValueError(f"{self.folder}/manifest.json: {error}") from error
+
+    def _check_windows(self, objective: objectives.Objective) -> None:
+        main = self._lengths[objective.main_feature]
+        most = objective.raw_length(main - len(self.manifest["mode"]))
+        if not _FEWEST_TOKENS <= (longest := self.manifest["features"]["tokens"]["longest"]) <= most:
+            raise ValueError(
+                f"windows have up to {longest} tokens; for {main} {objective.main_feature} the longest has "
+                f"{_FEWEST_TOKENS} to {most}. Remove {self.folder} and make it again with `limba cache`."
+            )
 
     def batch(self, indexes: np.ndarray, epochs: np.ndarray, seed: int) -> contract.Batch:
         """The model's features of examples int64 `[rows]` of epochs `[rows]`; `seed`, epoch and index corrupt text."""
@@ -119,8 +128,15 @@ class Cache:
     def _read(self, name: str, indexes: np.ndarray, longest: int) -> tuple[np.ndarray, np.ndarray]:
         """Tokens int32 `[rows, longest]`, padded with 0, and how many each row has, `[rows]`."""
         tokens, ends = self._tokens[name], self._ends[name]
-        starts = np.where(indexes > 0, ends[indexes - 1], 0)
-        lengths = np.minimum(ends[indexes] - starts, longest)
+        starts, stops = np.where(indexes > 0, ends[indexes - 1], 0), ends[indexes]
+        fewest = 0 if self._objective is None else _FEWEST_TOKENS
+        is_whole = (starts >= 0) & (stops - starts >= fewest) & (stops <= tokens.size)
+        if not is_whole.all():
+            raise ValueError(
+                f"{self.folder / name}.ends.npy is damaged: example {indexes[np.argmin(is_whole)]} is not in the "
+                f"{tokens.size} tokens. Remove {self.folder} and make it again with `limba cache`."
+            )
+        lengths = np.minimum(stops - starts, longest)
         rows = np.zeros((len(indexes), longest), np.int32)
         for row, start, length in zip(rows, starts, lengths, strict=True):
             row[:length] = tokens[start : start + length]
@@ -181,11 +197,16 @@ class CachedBatches:
                 f"The saved data position has no {_STATE!r}, only {sorted(state)}: the run began with another source. "
                 f"Resume with that source, or {contract.NEW_RUN}."
             )
-        saved = json.loads(state[_STATE])
+        saved = untrusted_json.parse_object(state[_STATE], f"The saved data position ({_STATE})")
+        if wrong := [key for key in ("batches", "seed") if not _POSITION.has(saved.get(key))]:
+            raise ValueError(
+                f"The saved data position ({_STATE}) has {wrong[0]} {shown(saved.get(wrong[0]))}; it is {_POSITION}. "
+                f"Take an earlier checkpoint, or {contract.NEW_RUN}."
+            )
         if self._config.seed is None:
             self._seed = saved["seed"]
         differences = [
-            f"{name} was {saved.get(name)!r} and is {value!r}"
+            f"{name} was {cut(repr(saved.get(name)))} and is {value!r}"
             for name, value in self._fingerprint().items()
             if saved.get(name) != value
         ]
@@ -271,14 +292,6 @@ def _open(directory: str, config: contract.DatasetConfig, feature_converter: Any
         raise ValueError(f"{file} is none that `limba cache` wrote ({error!r}). Make the cache again.") from error
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a cache; raises ValueError if it is damaged."""
-    try:
-        return untrusted_json.read_object(folder / "manifest.json")
-    except ValueError as error:
-        raise ValueError(f"{error} Remove {folder} and make it again.") from error
-
-
 def describe_files(paths: list[str]) -> dict[str, dict[str, int]]:
     """Size, time and checksum of each file of this machine."""
     return {path: {**_stat(Path(path)), "crc32": _checksum(Path(path))} for path in paths if Path(path).is_file()}
@@ -287,14 +300,18 @@ def describe_files(paths: list[str]) -> dict[str, dict[str, int]]:
 def check_files(files: Mapping[str, Mapping[str, int]], problem: str, remedy: str) -> None:
     """Raises ValueError if a file has changed since `describe_files`; files that are not here are not checked."""
     for path, before in files.items():
-        if not Path(path).is_file():
+        try:
+            is_here = Path(path).is_file()
+        except OSError:  # No file of this machine has such a name.
+            is_here = False
+        if not is_here:
             continue
         now = _stat(Path(path))
         # A copy has another time, so the content decides; it is read only where the time differs.
         if now["size"] != before["size"] or (
             now["time_ns"] != before["time_ns"] and _checksum(Path(path)) != before["crc32"]
         ):
-            raise ValueError(f"{problem}: {path} has changed since. {remedy}")
+            raise ValueError(f"{problem}: {cut(path)} has changed since. {remedy}")
 
 
 def _stat(path: Path) -> dict[str, int]:
@@ -302,10 +319,12 @@ def _stat(path: Path) -> dict[str, int]:
 
 
 def _checksum(path: Path) -> int:
-    checksum = 0
+    """Of as much as the file's size says: some of /proc have no size and no end."""
+    checksum, left = 0, path.stat().st_size
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
+        while left > 0 and (block := file.read(min(left, 1 << 20))):
             checksum = zlib.crc32(block, checksum)
+            left -= len(block)
     return checksum
 
 

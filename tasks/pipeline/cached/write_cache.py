@@ -21,7 +21,7 @@ from limba.files.local_paths import local_path
 from limba.gin_config import closed_list
 from limba.tasks import objectives
 from limba.tasks.pipeline import fingerprints, readers, streams, task_batches
-from limba.tasks.pipeline.cached import cached_data
+from limba.tasks.pipeline.cached import cache_files, cached_data
 from limba.tasks.pipeline.positions import ReadPlan
 from limba.tasks.pretraining import denoising
 from limba.tasks.registry import providers, rows
@@ -80,7 +80,7 @@ def write_cache(task: Any, split: str, lengths: Mapping[str, int], directory: st
     manifest = _describe(task, stream, seed, step if keeps_windows else None)
     folder = own / split
     if (folder / "manifest.json").is_file():
-        before = cached_data.read_manifest(folder)
+        before = cache_files.read_manifest(folder)
         differences = list(fingerprints.differences(before["fingerprint"], manifest["fingerprint"]))
         if differences:
             raise ValueError(
@@ -226,7 +226,7 @@ def main(argv: list[str] | None = None) -> None:
             _check_split(task, split)
         for split in splits:
             folder = write_cache(task, split, lengths, args.out, args.seed)
-            manifest = cached_data.read_manifest(folder)
+            manifest = cache_files.read_manifest(folder)
             size = sum(file.stat().st_size for file in folder.iterdir())
             kept = "windows, corrupted differently in every epoch" if manifest["objective"] else "examples, as they are"
             print(f"{folder}: {manifest['num_examples']} {kept}, {size / 1e6:.1f} MB")

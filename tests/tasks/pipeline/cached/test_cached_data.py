@@ -1,5 +1,8 @@
 import dataclasses
+import io
 import json
+import os
+import shutil
 
 import numpy as np
 import pytest
@@ -39,6 +42,11 @@ def cache(tmp_path):
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return tmp_path / "cache"
+
+
+FEATURE = {"dtype": "uint16", "bytes": 60, "longest": 8}
+OBJECTIVE = {"class": "tasks.objectives.SpanCorruption", "arguments": {}}
+WINDOWS = {"features": {"tokens": FEATURE | {"longest": 30}}}
 
 
 def open_train(cache, index=0, count=1, **changes):
@@ -146,10 +154,13 @@ def test_changed_runs_and_caches_are_refused(cache, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"features": {"../../secret": {}}}, r"has a feature \.\./\.\./secret"),
-        ({"features": {"inputs": {"dtype": "uint16", "bytes": 60, "longest": 10**12}}}, "no row of 1000000000000 tok"),
+        ({"features": dict.fromkeys(("../../secret", "targets"), FEATURE)}, r"features are \.\./\.\./secret; a ca"),
+        ({"features": {"inputs": FEATURE | {"longest": 10**6}, "targets": FEATURE}}, "no row of 1000000 tokens"),
+        ({"features": {"inputs": FEATURE | {"dtype": "O"}, "targets": FEATURE}}, "features is a table of 2; it is a"),
         ({"features": 5}, r"manifest\.json is none that `limba cache` wrote"),
-        ({"objective": {"class": "of_a_cache.Objective"}}, "it lies in the folder of the run"),
+        ({"num_examples": 0}, r"num_examples is 0; it is a whole number of at least 1"),
+        ({"objective": OBJECTIVE | {"class": "of_a_cache.Objective"}} | WINDOWS, "it lies in the folder of the run"),
+        ({"objective": OBJECTIVE} | WINDOWS, r"manifest\.json: windows have up to 30 tokens; for 8 inputs .* 2 to 7"),
     ],
 )
 def test_a_manifest_of_somebody_else(cache, change, message, monkeypatch):
@@ -159,8 +170,50 @@ def test_a_manifest_of_somebody_else(cache, change, message, monkeypatch):
     (cache / "of_a_cache.py").write_text("raise AssertionError('it was run')\n")
     file = cache / "train/manifest.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    for end in ("tokens", "ends.npy"):
+        shutil.copy(cache / f"train/inputs.{end}", cache / f"train/tokens.{end}")
     with pytest.raises(ValueError, match=message):
         open_train(cache)
+
+
+def _array(values):
+    file = io.BytesIO()
+    np.save(file, values)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "is a FIFO, not a file"),
+        (b"", "is no array that `limba cache` wrote: EOF"),
+        (_array(np.arange(7.0)), "should have 7 numbers of the type int64"),
+        (_array(np.arange(7))[:-8], "should have 7 numbers of the type int64"),
+        (_array(np.array([{}] * 7, object)), "should have 7 numbers of the type int64"),
+        (b"\x93NUMPY\1\0" + b"\xe8\x03" + b"(" * 1000, "Header info length \\(1000\\) is large"),
+        (_array(np.full(7, 31)), r"example 0 is not in the 30 tokens"),
+        (_array(np.arange(7)[::-1]), r"example 1 is not in the 30 tokens"),
+    ],
+)
+def test_ends_of_somebody_else(cache, content, message):
+    file = cache / "train/inputs.ends.npy"
+    file.unlink()
+    file.write_bytes(content) if content is not None else os.mkfifo(file)
+    with pytest.raises(ValueError, match=message):
+        next(open_train(cache, shuffle=False))
+
+
+def test_a_file_without_an_end_is_not_read(cache):
+    file = cache / "train/manifest.json"
+    of_memory = {"files": {"/proc/self/mem": {"size": 0, "time_ns": 0, "crc32": 0}}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | of_memory))
+    assert len(rows(next(open_train(cache)))) == 4
+
+
+def test_a_position_of_somebody_else(cache):
+    state = {"cached.json": open_train(cache).save_state()["cached.json"].replace(b'"batches": 0', b'"batches": 1.5')}
+    with pytest.raises(ValueError, match=r"\(cached.json\) has batches 1.5; it is a whole number"):
+        open_train(cache).restore_state(state)
 
 
 def test_errors(cache, tmp_path):
