@@ -32,9 +32,14 @@ def read(path: AnyPath, is_record: Callable[[Record], bool]) -> list[Record]:
 
 
 def read_and_repair(path: Path, is_record: Callable[[Record], bool]) -> list[Record]:
-    """The records of a file, from which damaged lines are removed: they are in `<name>.damaged` then."""
+    """The records of a file, from which damaged lines are removed: they are in `<name>.damaged` then.
+
+    Raises:
+      ValueError: if they are in a link's target, of which the run would keep a copy.
+    """
     records, damaged = _parse(path, is_record)
     if damaged:
+        written_files.refuse_link(path)
         beside = path.with_name(f"{path.name}.damaged")
         with written_files.append(beside, "ab") as file:
             file.writelines(line + b"\n" for line in damaged)
