@@ -16,6 +16,7 @@ import numpy as np
 from limba.checkpoint_files import layer_layouts
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
 from limba.convert.tensors.tensor_parts import chosen, transposed
+from limba.files import number_ranges
 from limba.files.untrusted_files import cut, some
 
 Shape = tuple[int, ...]
@@ -223,7 +224,8 @@ def _by_module(rows: tuple[Row, ...]) -> dict[str, tuple[int, str]]:
 
 def _in_order(name: str) -> list[tuple[int, str]]:
     """Layer 2 before layer 10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in name.split(".")]
+    parts = ((number_ranges.of_digits(part), part) for part in name.split("."))
+    return [(-1, part) if number is None else (number, "") for number, part in parts]
 
 
 def exchanged(size: int, a: int, b: int) -> np.ndarray:

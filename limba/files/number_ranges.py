@@ -2,6 +2,7 @@
 
 import math
 import numbers
+import re
 from typing import Any, NamedTuple
 
 from limba.files.untrusted_files import shown
@@ -36,6 +37,15 @@ class Range(NamedTuple):
 AT_LEAST_1, AT_LEAST_0 = Range(1, is_whole=True), Range(is_whole=True)
 # What scales; parts of a whole, such as a rate of dropout.
 ABOVE_0, SHARE = Range(is_above=True), Range(below=1)
+
+
+# Python also takes a superscript for a digit, of which `int` makes no number, and stops at 4300 digits.
+_DIGITS = re.compile(r"\d{1,18}")
+
+
+def of_digits(text: str) -> int | None:
+    """The number that a text of up to 18 digits, of any script, is; None of other texts."""
+    return int(text) if _DIGITS.fullmatch(text) else None
 
 
 def is_number(value: Any) -> bool:

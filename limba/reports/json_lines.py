@@ -35,11 +35,13 @@ def read_and_repair(path: Path, is_record: Callable[[Record], bool]) -> list[Rec
     """The records of a file, from which damaged lines are removed: they are in `<name>.damaged` then.
 
     Raises:
-      ValueError: if they are in a link's target, of which the run would keep a copy.
+      ValueError: if they are in a link's target, of which the run would keep a copy, or longer than any record.
     """
     records, damaged = _parse(path, is_record)
     if damaged:
         written_files.refuse_link(path)
+        if (longest := max(map(len, damaged))) > _MOST_OF_LINE:  # In a file with holes it takes no place yet.
+            raise ValueError(f"{path} has a line of {longest:,} bytes, which no run writes. Remove the line.")
         beside = path.with_name(f"{path.name}.damaged")
         with written_files.append(beside, "ab") as file:
             file.writelines(line + b"\n" for line in damaged)
@@ -82,6 +84,8 @@ def lines(path: AnyPath) -> Iterator[bytes]:
 def parsed(lines: Iterable[bytes], is_record: Callable[[Record], bool]) -> Iterator[tuple[bytes, Record | None]]:
     """Lines that are not empty with their records, None of a damaged line."""
     for line in lines:
+        if not line or line.isspace():
+            continue
         try:
             # Of bytes: errors of UTF-8 are ValueErrors as well, also those of half of a character, in an escape.
             record = json.loads(line) if len(line) <= _MOST_OF_LINE else None
@@ -91,5 +95,5 @@ def parsed(lines: Iterable[bytes], is_record: Callable[[Record], bool]) -> Itera
             record = None
         if isinstance(record, dict) and is_record(record):
             yield line, record
-        elif line.strip():
+        else:
             yield line, None

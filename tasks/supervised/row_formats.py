@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from limba.files import number_ranges
 from limba.tasks.supervised.cell_texts import as_text, pad_punctuation, plain_text
 from limba.tasks.supervised.postprocessors import string_to_float
 
@@ -162,7 +163,8 @@ class Template:
     @property
     def numbered_labels(self) -> dict[int, str]:
         """The labels of those values that are numbers."""
-        return {int(value): text for value, text in self._texts.items() if value.isdecimal()}
+        numbers = ((number_ranges.of_digits(value), text) for value, text in self._texts.items())
+        return {number: text for number, text in numbers if number is not None}
 
     def without_prompt(self) -> "Template":
         """Of the same columns, in their order, with nothing but a separator between them: for encoders."""

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
+from limba.files import number_ranges
 from limba.tasks.supervised.cell_texts import as_text, plain_text
 from limba.tasks.supervised.postprocessors import string_to_float
 from limba.tasks.supervised.row_formats import UNKNOWN, Example, Row, Template, number_of, record_of
@@ -102,8 +103,8 @@ class MultiLabel(_SeveralAnswers):
         text = plain_text(as_text(value))
         if text in self.names:
             return text
-        if text.isdecimal() and int(text) < len(self.names):
-            return self.names[int(text)]
+        if (number := number_ranges.of_digits(text)) is not None and number < len(self.names):
+            return self.names[number]
         known = ", ".join(map(repr, self.names))
         raise ValueError(f"column {self.label_column!r} has the label {value!r}; the known labels are {known}")
 

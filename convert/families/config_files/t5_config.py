@@ -326,7 +326,7 @@ def ties_output(file: Path) -> bool:
 def _is_of_version_5(content: Mapping[str, Any]) -> bool:
     """Whether version 5 of transformers wrote config.json."""
     version = str(content.get("transformers_version", "")).split(".")[0]
-    return version.isdigit() and int(version) > 4
+    return (number_ranges.of_digits(version) or 0) > 4
 
 
 def explicit(content: Mapping[str, Any], config: T5Config) -> dict[str, Any]:

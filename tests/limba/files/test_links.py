@@ -121,6 +121,7 @@ FILES = {
     "a text": ("x", lambda folder: storage.replace_text(folder / "x", "ours")),
     "bytes": ("x", lambda folder: storage.write_bytes(folder / "x", b"ours")),
     "damaged lines": ("metrics.jsonl.damaged", _repair),
+    "damaged lines of a link": ("x", lambda folder: json_lines.read_and_repair(folder / "x", lambda record: True)),
     "the configuration": ("config.gin", lambda folder: gin_files.summarize_gin_config(str(folder), None, 0)),
     "a conversion that goes on": ("x", _resume),
     "answers": ("x", _merge),

@@ -46,3 +46,8 @@ def test_messages(value, allowed, words):
 def test_a_hint_continues_the_sentence():
     with pytest.raises(ValueError, match=r"^epochs is 0; it is a number above 0, such as 3\.$"):
         number_ranges.check("epochs", 0, ABOVE_0, ", such as 3")
+
+
+def test_numbers_of_digits():
+    texts = ("07", "٣", "", "²", "-1", "9" * 5000)
+    assert [*map(number_ranges.of_digits, texts)] == [7, 3, None, None, None, None]

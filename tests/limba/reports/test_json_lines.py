@@ -70,3 +70,11 @@ def test_a_damaged_line_of_goodput_is_set_aside(tmp_path, change):
     assert kept.seconds()["step"] == 8.0
     assert json.loads(file.read_text()) == LINE
     assert (tmp_path / "goodput.jsonl.damaged").read_text() == f"{bad}\n"
+
+
+def test_a_hole_is_not_copied(tmp_path):
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.truncate(20 * 2**20)
+    with pytest.raises(ValueError, match=r"metrics\.jsonl has a line of 20,971,520 bytes, which no run writes"):
+        json_lines.read_and_repair(tmp_path / "metrics.jsonl", lambda record: True)
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
