@@ -68,7 +68,7 @@ def read(file: Path) -> Any:
 
 def place(file: Path, *keys: Any) -> str:
     """The file, with the line of the key that these lead to, where the keys are in it."""
-    node = yaml.compose(untrusted_files.read_text(file, _MOST_BYTES), _Loader)
+    node = yaml.compose(untrusted_files.read_text(file, _MOST_BYTES), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     line = None
     for key in keys:
         pairs = node.value if isinstance(node, yaml.MappingNode) else []

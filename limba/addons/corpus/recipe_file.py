@@ -193,12 +193,11 @@ def is_name(name: str) -> bool:
 def _source(name: str, value: Any, file: Path) -> Source:
     from limba.files import untrusted_yaml
 
-    where = untrusted_yaml.place(file, "sources", name)
-    if not is_name(name):
-        raise ValueError(f"{where}: {shown(name)} is no name of a source; use letters, digits, '_', '-' and '.'.")
-    found = _checked(value, _KEYS_OF_SOURCE, file, ("sources", name))
-    if "files" not in found:
-        raise ValueError(f"{where}: the source {name} has no files; it is {_TEXTS[1]}.")
+    wrong = None if is_name(name) else f"{shown(name)} is no name of a source; use letters, digits, '_', '-' and '.'"
+    found = {} if wrong else _checked(value, _KEYS_OF_SOURCE, file, ("sources", name))
+    if wrong or "files" not in found:
+        where = untrusted_yaml.place(file, "sources", name)
+        raise ValueError(f"{where}: {wrong or f'the source {name} has no files; it is {_TEXTS[1]}'}.")
     column = found.get("text_column", "text")
     return Source(name, _texts(found["files"]), column, found.get("license", ""), found.get("origin", ""))
 
@@ -222,13 +221,14 @@ def _checked(value: Any, keys: _Keys, file: Path, path: tuple[str, ...]) -> dict
             f"{where}: {'.'.join(path) or 'the file'} is {shown(value)}; it is a table of {', '.join(keys)}."
         )
     for key, given in value.items():
-        where = untrusted_yaml.place(file, *path, key)
+        is_right, what = keys.get(key, (lambda x: False, ""))
+        if key in keys and (given is None or is_right(given)):
+            continue
+        where = untrusted_yaml.place(file, *path, key)  # It reads the whole file once more.
         if key not in keys:
             nearest = difflib.get_close_matches(key[:100], keys, n=1, cutoff=0.0)[0]
             raise ValueError(f"{where}: there is no key {shown(key)}; the nearest is {nearest!r}.")
-        is_right, what = keys[key]
-        if given is not None and not is_right(given):
-            raise ValueError(f"{where}: {'.'.join((*path, key))} is {shown(given)}; it is {what}.")
+        raise ValueError(f"{where}: {'.'.join((*path, key))} is {shown(given)}; it is {what}.")
     return {key: given for key, given in value.items() if given is not None}
 
 

@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from limba.addons.corpus import command, recipe_file
+from limba.files import untrusted_yaml
 from tests import house
 from tests.addons.corpus import small_crawl
 
@@ -224,6 +225,13 @@ def test_what_is_wrong_in_a_recipe_is_named_with_its_line(name, tmp_path):
     with pytest.raises(ValueError, match=r"recipe\.yaml") as error:
         recipe_file.load(tmp_path / "recipe.yaml")
     assert message in str(error.value)
+
+
+def test_lines_are_looked_for_in_a_recipe_that_is_wrong_alone(tmp_path, monkeypatch):
+    """A place takes as long as the whole file."""
+    monkeypatch.setattr(untrusted_yaml, "place", None)
+    (tmp_path / "recipe.yaml").write_text("language: eng_Latn\nsources: {a: {files: x}, b: {files: [y, z], license: w}}\n")
+    assert [source.files for source in recipe_file.load(tmp_path / "recipe.yaml").sources] == [("x",), ("y", "z")]
 
 
 @pytest.mark.parametrize("name", _UNREADABLE)
