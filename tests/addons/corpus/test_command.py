@@ -230,7 +230,8 @@ def test_what_is_wrong_in_a_recipe_is_named_with_its_line(name, tmp_path):
 def test_lines_are_looked_for_in_a_recipe_that_is_wrong_alone(tmp_path, monkeypatch):
     """A place takes as long as the whole file."""
     monkeypatch.setattr(untrusted_yaml, "place", None)
-    (tmp_path / "recipe.yaml").write_text("language: eng_Latn\nsources: {a: {files: x}, b: {files: [y, z], license: w}}\n")
+    text = "language: eng_Latn\nsources: {a: {files: x}, b: {files: [y, z], license: w}}\n"
+    (tmp_path / "recipe.yaml").write_text(text)
     assert [source.files for source in recipe_file.load(tmp_path / "recipe.yaml").sources] == [("x",), ("y", "z")]
 
 
