@@ -14,7 +14,8 @@ from limba.files.changed_stream import ChangedStream
 
 # Colours, and what progress bars need: the line above, and the end of a line.
 _OBEYED = r"\x1b\[(?:[\d;]*m|[AK])"
-_CONTROL = re.compile(rf"({_OBEYED})|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+# The last two turn the letters behind them round, of any script.
+_CONTROL = re.compile(rf"({_OBEYED})|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202d\u202e]")
 # In place of what is printed, where Limba itself wants it: the screen is empty, and the next text stands at its top.
 CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 

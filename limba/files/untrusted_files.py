@@ -23,6 +23,8 @@ _POINTER, _MOST_OF_POINTER = b"version https://git-lfs.github.com/", 1024
 # Text up to this length is shown whole.
 _SHOWN_LENGTH = 60
 _CUT_LENGTH = 200
+# How a formula of a spreadsheet begins.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 # Python refuses to print a number of more than 4300 digits.
 _SHOWN_BITS = 256
 
@@ -161,6 +163,17 @@ def cut(text: str) -> str:
 
 def _printable(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
+def cell(value: Any) -> Any:
+    """A value for a csv file: a text that a spreadsheet would compute has its mark of a text, `'`; numbers stay."""
+    if not isinstance(value, str) or not value.startswith(_FORMULA):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def some(items: Sequence[str], count: int = 5, separator: str = ", ") -> str:

@@ -94,7 +94,7 @@ def _content(rows: Sequence[scoreboard_rows.Row], ending: str) -> str:
         return json_text.dumps([{"name": row.name, "task": row.task, **row.figures} for row in rows], indent=2) + "\n"
     if ending == ".csv":
         written = io.StringIO()
-        csv.writer(written, lineterminator="\n").writerows(cells)
+        csv.writer(written, lineterminator="\n").writerows(map(untrusted_files.cell, line) for line in cells)
         return written.getvalue()
     if ending == ".md":
         from limba.convert.exports.cards import markdown

@@ -8,7 +8,7 @@ from pathlib import Path
 from limba.addons.sweep.sweep_file import Sweep
 from limba.addons.sweep.trial_folders import Trial
 from limba.checkpoint_files.directories import PINNED, checkpoint_path
-from limba.files import storage, written_files
+from limba.files import storage, untrusted_files, written_files
 from limba.reports import text_width, writers
 
 
@@ -87,7 +87,8 @@ def write(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> list[Path]:
     rows.writerow(["trial", sweep.metric, *names, "step", "seconds", "status", "error"])
     for t in trials:
         values = [t.parameters.get(name) for name in names]
-        rows.writerow([t.number, t.value, *values, t.step, round(t.seconds, 1), t.status, t.error])
+        cells = [t.number, t.value, *values, t.step, round(t.seconds, 1), t.status, t.error]
+        rows.writerow(map(untrusted_files.cell, cells))
     storage.replace_text(written[1], content.getvalue())
     points = [(float(t.number), t.value) for t in trials if t.status == "done" and t.value is not None]
     if len(points) > 1:

@@ -206,14 +206,16 @@ def test_cards_of_strangers(card, message, tmp_path):
 
 
 def test_evaluations_of_strangers(tmp_path, capsys):
-    tasks = ["a | b\n# <script>alert(1)</script>![x](y)", "\x1b[2J" + "x" * 1000]
+    tasks = ["=cmd| b\n# <script>alert(1)</script>![x](y)", "\x1b[2J" + "x" * 1000]
     content = "".join(json.dumps({**_LINE, "dataset": f"training_eval/{task}"}) + "\n" for task in tasks)
-    half = content.splitlines()[0].replace("a |", r"\ud800")
+    half = content.splitlines()[0].replace("=cmd|", r"\ud800")
     (tmp_path / "metrics.jsonl").write_text(f"{content}{half}\n")
     (tmp_path / "eval").mkdir()
     wrong = {"task": [], "split": {}, "step": 1, "checkpoint": "c", "loss": {}, "metrics": {"accuracy": 1}}
     pairs = {**wrong, "task": "p", "split": "s", "metrics": {"accuracy": "x"}}
     (tmp_path / "eval/pairs_results.jsonl").write_text(f"{json.dumps(wrong)}\n{json.dumps(pairs)}\n")
+    scoreboard.main([str(tmp_path), "--out", str(tmp_path / "board.csv")])
+    assert "\"'=cmd|" in (tmp_path / "board.csv").read_text()
     scoreboard.main([str(tmp_path), "--out", str(tmp_path / "board.md")])
     assert not re.search("\x1b|x{201}", capsys.readouterr().out)
     rows = (tmp_path / "board.md").read_text().splitlines()

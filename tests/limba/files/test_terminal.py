@@ -12,6 +12,7 @@ from limba.files import terminal
 
 HOSTILE = {
     "\x1b[2J": r"\x1b[2J",
+    "cod.\u202e": r"cod.\u202e",
     "\x1b]0;title\x07": r"\x1b]0;title\x07",
     "\x9b2J": r"\x9b2J",
     "a\x08b": r"a\x08b",

@@ -59,3 +59,9 @@ def test_values_are_short():
     ]
     assert untrusted_files.shown_list([1, "a", 3]) == "[1, 'a', 3]"
     assert untrusted_files.shown_list(range(9)) == "[0, 1, 2, 3, 4, 5, …]"
+
+
+@pytest.mark.parametrize("cell", ["=1+1", "@a", "-b", "\t=1"])
+def test_a_spreadsheet_computes_no_text(cell):
+    assert untrusted_files.cell(cell) == f"'{cell}"
+    assert [*map(untrusted_files.cell, ("a=1", "-0.5", "", -0.5, None))] == ["a=1", "-0.5", "", -0.5, None]
