@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from limba.files import number_ranges
 from limba.tasks.metrics import metric_packages, rouge_words
 
 Metrics = dict[str, float]
@@ -172,8 +171,10 @@ def span_squad(targets: Sequence[Mapping[str, Any]], predictions: Sequence[str])
 
 def _words_at(context: str, prediction: str) -> str:
     words, tokens = (re.sub(r"\W", " ", text).split() for text in (context, prediction))
-    start, end = map(number_ranges.of_digits, (tokens[1], tokens[3])) if len(tokens) > 3 else (None, None)
-    return "" if start is None or end is None else " ".join(words[start : end + 1])
+    # `isdigit` also takes superscripts, of which `int` makes no number.
+    if len(tokens) < 4 or not all(re.fullmatch(r"\d{1,9}", tokens[i]) for i in (1, 3)):
+        return ""
+    return " ".join(words[int(tokens[1]) : int(tokens[3]) + 1])
 
 
 def _listed(answers: Sequence[str] | str) -> Sequence[str]:

@@ -215,7 +215,7 @@ def test_evaluations_of_strangers(tmp_path, capsys):
     pairs = {**wrong, "task": "p", "split": "s", "metrics": {"accuracy": "x"}}
     (tmp_path / "eval/pairs_results.jsonl").write_text(f"{json.dumps(wrong)}\n{json.dumps(pairs)}\n")
     scoreboard.main([str(tmp_path), "--out", str(tmp_path / "board.csv")])
-    assert "\"'=cmd|" in (tmp_path / "board.csv").read_text()
+    assert ",'=cmd|" in (tmp_path / "board.csv").read_text()
     scoreboard.main([str(tmp_path), "--out", str(tmp_path / "board.md")])
     assert not re.search("\x1b|x{201}", capsys.readouterr().out)
     rows = (tmp_path / "board.md").read_text().splitlines()
