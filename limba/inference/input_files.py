@@ -3,13 +3,15 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from limba.inference import blanks, tasks_door
 
 logger = logging.getLogger(__name__)
+
+_MOST_OF_LINE = 256 * 2**20
 
 
 def line_names(inputs: Sequence[str], file: str | None) -> Callable[[int], str]:
@@ -83,17 +85,28 @@ def read_lines(file: str) -> list[str]:
 
     Raises:
       FileNotFoundError: if it is not there.
-      ValueError: if it is not UTF-8.
+      ValueError: if it is not UTF-8, or has a line of more than 256 MiB.
     """
     check_input(file)
-    content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    try:
-        text = content.decode("utf-8-sig")  # Some editors put a mark before the text.
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise ValueError(f"--input_file {file} is not UTF-8 in line {line} ({error}); save it as UTF-8.") from error
-    lines = text.replace("\r\n", "\n").split("\n")
-    return lines if lines[-1] else lines[:-1]
+    if file == "-":
+        return [*_lines(sys.stdin.buffer, file)]
+    with Path(file).open("rb") as opened:
+        return [*_lines(opened, file)]
+
+
+def _lines(opened: BinaryIO, file: str) -> Iterator[str]:
+    number = 0
+    while line := opened.readline(_MOST_OF_LINE + 1):
+        number += 1
+        if len(line) > _MOST_OF_LINE:  # A file with holes may be larger than memory.
+            raise ValueError(f"--input_file {file} has more than {_MOST_OF_LINE:,} bytes in line {number}: cut it.")
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")  # Some editors put a mark before the text.
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"--input_file {file} is not UTF-8 in line {number} ({error}); save it as UTF-8."
+            ) from error
+        yield text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")
 
 
 def check_input(file: str) -> None:

@@ -120,6 +120,15 @@ def test_a_line_of_a_file_is_one_input(tmp_path):
         infer.main(["--run_dir", str(tmp_path), "--input_file", str(file), "--output_file", f"{file}"])
 
 
+def test_a_hole_is_no_input(tmp_path, monkeypatch):
+    monkeypatch.setattr(input_files, "_MOST_OF_LINE", 2**20)
+    with (tmp_path / "lines.txt").open("wb") as file:
+        file.write(b"a\n")
+        file.truncate(2**40)
+    with pytest.raises(ValueError, match=r"lines\.txt has more than 1,048,576 bytes in line 2: cut it"):
+        input_files.read_lines(str(tmp_path / "lines.txt"))
+
+
 def test_a_text_that_is_the_name_of_a_file_is_named(tmp_path, caplog):
     (tmp_path / "متن.txt").touch()
     names = input_files.line_names(["a", f"{tmp_path}/متن.txt", "x" * 300], "-")
