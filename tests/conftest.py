@@ -171,20 +171,12 @@ def no_handler_of_a_command():
         logging.root.removeHandler(handler)
 
 
-def _session_folder(request, tmp_path_factory, name: str) -> pathlib.Path:
-    """A folder that pytest-xdist's workers share."""
-    own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if hasattr(request.config, "workerinput") else own) / name
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
 @pytest.fixture(scope="session")
 def forks(request, tmp_path_factory):
     """Runs commands in forks of one process: `tests/forked.py`."""
     from tests import forked
 
-    server = forked.Server(_session_folder(request, tmp_path_factory, "forks"))
+    server = forked.Server(forked.session_folder(request, tmp_path_factory, "forks"))
     yield server
     server.close()
 
@@ -206,7 +198,7 @@ def checks_in_forks(request, tmp_path_factory):
 
     def run(command, *, env, **_):
         if not servers:
-            servers.append(forked.Server(_session_folder(request, tmp_path_factory, "checks"), warm))
+            servers.append(forked.Server(forked.session_folder(request, tmp_path_factory, "checks"), warm))
         if command[1] == "-c":
             return servers[0].run(command[1:], env)
         assert command[1] == "-m"

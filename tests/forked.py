@@ -1,6 +1,6 @@
 """Commands in processes of their own for the price of one start: each is a fork of a process that has the imports.
 
-    python -m tests.forked SOCKET
+    python tests/forked.py SOCKET MODULE...
 
 A fork has its own arguments, environment, working directory and output, and ends with its own exit code, as a process
 of `python -m MODULE` does. Only its imports are not made again, which are most of what a short command costs. A few
@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import resource
+import runpy
 import select
 import signal
 import socket
@@ -27,11 +28,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from tests import killing
-
 ROOT = Path(__file__).parent.parent
-# Imported once. What these do not import, a fork imports itself.
-_WARM = (
+# Imported once for commands. What these do not import, a fork imports itself.
+_OF_COMMANDS = (
     "limba.train",
     "limba.eval",
     "limba.infer",
@@ -79,14 +78,24 @@ class Process:
         return self.returncode
 
 
+def session_folder(request: Any, tmp_path_factory: Any, name: str) -> Path:
+    """A folder that pytest-xdist's workers share."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if hasattr(request.config, "workerinput") else own) / name
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 class Server:
     """The process that forks. Processes that give the same folder share it, and it ends with the last of them.
 
     It also imports the modules in `warm`. `before` are the words of a command that runs it, such as `setpriv …`. A fork
-    with OPEN_FILES in its environment may open so many.
+    with OPEN_FILES in its environment may open so many. `python` is an interpreter of another environment, without
+    Limba, where nothing but `warm` is imported.
     """
 
-    def __init__(self, folder: Path, warm: Sequence[str] = (), before: Sequence[str] = ()):
+    def __init__(self, folder: Path, warm: Sequence[str] = (), before: Sequence[str] = (), python: str | None = None):
+        self._python = python
         self._path, self._log, self._process = folder / "forked", folder / "forked.log", None
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -98,10 +107,12 @@ class Server:
                 self._user = self._connection(b"user")
 
     def _begin(self, warm: Sequence[str], before: Sequence[str]) -> subprocess.Popen:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        paths = [] if self._python else [str(ROOT), os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
         # A training compiles fifty small programs that the one before it has compiled: a sixth of its cpu-seconds.
         environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-        command = [*before, sys.executable, "-m", "tests.forked", str(self._path), *warm]
+        modules = warm if self._python else [*_OF_COMMANDS, *warm]
+        command = [*before, self._python or sys.executable, "-P", __file__, str(self._path), *modules]
         with self._log.open("wb") as log:
             process = subprocess.Popen(
                 command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -123,7 +134,7 @@ class Server:
         return connection
 
     def start(self, arguments: list[str], env: dict[str, str], stdout: IO, stderr: IO, cwd: Path = ROOT) -> Process:
-        """Begins `python -m` with these arguments; `limba`, a module with `main(argv)`, or `-c` and code is first."""
+        """Begins `python` with these words: first a module with `main(argv)`, `limba`, a script, or `-c` and code."""
         # A message must fit into the socket's buffer, so the request is a file.
         request = self._path.with_name(f"request-{os.getpid()}-{time.monotonic_ns()}")
         request.write_text(json.dumps({"arguments": arguments, "environment": env, "folder": str(cwd)}))
@@ -155,7 +166,7 @@ class Server:
 
 def serve(path: str, *warm: str) -> None:
     """Forks for each request, and tells how the forks ended, as long as it has users. It has one thread."""
-    for name in (*_WARM, *warm):
+    for name in warm:
         importlib.import_module(name)
     gc.freeze()  # Forks share its memory as long as they do not search it for garbage.
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -221,6 +232,8 @@ def _run(request: dict[str, Any], stdout: int, stderr: int) -> None:
         if "OPEN_FILES" in os.environ:
             resource.setrlimit(resource.RLIMIT_NOFILE, (int(os.environ["OPEN_FILES"]),) * 2)
         if "KILL_BEFORE" in os.environ:
+            from tests import killing
+
             killing.install(os.environ["KILL_BEFORE"])
         name, *arguments = request["arguments"]
         sys.argv = [name, *arguments]
@@ -229,6 +242,9 @@ def _run(request: dict[str, Any], stdout: int, stderr: int) -> None:
         elif name == "-c":
             sys.argv = [name, *arguments[1:]]
             exec(compile(arguments[0], "<code of a test>", "exec"), {"__name__": "__main__"})
+        elif name.endswith(".py"):
+            sys.path.insert(0, str(Path(name).parent))
+            runpy.run_path(name, run_name="__main__")
         else:
             from limba import command_line
 

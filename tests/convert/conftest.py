@@ -29,7 +29,8 @@ from limba.models import EncoderDecoderModel, decoding
 from limba.models.lora import LoRA
 from limba.network.t5 import T5Config, Transformer
 from limba.tasks.vocabularies import tokenizer_texts
-from tests.convert import forked_scripts, vocabularies
+from tests import forked
+from tests.convert import vocabularies
 
 REPOSITORY = Path(__file__).parents[2]
 INPUTS_LENGTH, TARGETS_LENGTH = 160, 20
@@ -199,9 +200,7 @@ def new_run(spiece_model) -> Callable[..., Path]:
         params = jax.tree_util.tree_map_with_path(random_tensor, shapes)
         state = TrainState(step=jnp.int32(10), params=params, opt_state={})
         dataset = types.SimpleNamespace(
-            name="small",
-            task_feature_lengths={"inputs": INPUTS_LENGTH, "targets": TARGETS_LENGTH},
-            batch_size=2,
+            name="small", task_feature_lengths={"inputs": INPUTS_LENGTH, "targets": TARGETS_LENGTH}, batch_size=2
         )
         run_files = {"run.json": json.dumps(run_description.run_info(model, dataset, {})).encode()}
         checkpointer = checkpointing.Checkpointer(directory, checkpointing.SaveCheckpointConfig(dtype=dtype))
@@ -313,8 +312,15 @@ def python5() -> str:
 
 
 @pytest.fixture(scope="session")
-def forks5(python5, tmp_path_factory):
-    """Runs scripts there, in forks of one process: `forked_scripts.Server.run`."""
-    server = forked_scripts.Server(python5, tmp_path_factory.mktemp("forks5"))
-    yield server
+def forks5(request, python5, tmp_path_factory):
+    """`run(script, *arguments)`, or `-c` and code, there, in forks of one process, which all workers share."""
+    folder = forked.session_folder(request, tmp_path_factory, "forks5")
+    server = forked.Server(folder, ["torch", "transformers.models.t5.modeling_t5"], python=python5)
+
+    def run(*words, env=os.environ):
+        # A PYTHONPATH would bring this environment's packages along.
+        environment = {name: value for name, value in env.items() if name != "PYTHONPATH"}
+        return server.run([*map(str, words)], environment, folder)
+
+    yield types.SimpleNamespace(run=run)
     server.close()

@@ -1,7 +1,6 @@
 """Hugging Face's classes run from tensors on disk give what `from_pretrained` gives, to the last bit."""
 
 import json
-import os
 import subprocess
 import sys
 import sysconfig
@@ -104,12 +103,11 @@ def test_attention_that_a_folder_names_on_the_hub_is_not_fetched(folders, batch,
 
 
 @pytest.mark.slow
-def test_in_transformers_5(folders, batch, python5, tmp_path):
+def test_in_transformers_5(folders, batch, forks5, tmp_path):
     np.savez(tmp_path / "batch.npz", **batch)
     script, out = Path(__file__).with_name("forward_in_transformers5.py"), tmp_path / "out.json"
     arguments = [REPOSITORY, sysconfig.get_paths()["purelib"], tmp_path / "batch.npz", out, *folders.values()]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([python5, script, *arguments], capture_output=True, text=True, env=environment)
+    done = forks5.run(script, *arguments)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(out.read_text())
     for name, folder in folders.items():
