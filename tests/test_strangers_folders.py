@@ -121,15 +121,13 @@ def _names() -> set[str]:
     return {*sys.stdlib_module_names, *installed, *optional.split(), *special}
 
 
-# In a downloaded folder, HF or RUN, whose files have these names. `to-hf` starts the processes that checks start.
+# In a downloaded folder, HF or RUN, whose files have these names, beside those that `test_a_process_of_its_own` starts.
+# `to-hf` starts the processes that checks start.
 CWD_COMMANDS = {
-    "from-hf": ("hf", "convert from-hf . ../from_hf --no-check"),
     "vocab build": ("hf", "vocab build --data_files text.txt --vocab_size 20 --out ../spiece.model"),
     "run": ("hf", "run script.sh"),
-    "env": ("hf", "env"),
     "gin-check": ("hf", "gin-check t5x/configs/runs/infer.gin"),
     "lint": ("run", "lint gin/recipes/quickstart.gin"),
-    "infer": ("run", "infer . --input text"),
     "to-hf": ("run", "convert to-hf . ../to_hf"),
     "report": ("run", "report . --out ../report.html"),
 }
@@ -233,11 +231,7 @@ def test_the_user_s_own_modules_are_found(tmp_path, forks):
     (tmp_path / "a.gin").write_text("import my_tasks\n")
     done = forks.run(["limba", "gin-check", "a.gin"], line.environment(tmp_path), tmp_path)
     assert done.stdout.startswith("ok a.gin"), done
-    for words in (
-        ("preview", "x", "--module", "tokenizers"),
-        ("gin-check", "b.gin"),
-        ("gin-check", "c.gin"),
-    ):
+    for words in (("preview", "x", "--module", "tokenizers"), ("gin-check", "b.gin"), ("gin-check", "c.gin")):
         (tmp_path / "b.gin").write_text("import tokenizers\n")
         (tmp_path / "c.gin").write_text("import my_other\n")
         (tmp_path / "my_other.py").write_text("from tokenizers import mine\n")

@@ -80,7 +80,7 @@ OF_4_ALONE = ("relative_key_query",)
 # Whose classes version 4 of transformers does not have.
 OF_5_ALONE = ("eurobert", "nomic_bert")
 
-# Classifiers: the variant, and the head that its class has.
+# Classifiers: the variant, and the head that its class has. All families but ModernBERT have BERT's class of tokens.
 LABELS = ("glad", "calm", "sad")
 _ROW, _TOKENS = Head(heads.SEQUENCE, LABELS, "tanh"), Head(heads.TOKENS, LABELS)
 _MODERN_HEAD = {"activation": "gelu", "use_norm": True, "dense_bias": False}
@@ -89,8 +89,6 @@ CLASSIFIERS = {
     "bert number": ("bert", Head(heads.SEQUENCE, ("similarity",), "tanh")),
     "bert tokens": ("bert", _TOKENS),
     "bert several": ("bert", Head(heads.SEQUENCE, LABELS, "tanh", problem_type=heads.MULTI_LABEL)),
-    "roberta_prelayernorm rows": ("roberta_prelayernorm", _ROW),
-    "roberta_prelayernorm tokens": ("roberta_prelayernorm", _TOKENS),
     "roberta rows": ("roberta", _ROW),
     "xlm_roberta tokens": ("xlm_roberta", _TOKENS),
     "mpnet rows": ("mpnet", _ROW),
@@ -98,14 +96,10 @@ CLASSIFIERS = {
     "mpnet tokens": ("mpnet", _TOKENS),
     "distilbert rows": ("distilbert", Head(heads.SEQUENCE, LABELS, "relu")),
     "eurobert rows": ("eurobert", Head(heads.SEQUENCE, LABELS, "gelu_erf", pooling="late")),
-    "eurobert tokens": ("eurobert", _TOKENS),
     "nomic_bert rows": ("nomic_bert", _ROW),
     "electra rows": ("electra", Head(heads.SEQUENCE, LABELS, "gelu_erf")),
-    "electra tokens": ("electra", _TOKENS),
     "deberta_v2 rows": ("deberta_v2", Head(heads.SEQUENCE, LABELS, "gelu")),
-    "deberta_v2 tokens": ("deberta_v2", _TOKENS),
     "roformer rows": ("roformer", Head(heads.SEQUENCE, LABELS, "gelu_erf")),
-    "roformer tokens": ("roformer", _TOKENS),
     "modernbert rows": ("modernbert", Head(heads.SEQUENCE, LABELS, pooling="mean", **_MODERN_HEAD)),
     "modernbert tokens": ("modernbert", Head(heads.TOKENS, LABELS, **(_MODERN_HEAD | {"dense_bias": True}))),
 }

@@ -165,8 +165,8 @@ def loss(name: str, folder: Path) -> float:
 
 def main(home: str) -> None:
     """Runs in the new process."""
-    for name in CASES:
-        (Path(home) / name / "loss.json").write_text(json.dumps(loss(name, Path(home) / name)))
+    for folder in Path(home).iterdir():
+        (folder / "loss.json").write_text(json.dumps(loss(folder.name, folder)))
 
 
 if __name__ == "__main__":

@@ -43,10 +43,7 @@ NEW = {
         {"max_position_embeddings": 48, "dim": 32, "n_heads": 4, "hidden_dim": 28, "intermediate_size": None}
         | {"dropout": 0.2, "attention_dropout": 0.3},
     ),
-    "roformer": (
-        "RoFormerForMaskedLM",
-        {"max_position_embeddings": 48, "layer_norm_eps": 0.01, "embedding_size": 16},
-    ),
+    "roformer": ("RoFormerForMaskedLM", {"max_position_embeddings": 48, "layer_norm_eps": 0.01, "embedding_size": 16}),
     "deberta_v2": (
         "DebertaV2ForMaskedLM",
         {"max_position_embeddings": 20, "layer_norm_eps": 0.01, "position_buckets": 8, "max_relative_positions": -1}

@@ -15,7 +15,7 @@ CLASSES = {
     "SequenceClassifier": transformers.AutoModelForSequenceClassification,
     "TokenClassifier": transformers.AutoModelForTokenClassification,
 }
-FAMILIES = ("bert", "roberta_prelayernorm", "roberta", "xlm_roberta", "mpnet", "roformer", "modernbert")
+FAMILIES = ("bert", "roberta", "mpnet", "roformer", "modernbert")
 # The parts of a head that are not new, of families that have such.
 TAKEN = {
     ("bert pairs", "SequenceClassifier"): {"bert.pooler.dense.weight", "bert.pooler.dense.bias"},

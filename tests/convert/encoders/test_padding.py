@@ -64,8 +64,7 @@ def test_the_padding_is_the_tokenizers(name, of_tokenizer, of_config, new_encode
 
 
 @pytest.mark.parametrize(
-    ("name", "of_tokenizer", "of_config"),
-    [("roberta", 0, 1), ("xlm_roberta", 1, 0), ("roberta_prelayernorm", 5, 1)],
+    ("name", "of_tokenizer", "of_config"), [("roberta", 0, 1), ("xlm_roberta", 1, 0), ("roberta_prelayernorm", 5, 1)]
 )
 def test_positions_that_are_counted_from_another_padding_are_refused(
     name, of_tokenizer, of_config, new_encoder, tmp_path, capsys
