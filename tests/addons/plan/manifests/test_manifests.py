@@ -197,26 +197,11 @@ def test_the_layout_of_a_plan(capsys, tmp_path):
         (("skypilot", "--topology", "v6e-8", "no_recipe", BUCKET), "there is no recipe 'no_recipe'; there are"),
         (("skypilot", "quickstart", BUCKET), "give --topology NAME, such as v6e-16 or h100-8, or --plan FILE"),
         (("skypilot", "--topology", "v6e-8", "quickstart"), "--gin.MODEL_DIR is not given; the machine's disk is lost"),
-        (
-            ("skypilot", "--topology", "v6e-8", "quickstart", "--gin.MODEL_DIR='runs/q'"),
-            "--gin.MODEL_DIR is 'runs/q'; the",
-        ),
-        (
-            ("skypilot", "--topology", "tpu7x-8", "quickstart", BUCKET),
-            "--topology is tpu7x-8; of SkyPilot these are known",
-        ),
-        (
-            ("skypilot", "--topology", "v4-8", "--num_slices", "2", "quickstart", BUCKET),
-            "--num_slices is 2; a task of SkyPilot's",
-        ),
-        (
-            ("vertex", "--topology", "h100-16", "--image", "i", "quickstart", BUCKET),
-            "--topology is h100-16, 2 machines",
-        ),
-        (
-            ("slurm-container", "--topology", "v4-8", "--image", "i", "quickstart"),
-            "--topology is v4-8; of Slurm with GPUs",
-        ),
+        (("skypilot", "--topology", "v6e-8", "quickstart", "--gin.MODEL_DIR='runs/q'"), "--gin.MODEL_DIR is 'runs/q';"),
+        (("skypilot", "--topology", "tpu7x-8", "quickstart", BUCKET), "--topology is tpu7x-8; of SkyPilot these are k"),
+        (("skypilot", "--topology", "v4-8", "--num_slices", "2", "quickstart", BUCKET), "--num_slices is 2; a task of"),
+        (("vertex", "--topology", "h100-16", "--image", "i", "quickstart", BUCKET), "--topology is h100-16, 2 machine"),
+        (("slurm-container", "--topology", "v4-8", "--image", "i", "quickstart"), "--topology is v4-8; of Slurm with"),
         (
             ("skypilot", "--topology", "v4-8", "--env", "HF_TOKEN=hf_planted", "quickstart", BUCKET),
             "--env HF_TOKEN looks like",
@@ -231,10 +216,7 @@ def test_the_layout_of_a_plan(capsys, tmp_path):
             ("vertex", "--topology", "h100-8", "--image", "i", "--max_restarts", "3", "quickstart", BUCKET),
             "--max_restarts is 3; Vertex",
         ),
-        (
-            ("skypilot", "--plan", "p.txt", "--num_slices", "2", "quickstart", BUCKET),
-            "--num_slices is 2; the slices are",
-        ),
+        (("skypilot", "--plan", "p.txt", "--num_slices", "2", "quickstart", BUCKET), "--num_slices is 2; the slices a"),
     ],
 )
 def test_what_cannot_be_written(capsys, words, message):
