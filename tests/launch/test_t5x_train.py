@@ -24,13 +24,8 @@ def test_a_launcher_of_t5x_runs_unedited(tmp_path):
     )
     # It is Limba's parser that answers: what T5X leaves to the user is named.
     assert done.returncode == 1 and "MIXTURE_OR_TASK_NAME" in done.stderr and "Traceback" not in done.stderr
-    again = f"{(tmp_path / 'ro_tiny.sh').read_text().strip()} --gin.MIXTURE_OR_TASK_NAME=\"'x'\" --gin.TRAIN_STEPS=1"
+    again = f"{(tmp_path / 'ro_tiny.sh').read_text().strip()} --gin.MIXTURE_OR_TASK_NAME=\"'ours'\" --gin.TRAIN_STEPS=1"
     again += " --gin.TASK_FEATURE_LENGTHS=\"{'inputs': 8, 'targets': 8}\" --gin.DROPOUT_RATE=0.0"
-    done = subprocess.run(
-        ["bash", "-c", again], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1 and "There is no task or mixture 'x'." in done.stderr
-    again = again.replace("'x'", "'ours'")
     (tmp_path / "ro_tiny.gin").write_text(f"{(tmp_path / 'ro_tiny.gin').read_text()}import our_task\n")
     (tmp_path / "our_task.py").write_text(
         "from tasks import pretraining, vocabularies\n"

@@ -68,7 +68,7 @@ def test_the_name_of_a_run():
 
 
 @pytest.mark.slow
-def test_answers_of_a_run_are_those_of_infer(tmp_path, new_run):  # noqa: F811
+def test_answers_of_a_run_are_those_of_infer(tmp_path, new_run, forks):  # noqa: F811
     from convert.from_hf import from_hf
     from convert.to_hf import to_hf
 
@@ -78,7 +78,7 @@ def test_answers_of_a_run_are_those_of_infer(tmp_path, new_run):  # noqa: F811
     flags = ["--max_decode_length", "8", "--greedy", "--input", "the <extra_id_0> of", "--output_file", "out.jsonl"]
     limba = [sys.executable, "-m", "limba.cli"]
     given = {"env": {**os.environ, "PYTHONPATH": str(house.ROOT)}, "cwd": tmp_path}
-    subprocess.run([*limba, "infer", str(run), *flags], check=True, capture_output=True, **given)
+    assert forks.run(["limba", "infer", str(run), *flags], given["env"], tmp_path).returncode == 0
     expected = json.loads((tmp_path / "out.jsonl").read_text())["filled"]
     asked = [*limba, "serve", str(run), "--port", "0", "--max_batch", "1", "--max_new_tokens", "8"]
     with subprocess.Popen(asked, stdout=subprocess.PIPE, text=True, **given) as server:
