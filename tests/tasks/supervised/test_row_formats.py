@@ -1,5 +1,7 @@
 """The texts of T5's preprocessors, as their docstrings and released checkpoints have them, written out."""
 
+import re
+
 import pytest
 
 from tasks.supervised import row_formats as formats
@@ -16,86 +18,31 @@ def _rows(*columns):
 
 
 @pytest.mark.parametrize(
-    ("name", "columns", "inputs", "labels"),
+    ("name", "inputs", "labels"),
     [
-        ("glue_cola", ["sentence"], "cola sentence: SENTENCE", "unacceptable acceptable"),
-        ("glue_sst2", ["sentence"], "sst2 sentence: SENTENCE", "negative positive"),
-        (
-            "glue_mrpc",
-            ["sentence1", "sentence2"],
-            "mrpc sentence1: SENTENCE1 sentence2: SENTENCE2",
-            "not_equivalent equivalent",
-        ),
-        (
-            "glue_qqp",
-            ["question1", "question2"],
-            "qqp question1: QUESTION1 question2: QUESTION2",
-            "not_duplicate duplicate",
-        ),
-        (
-            "glue_mnli",
-            ["premise", "hypothesis"],
-            "mnli hypothesis: HYPOTHESIS premise: PREMISE",
-            "entailment neutral contradiction",
-        ),
-        (
-            "glue_qnli",
-            ["question", "sentence"],
-            "qnli question: QUESTION sentence: SENTENCE",
-            "entailment not_entailment",
-        ),
-        (
-            "glue_rte",
-            ["sentence1", "sentence2"],
-            "rte sentence1: SENTENCE1 sentence2: SENTENCE2",
-            "entailment not_entailment",
-        ),
-        (
-            "glue_wnli",
-            ["sentence1", "sentence2"],
-            "wnli sentence1: SENTENCE1 sentence2: SENTENCE2",
-            "not_entailment entailment",
-        ),
-        (
-            "glue_ax",
-            ["premise", "hypothesis"],
-            "mnli hypothesis: HYPOTHESIS premise: PREMISE",
-            "entailment neutral contradiction",
-        ),
-        ("super_glue_boolq", ["passage", "question"], "boolq passage: PASSAGE question: QUESTION", "False True"),
-        (
-            "super_glue_cb",
-            ["premise", "hypothesis"],
-            "cb hypothesis: HYPOTHESIS premise: PREMISE",
-            "entailment contradiction neutral",
-        ),
+        ("glue_cola", "cola sentence: SENTENCE", "unacceptable acceptable"),
+        ("glue_sst2", "sst2 sentence: SENTENCE", "negative positive"),
+        ("glue_mrpc", "mrpc sentence1: SENTENCE1 sentence2: SENTENCE2", "not_equivalent equivalent"),
+        ("glue_qqp", "qqp question1: QUESTION1 question2: QUESTION2", "not_duplicate duplicate"),
+        ("glue_mnli", "mnli hypothesis: HYPOTHESIS premise: PREMISE", "entailment neutral contradiction"),
+        ("glue_qnli", "qnli question: QUESTION sentence: SENTENCE", "entailment not_entailment"),
+        ("glue_rte", "rte sentence1: SENTENCE1 sentence2: SENTENCE2", "entailment not_entailment"),
+        ("glue_wnli", "wnli sentence1: SENTENCE1 sentence2: SENTENCE2", "not_entailment entailment"),
+        ("glue_ax", "mnli hypothesis: HYPOTHESIS premise: PREMISE", "entailment neutral contradiction"),
+        ("super_glue_boolq", "boolq passage: PASSAGE question: QUESTION", "False True"),
+        ("super_glue_cb", "cb hypothesis: HYPOTHESIS premise: PREMISE", "entailment contradiction neutral"),
         (
             "super_glue_copa",
-            ["premise", "question", "choice1", "choice2"],
             "copa choice1: CHOICE1 choice2: CHOICE2 premise: PREMISE question: QUESTION",
             "choice1 choice2",
         ),
-        (
-            "super_glue_rte",
-            ["premise", "hypothesis"],
-            "rte hypothesis: HYPOTHESIS premise: PREMISE",
-            "entailment not_entailment",
-        ),
-        (
-            "super_glue_axb",
-            ["sentence1", "sentence2"],
-            "rte hypothesis: SENTENCE2 premise: SENTENCE1",
-            "entailment not_entailment",
-        ),
-        (
-            "super_glue_wic",
-            ["sentence1", "sentence2", "word"],
-            "wic sentence1: SENTENCE1 sentence2: SENTENCE2 word: WORD",
-            "False True",
-        ),
+        ("super_glue_rte", "rte hypothesis: HYPOTHESIS premise: PREMISE", "entailment not_entailment"),
+        ("super_glue_axb", "rte hypothesis: SENTENCE2 premise: SENTENCE1", "entailment not_entailment"),
+        ("super_glue_wic", "wic sentence1: SENTENCE1 sentence2: SENTENCE2 word: WORD", "False True"),
     ],
 )
-def test_sentences_and_classes(name, columns, inputs, labels):
+def test_sentences_and_classes(name, inputs, labels):
+    columns = [column.lower() for column in re.findall(r"[A-Z]+\d?", inputs)]
     for number, label in enumerate(labels.split()):
         assert _one(name, {**_rows(*columns), "label": number}) == (inputs, label)
         assert DATASETS[name].format.prediction(label) == number
