@@ -99,6 +99,7 @@ class Import:
     lazy: bool
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """All modules of the house by name, faces of rooms (`limba.models`) included."""
     files = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
@@ -212,6 +213,7 @@ def lines_of(room: str) -> tuple[int, int]:
     return len(files), sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
 
 
+@functools.cache
 def folders() -> dict[str, tuple[int, int]]:
     """Folders with modules: `limba/network/kernels`, its files and their lines."""
     found: dict[str, list[int]] = collections.defaultdict(list)
