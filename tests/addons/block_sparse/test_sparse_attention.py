@@ -168,11 +168,6 @@ def test_scanned_layers_give_the_loss_and_gradients_of_unrolled_ones():
     test_encoder.test_scanned_layers_give_the_loss_and_gradients_of_unrolled_ones(FIELDS, "minimal")
 
 
-@pytest.mark.exhaustive
-def test_eight_devices_give_the_gradients_of_one():
-    test_encoder.test_eight_devices_give_the_gradients_of_one(FIELDS)
-
-
 @pytest.mark.parametrize(("name", "count"), [("bert/sparse_base", 112_320_640), ("bert/sparse_tiny", 4_884_480)])
 def test_gin_files_have_the_parameters_of_dense_ones_with_as_many_positions(name, count, monkeypatch):
     monkeypatch.setitem(test_model_files.PARAMETERS, name, count)

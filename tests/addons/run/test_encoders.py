@@ -6,15 +6,13 @@ import gin
 import numpy as np
 import pytest
 
-from convert.families import heads
 from convert.families.config_files import new_network
-from convert.model_files import any_format, encoder_vocabularies
+from convert.model_files import encoder_vocabularies
 from convert.model_files.hf import tokenizer_folder
 from convert.model_files.model import ModelHints
 from limba.addons.block_sparse.block_layout import BigBirdSparsityConfig
 from limba.addons.run import command, gin_text
 from limba.addons.run.keys import script_keys
-from limba.reports import writers
 from tests.addons.run.plans import plan_of
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 from tests.limba.gin_lines import lines_of
@@ -192,26 +190,6 @@ def _run(root, *flags, corpus="corpus"):
     return command.main([str(x) for x in (*given, *flags)])
 
 
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_a_bert_is_trained_and_its_best_checkpoint_exported(here, capsys):
-    sizes = ["--batch_size", 1, "--iters", 6, "--save_interval", 2, "--valid_interval", 2, "--log_interval", 1]
-    # The largest loss is the best: that of the first checkpoint.
-    best = ["--save_best", "--optimize_mode", "max", "--lr", 1e-2]
-    assert _run(here, "--model_path", here / "out", "--model_cfg", here / "config.json", *sizes, *best) == 0
-    out = here / "out"
-    assert json.loads((out / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
-    losses = {x["step"]: x["nats_per_target_token"] for x in writers.read_metrics(out / "run", "training_eval/")}
-    assert losses[2] > losses[4] > losses[6]
-    assert json.loads((out / "all_results.json").read_text())["step"] == 2
-    exported = any_format.open_model(out)
-    assert exported.step == 2
-    saved = any_format.open_model(out / "run" / "checkpoint_2")
-    name = "encoder/layers_0/mlp/wi/kernel"
-    np.testing.assert_array_equal(np.asarray(exported.tensors[name]), np.asarray(saved.tensors[name]))
-    assert "BertForMaskedLM.from_pretrained" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_the_sparse_configuration_of_t5_experiments_is_trained_and_stays(here, capsys):
     (here / "other_corpus").mkdir()  # A corpus of the same name with another vocabulary would be another task.
@@ -251,33 +229,10 @@ def test_a_network_without_a_class_is_said_to_stay(here, caplog, capsys, monkeyp
         _run(here, "--model_path", here / "other", "--model_cfg", here / "buckets", "--iters", 1, "--push_to_hub")
 
 
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_next_sentences_are_predicted_from_scratch_and_from_weights_without_their_head(here):
-    # A corpus of the same name with another objective or vocabulary would be another task.
-    for name in ("pairs_corpus", "same_corpus"):
-        (here / name).mkdir()
-        (here / name / "train.jsonl").write_bytes((here / "corpus" / "train.jsonl").read_bytes())
-    flags = ["--batch_size", 1, "--save_interval", 1, "--valid_interval", 1, "--iters", 1, "--use_nsp", 1]
-    out, again = here / "pairs", here / "pairs_again"
-    assert _run(here, "--model_path", out, "--model_cfg", here / "config.json", *flags, corpus="pairs_corpus") == 0
-    config = json.loads((out / "config.json").read_text())
-    assert config["architectures"] == ["BertForPreTraining"]
-    evaluated = list(writers.read_metrics(out / "run", "training_eval/"))[-1]
-    assert 0 < evaluated["pair_loss"] < 2 and 0 <= evaluated["pair_accuracy"] <= 1
-    # The head of pairs in the file is then none of the class.
-    (out / "config.json").write_text(json.dumps(config | {"architectures": ["BertForMaskedLM"]}))
-    assert _run(here, "--model_path", again, "--init_checkpoint", out, *flags, corpus="same_corpus") == 0
-    assert any_format.open_model(again).head == heads.OF_PAIRS
-
-
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (
-            ["--label_column_name", "text", "--num_beams", "4"],
-            "generation_num_beams is 4: an encoder generates nothing",
-        ),
+        (["--label_column_name", "text", "--num_beams", "4"], "generation_num_beams is 4: an encoder generates nothin"),
         (["--task", "prefix_lm"], "task is 'prefix_lm', and .* is an encoder"),
     ],
 )

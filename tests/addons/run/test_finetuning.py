@@ -3,8 +3,6 @@
 import csv
 import dataclasses
 import json
-import os
-from pathlib import Path
 
 import gin
 import pytest
@@ -15,12 +13,9 @@ from limba.addons.run.plan import Counted
 from limba.reports import results_table
 from tasks import registry
 from tasks.sources.sharded import ShardedSource
-from tests import compilation
 from tests.addons.run.plans import plan_of
 from tests.convert import vocabularies
-from tests.limba.workers.test_distributed import free_port
 
-ROOT = Path(__file__).parents[3]
 LABELS = ["long", "short"]
 
 pytestmark = pytest.mark.usefixtures("without_checks")
@@ -162,51 +157,6 @@ def _check_files_of_transformers(out, results):
     assert (state.global_step, state.max_steps, state.num_train_epochs, state.epoch) == (60, 60, 6, 6.0)
     assert [entry["step"] for entry in state.log_history if "loss" in entry] == [20, 40, 60]
     assert state.log_history[-1]["train_runtime"] == results["train_runtime"]
-
-
-# As `limba run`; the check of the export, which has tests of its own, imports PyTorch and transformers.
-_RUN_WITHOUT_CHECK = """
-import functools, sys
-from convert import to_hf
-from limba import command_line
-from limba.addons.run import command
-
-to_hf.to_hf = functools.partial(to_hf.to_hf, verify=False)
-command_line.run_command(command.main, sys.argv[1:])
-"""
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_two_processes_are_one_run(here, forks, tmp_path):
-    """They share OUTPUT_DIR; the first one writes the gin file, the answers and the model."""
-    port = free_port()
-    started = []
-    keys = ["--max_steps=2", "--num_train_epochs=1", "--logging_steps=1", f"--output_dir={tmp_path}/out"]
-    keys += ["--max_eval_samples=7", "--max_predict_samples=7"]
-    for index in range(2):
-        variables = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count=1 {compilation.FAST}",
-            "LIMBA_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
-            "LIMBA_PROCESS_COUNT": "2",
-            "LIMBA_PROCESS_INDEX": str(index),
-        }
-        with (tmp_path / f"{index}.log").open("wb") as log:
-            command = ["-c", _RUN_WITHOUT_CHECK, str(here / "run.json"), *keys]
-            started.append(forks.start(command, variables, log, log))
-    try:
-        codes = [process.wait(300) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    logs = [(tmp_path / f"{index}.log").read_text(errors="replace") for index in range(2)]
-    assert codes == [0, 0], [log[-3000:] for log in logs]
-    assert "BATCH_SIZE = 8  # 4 a device x 2 devices" in logs[0] and "BATCH_SIZE" not in logs[1]
-    assert json.loads((tmp_path / "out" / "all_results.json").read_text())["step"] == 2
-    assert len((tmp_path / "out" / "generated_predictions.txt").read_text().splitlines()) == 7
-    assert (tmp_path / "out" / "model.safetensors").is_file()
 
 
 def test_data_that_are_not_enough_are_refused_before_any_work(here, tmp_path):

@@ -200,9 +200,9 @@ def test_one_row_initializes_a_network_on_a_mesh():
 
 
 def test_cpus_take_xla_unless_told():
-    assert not attention.isnetworks.with_tiles_of_16("auto", 64)
-    assert attention.isnetworks.with_tiles_of_16("fused", 64)
-    assert not attention.isnetworks.with_tiles_of_16("fused", 48)
+    assert not attention.is_fused("auto", 64)
+    assert attention.is_fused("fused", 64)
+    assert not attention.is_fused("fused", 48)
     with pytest.raises(ValueError, match=r"T5Config\.kernels is 'flash'; choose one of auto, fused, cudnn, xla"):
         dataclasses.replace(networks.SIZES, kernels="flash")
 
@@ -214,4 +214,4 @@ def test_cpus_take_xla_unless_told():
 def test_widths_of_a_head_that_the_kernels_serve(platform, head_dim, is_fused):
     """An H100 has too little shared memory for 256."""
     with target.tracing_for_platform(platform):
-        assert attention.isnetworks.with_tiles_of_16("auto", head_dim) is is_fused
+        assert attention.is_fused("auto", head_dim) is is_fused
