@@ -1,12 +1,9 @@
 import gin
-import jax
-import optax
 import pytest
 
-from limba import command_line, models, train
+from limba import command_line, train
 from limba.gin_config import gin_files
 from limba.network import t5
-from tests.limba import small
 
 
 @pytest.fixture(autouse=True)
@@ -118,35 +115,6 @@ def test_evaluation_imports_the_tasks_of_the_run(gin_file, command, module):
 
 def test_the_folder_gin_holds_no_python():
     assert not list((gin_files.REPOSITORY / "gin").rglob("*.py"))
-
-
-ADAMW = """
-from limba import models
-from limba.optimizers import definitions as optimizers
-import optax
-include 'gin/models/t5_1_1/tiny.gin'
-OPTIMIZER = @optimizers.OptaxWrapper()
-optimizers.OptaxWrapper.optax_optimizer = @optax.adamw()
-optax.adamw:
-  learning_rate = 1.0
-  weight_decay = 0.01
-LOSS_NORMALIZING_FACTOR = 'NUM_REAL_TARGET_TOKENS'
-"""
-
-
-def test_an_optax_optimizer_by_gin_trains(gin_file):
-    vocabulary = "VOCABULARY = None"
-    gin_files.parse_gin_flags([gin_file(ADAMW)], ["DROPOUT_RATE = 0.0", vocabulary, "VOCAB_SIZE = 256"])
-    model = gin.get_configurable(models.EncoderDecoderModel)()
-    made = small.make_trainer(model, learning_rate=1e-2)
-    state = made.new_state(jax.random.key(0))
-    batch = made.partitioner.shard_batch(small.batch(0))
-    losses = []
-    for _ in range(8):
-        state, metrics = made.train_step(state, batch)
-        losses.append(metrics["loss"].compute())
-    assert losses[-1] < 0.97 * losses[0]
-    assert int(optax.tree.get(state.opt_state, "count")) == 8
 
 
 def test_recipes_parse():

@@ -12,8 +12,6 @@ from limba import models
 from limba.gin_config import closed_list, gin_files
 from limba.models import decoding
 from limba.network import decoder_only, t5
-from limba.optimizers import adafactor
-from tests import compilation
 from tests.limba import small
 from tests.limba.models import custom_network
 
@@ -207,10 +205,7 @@ def _decoder_only(bidirectional, **fields):
     sizes = {"emb_dim": 32, "num_heads": 2, "head_dim": 16, "mlp_dim": 32, "dropout_rate": 0.0, "num_layers": 2}
     config = decoder_only.TransformerConfig(vocab_size=small.VOCAB_SIZE, **(sizes | fields))
     return models.DecoderOnlyModel(
-        decoder_only.DecoderWrapper(config),
-        small.FixedVocabulary(),
-        None,
-        inputs_bidirectional_attention=bidirectional,
+        decoder_only.DecoderWrapper(config), small.FixedVocabulary(), None, inputs_bidirectional_attention=bidirectional
     )
 
 
@@ -249,9 +244,8 @@ def test_prompts_in_the_cache_are_continued_as_without_a_cache(bidirectional, sc
     assert aux["scores"].shape == (3,)
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_beams_after_prompts_in_the_cache_are_those_without_a_cache(scan_layers):
-    model = _decoder_only(False, scan_layers=scan_layers)
+def test_beams_after_prompts_in_the_cache_are_those_without_a_cache():
+    model = _decoder_only(False, scan_layers=True)
     _, batch = _prompted_batch()
     # Of one length: a search that begins at several ends with the longest answer, without a cache for all.
     batch["decoder_causal_attention"][:] = np.arange(9) <= 3
@@ -287,27 +281,6 @@ def test_only_a_prefix_lm_looks_ahead_and_only_in_its_prefix():
     difference = np.abs(model.logits(params, batch) - model.logits(params, later)).max(-1)
     assert np.all(difference[:, :6] == 0)
     assert np.all(difference[:, 6] > 0)
-
-
-def test_a_decoder_trains_on_padded_rows_in_bfloat16():
-    config = decoder_only.TransformerConfig(
-        vocab_size=small.VOCAB_SIZE, emb_dim=32, num_heads=8, head_dim=8, mlp_dim=32, num_layers=2, dtype=jnp.bfloat16
-    )
-    optimizer = adafactor.Adafactor(logical_factor_rules=adafactor.standard_logical_factor_rules())
-    model = models.DecoderOnlyModel(
-        decoder_only.DecoderWrapper(config), small.FixedVocabulary(), optimizer, inputs_bidirectional_attention=False
-    )
-    trainer = small.make_trainer(model, learning_rate=0.03)
-    state, batch = trainer.new_state(jax.random.key(0)), small.batch(0, targets=64)
-    batch = {name: x for name, x in batch.items() if name.startswith("decoder")}
-    batch["decoder_target_tokens"][1::2, 8:] = 0
-    batch["decoder_loss_weights"] = (batch["decoder_target_tokens"] > 0).astype(np.int32)
-    losses = []
-    for _ in range(40):
-        with compilation.as_users():  # fused code has numbers of its own
-            state, metrics = trainer.train_step(state, trainer.partitioner.shard_batch(batch))
-        losses.append(float(metrics["loss_per_nonpadding_target_token"].compute()))
-    assert np.isfinite(losses).all() and losses[-1] < 0.7 * losses[0]
 
 
 def test_a_batch_without_a_prefix_has_nothing_to_go_on_from():
