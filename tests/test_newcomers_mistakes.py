@@ -82,10 +82,7 @@ def test_files_that_are_no_recipe(tmp_path):
         (lambda: restore.RestoreCheckpointConfig(path=5), r"\(INITIAL_CHECKPOINT_PATH\) is 5; it is a run's directory"),
         (lambda: contract.DatasetConfig("a", {}, "train", True), r"BATCH_SIZE\) is True; it is a whole number"),
         (lambda: contract.DatasetConfig("a", {}, "train", 2**62), r"BATCH_SIZE\) is 4611686018427387904; it is a"),
-        (
-            lambda: t5.T5Config(vocab_size=32, dropout_rate=None),
-            r"dropout_rate \(DROPOUT_RATE\) is None; it is a number of at least 0",
-        ),
+        (lambda: t5.T5Config(vocab_size=32, dropout_rate=None), r"dropout_rate \(DROPOUT_RATE\) is None; it is a numb"),
         (lambda: t5.T5Config(vocab_size=32, mlp_activations=("Dense",)), "has no activation 'Dense'; try 'gelu'"),
         (lambda: t5.T5Config(vocab_size=32, mlp_activations=("jit", "linear")), "has no activation 'jit'; try 'gelu'"),
         (lambda: t5.T5Config(vocab_size=32, mlp_activations=()), "mlp_activations is empty; it is a tuple of names"),
@@ -97,10 +94,7 @@ def test_files_that_are_no_recipe(tmp_path):
         (lambda: objectives.SpanCorruption(noise_density="0.15"), "noise_density is '0.15'; it lies between 0 and 1"),
         (lambda: objectives.SpanCorruption(mean_noise_span_length=None), "length is None; a span has at least 1 token"),
         (lambda: contract.DatasetConfig("a", {}, "train", 8, num_readers="x"), "num_readers is 'x', which does not"),
-        (
-            lambda: tasks.Task("a", None, {}, shuffle_buffer_size=-1),
-            "shuffle_buffer_size of task 'a' is -1; it is a whole number",
-        ),
+        (lambda: tasks.Task("a", None, {}, shuffle_buffer_size=-1), "shuffle_buffer_size of task 'a' is -1; it is a w"),
         (
             lambda: pretraining_tasks.register_pretraining_task(
                 "a", data_files={}, vocabulary=None, objective="PrefixLM"

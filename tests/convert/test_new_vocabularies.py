@@ -7,12 +7,7 @@ import pytest
 
 from convert.model_files.hf import hf_tokenizer, tokenizer_folder
 from limba.files import json_text
-from tasks.vocabularies import (
-    SentencePieceVocabulary,
-    TokenizerVocabulary,
-    build_command,
-    tokenizer_texts,
-)
+from tasks.vocabularies import SentencePieceVocabulary, TokenizerVocabulary, build_command, tokenizer_texts
 from tests.convert import vocabularies
 
 KINDS = {"sentencepiece": "spiece.model", "wordpiece": "tokenizer.json", "bpe": "tokenizer.json"}

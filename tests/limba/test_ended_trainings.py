@@ -176,10 +176,7 @@ def test_sigterm_does_not_wait_for_the_end_of_an_evaluation(tmp_path):
 
     with pytest.raises(SystemExit) as error:
         small.train(
-            tmp_path,
-            6,
-            train_eval_get_dataset_fn=lambda *_: {"counter": Long()},
-            run_eval_before_training=False,
+            tmp_path, 6, train_eval_get_dataset_fn=lambda *_: {"counter": Long()}, run_eval_before_training=False
         )
     assert error.value.code == PREEMPTED_EXIT_CODE
     assert checkpointing.checkpoint_steps(tmp_path) == [2, 3] and len(read) == 4

@@ -156,10 +156,7 @@ def test_what_cannot_be_branched(trunk, tmp_path):
     branch = prepare(str(trunk), 100)
     for gin, words in (
         (branch.read_text(), "decayed is a branch itself, whose rate decays; give the run that it comes from"),
-        (
-            "MODEL_DIR = 'x'\n",
-            r"config\.gin does not bind train\.total_steps: it is not the configuration",
-        ),
+        ("MODEL_DIR = 'x'\n", r"config\.gin does not bind train\.total_steps: it is not the configuration"),
         (GIN.replace("trainer.Trainer.learning_rate_fn", "trainer.Trainer.num_microbatches"), "learning_rate_fn"),
     ):
         other = tmp_path / "decayed"

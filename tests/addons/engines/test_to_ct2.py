@@ -25,13 +25,7 @@ ROOT = Path(__file__).parents[3]
 # Heads whose width together is not emb_dim, as in small T5s 1.1; two layers a stack show umT5's tables.
 SIZES = {"num_encoder_layers": 2, "num_decoder_layers": 2}
 MT5 = {"family": "mt5", "vocab_size": 520}  # rows beyond the vocabulary
-CASES = {
-    "t5": "float32",
-    "t5_1_1": "int8",
-    "mt5": "bfloat16",
-    "umt5": "float32",
-    "byt5": "float32",
-}
+CASES = {"t5": "float32", "t5_1_1": "int8", "mt5": "bfloat16", "umt5": "float32", "byt5": "float32"}
 
 
 def fields_of(family):

@@ -85,20 +85,12 @@ def test_a_folder_of_hugging_face_gives_the_same_file(runs, tmp_path):
 @pytest.mark.parametrize(
     "variant, head, message",
     [
-        (
-            "bert",
-            Head(heads.SEQUENCE, ("glad", "sad"), "tanh"),
-            "is a classifier, and CTranslate2 has no heads",
-        ),
+        ("bert", Head(heads.SEQUENCE, ("glad", "sad"), "tanh"), "is a classifier, and CTranslate2 has no heads"),
         ("modernbert", heads.OF_MASKED_LM, "is ModernBERT; of encoders CTranslate2 has bert, roberta, xlm_roberta"),
         ("eurobert", heads.OF_MASKED_LM, "is EuroBERT; of encoders CTranslate2 has bert"),
         ("nomic_bert", heads.OF_MASKED_LM, "is NomicBERT; of encoders CTranslate2 has bert"),
         ("mpnet", heads.OF_MASKED_LM, "is MPNet; of encoders CTranslate2 has bert"),
-        (
-            "relative_key_query",
-            heads.OF_MASKED_LM,
-            "position_embedding_type is 'relative_key_query', and",
-        ),
+        ("relative_key_query", heads.OF_MASKED_LM, "position_embedding_type is 'relative_key_query', and"),
     ],
 )
 def test_other_encoders_are_refused_by_name(variant, head, message, new_encoder, tmp_path):

@@ -17,10 +17,7 @@ FACTOR = 1e5
 LIMIT = 65504.0
 # Kernels that are made larger, and by how much.
 IN_MLP = {"encoder/layers_1/mlp/wi{}/kernel": 1e6, "encoder/layers_1/mlp/wo/kernel": 1e-6}
-IN_ATTENTION = {
-    "decoder/layers_0/self_attention/value/kernel": 1e6,
-    "decoder/layers_0/self_attention/out/kernel": 1e-6,
-}
+IN_ATTENTION = {"decoder/layers_0/self_attention/value/kernel": 1e6, "decoder/layers_0/self_attention/out/kernel": 1e-6}
 IN_STREAM = {
     "token_embedder/embedding": 30,
     "encoder/layers_0/mlp/wo/kernel": FACTOR,

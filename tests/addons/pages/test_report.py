@@ -43,10 +43,7 @@ def test_a_page_has_the_numbers_of_a_run(tmp_path):
     folder = set_info(make_run(tmp_path / "run", steps=range(10, 51, 10), **{"timing/steps_per_second": 4.0}))
     files = [("a.jsonl", [7]), ("b.jsonl", list(range(9)))]
     documents = [{"task": "t", "file": f"/data/{name}", "rows": rows} for name, rows in files]
-    write_lines(
-        folder / "spikes.jsonl",
-        [{"step": 40, "back_to": 30, "reason": "too <high>", "documents": documents}],
-    )
+    write_lines(folder / "spikes.jsonl", [{"step": 40, "back_to": 30, "reason": "too <high>", "documents": documents}])
     text = _page(tmp_path, folder, flags=["--price", "3"])
     head, row = _cells(text, "Overview")
     assert head == ["run", "step", "loss", "validation loss", "tokens/s", "time so far", "time left", "state"]

@@ -153,10 +153,7 @@ def test_a_decoder_scores_the_whole_sentence_with_its_end(tmp_path):
     for line, row in zip(_lines(tmp_path), PAIRS, strict=True):
         for kind in ("good", "bad"):
             targets = [*_bytes(row[f"sentence_{kind}"]), 1]
-            batch = {
-                "decoder_input_tokens": _row([0, *targets[:-1]]),
-                "decoder_target_tokens": _row(targets),
-            }
+            batch = {"decoder_input_tokens": _row([0, *targets[:-1]]), "decoder_target_tokens": _row(targets)}
             expected = _log_probability(logits(params, batch)[0], targets)
             assert line[f"score_{kind}"] == pytest.approx(expected, rel=1e-5)
             assert line[f"tokens_{kind}"] == len(targets) and line[f"sentence_{kind}"] == row[f"sentence_{kind}"]
@@ -299,10 +296,7 @@ _SAME = {**PAIRS[1], "sentence_bad": " the  dog barks"}
     ("rows", "message"),
     [
         ([{"text": "a b"}], r"has the columns 'text', and none of the known .*: --good_column NAME --bad_column NAME"),
-        (
-            [PAIRS[0], _SAME],
-            r"row 1 \(the first is 0\) of .*made.jsonl: the two sentences have the same words, 'the",
-        ),
+        ([PAIRS[0], _SAME], r"row 1 \(the first is 0\) of .*made.jsonl: the two sentences have the same words, 'the"),
         ([{**PAIRS[0], "sentence_good": " "}], r"row 0 .* column 'sentence_good' has ' ' where a sentence is needed"),
         ([], r"made.jsonl is empty"),
         ([{**PAIRS[0], "sentence_bad": "the [MASK] barks."}], r"row 0 .* has the special token '\[MASK\]' in its text"),

@@ -9,15 +9,7 @@ import pytest
 from limba.addons.pages import scoreboard
 from limba.addons.pairs import pair_formats, pair_ngrams, text_reader
 from limba.addons.pairs.pair_metrics import ScoredSentence
-from limba.addons.pairs.scoreboard import (
-    baselines,
-    board,
-    board_picture,
-    board_rows,
-    evaluation_sets,
-    leaks,
-    measures,
-)
+from limba.addons.pairs.scoreboard import baselines, board, board_picture, board_rows, evaluation_sets, leaks, measures
 from tasks.vocabularies import ByteVocabulary
 
 BYTES = ByteVocabulary(100)

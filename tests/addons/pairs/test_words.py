@@ -109,12 +109,7 @@ def test_a_word_a_line(name, content, words, labels, tmp_path):
         ("a.bio", "Ana O\n", "upos", "leave the label 'upos' out"),
         ("a.bio", "\n", None, "has no sentence"),
         ("a.jsonl", '{"tokens": ["a"], "tags": ["O", "O"]}\n', None, "row 0 .* has 1 words and 2 labels"),
-        (
-            "a.jsonl",
-            '{"tokens": ["a"], "tags": [3]}\n',
-            None,
-            r"row 0 .*column 'tags' has .*3.*; write a list of texts",
-        ),
+        ("a.jsonl", '{"tokens": ["a"], "tags": [3]}\n', None, r"row 0 .*column 'tags' has .*3.*; write a list of text"),
         ("a.txt", "a b\n", None, "need 'tokens' and 'tags', two lists"),
     ],
 )

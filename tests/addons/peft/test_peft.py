@@ -148,7 +148,7 @@ def test_an_adapter_that_peft_made(all_exported, tmp_path, peft):
     record = checkpointing.load_run_info(tmp_path / "run")["lora"]
     assert record["rank"] == 4 and record["alpha"] == 10.0  # 5 / sqrt(4) is 10 / 4
     assert record["kernels"] == [
-        *[f"/encoder/layers_{i}/{name}/kernel" for i in (0, 2) for name in ("attention/query", "mlp/wi_1")],
+        *[f"/encoder/layers_{i}/{name}/kernel" for i in (0, 2) for name in ("attention/query", "mlp/wi_1")]
     ]
     batch = _batch()
     found = any_format.open_model(tmp_path / "run")
@@ -189,16 +189,10 @@ CONFIGS = {
         {"target_modules": ["q"], "layers_to_transform": [1], "layers_pattern": "block"},
         f"has factors of {QUERY}, which target_modules and layers_to_transform",
     ),
-    "a layer that is a word": (
-        {"layers_to_transform": ["0"]},
-        "layers_to_transform is a list of 1; it is a number",
-    ),
+    "a layer that is a word": ({"layers_to_transform": ["0"]}, "layers_to_transform is a list of 1; it is a number"),
     "a flag within": ({"rank_pattern": {"(?i)q": 3}}, "rank_pattern has '(?i)q', which is no expression: global flags"),
     "a word that is no expression": ({"layers_pattern": "(("}, "layers_pattern has '((', which is no expression"),
-    "excluded": (
-        {"exclude_modules": [QUERY]},
-        f"has factors of {QUERY}, which target_modules",
-    ),
+    "excluded": ({"exclude_modules": [QUERY]}, f"has factors of {QUERY}, which target_modules"),
     "a key of a later version": ({"new_way": 3}, "new_way is 3, a key that Limba does not know"),
     # Each step back doubles the steps.
     "an expression without an end": (
@@ -210,10 +204,7 @@ CONFIGS = {
         "adapter_config.json: looking for modules by its expressions takes more than 0.5 seconds.",
     ),
     "no rank": ({"r": 0}, "r is 0; it is a number above 0 and below 2"),
-    "a rate that is a list": (
-        {"lora_dropout": [1]},
-        "lora_dropout is a list of 1; it is a number of at least 0",
-    ),
+    "a rate that is a list": ({"lora_dropout": [1]}, "lora_dropout is a list of 1; it is a number of at least 0"),
     "a rate without an end": ({"lora_dropout": 10**400}, "lora_dropout is a whole number of about 401 digits; it is a"),
     "a rate above 1": ({"lora_dropout": 7}, "lora_dropout is 7; it is a number of at least 0 and below 1"),
     "rsLoRA in a word": ({"use_rslora": "yes"}, "use_rslora is 'yes'; it is true or false"),

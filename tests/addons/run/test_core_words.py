@@ -38,11 +38,7 @@ def test_the_table_has_the_settings_that_the_core_names_and_keys_that_there_are(
     ("column", "found", "hint"),
     [
         ("zzz", ["review, text", "label"], ""),
-        (
-            "review",
-            ["review, text", "label"],
-            "A comma in text_column_name stands between two columns: write {review, t",
-        ),
+        ("review", ["review, text", "label"], "A comma in text_column_name stands between two columns: write {review,"),
         ("txt", ["text", "label"], ""),
         ("other", ["a;b"], ""),
     ],

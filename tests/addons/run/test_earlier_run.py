@@ -36,10 +36,7 @@ def _steps(folder):
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        (
-            {"seed": 7},
-            "holds a run with seed 42, and this one has 7: choose another output_dir, or write over",
-        ),
+        ({"seed": 7}, "holds a run with seed 42, and this one has 7: choose another output_dir, or write over"),
         ({"data_seed": 7}, "holds a run with data_seed 42, and this one has 7"),
         ({"model_name_or_path": "n"}, "holds a run with model_name_or_path 'm', and this one has 'n'"),
         ({"model_name_or_path": "{}/run/checkpoint_3", "overwrite_output_dir": True}, "away, and model_name_or_path '"),

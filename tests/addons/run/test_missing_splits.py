@@ -13,11 +13,7 @@ from limba.checkpoint_files import run_folder
     ("given", "does", "says"),
     [
         (("train", "validation"), ["do_train", "do_predict"], "'train', 'validation': give --test_file"),
-        (
-            ("test",),
-            ["do_predict", "do_eval"],
-            "has no split 'validation' to evaluate; it has 'test': give --validation_",
-        ),
+        (("test",), ["do_predict", "do_eval"], "has no split 'validation' to evaluate; it has 'test': give --validati"),
     ],
 )
 def test_the_key_is_named(tmp_path, given, does, says):

@@ -21,12 +21,7 @@ from tests.limba import small
 
 # Of `small.FixedVocabulary`: padding 0, EOS 1, sentinels 156 to 255, all others text.
 TOKENS = np.array(
-    [
-        [255, 20, 30, 40, 254, 50, 1, 0],
-        [255, 254, 253, 60, 1, 0, 0, 0],
-        [255, 254, 1, 0, 0, 0, 0, 0],
-    ],
-    np.int32,
+    [[255, 20, 30, 40, 254, 50, 1, 0], [255, 254, 253, 60, 1, 0, 0, 0], [255, 254, 1, 0, 0, 0, 0, 0]], np.int32
 )
 IS_TEXT = np.array([[0, 1, 1, 1, 0, 1, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0], [0] * 8], bool)
 

@@ -115,10 +115,7 @@ def test_bad_requests_write_nothing(corpus, tmp_path):
     folder, out = encoders.save("bert", tmp_path / "bert"), str(tmp_path / "out")
     (tmp_path / "old.txt").write_text("ba")
     for call, message in (
-        (
-            (folder, out, [str(corpus)], 100_000),
-            "--pieces is 100000, and these texts do not give so many new ones: ",
-        ),
+        ((folder, out, [str(corpus)], 100_000), "--pieces is 100000, and these texts do not give so many new ones: "),
         ((folder, out, [str(tmp_path / "old.txt")], 3), "do not give so many new ones: 0 of their characters"),
         ((folder, out, ["gone.txt"], 3), "gone.txt"),
         ((corpus.parent, out, [str(corpus)], 3), "has no config.json: it is not a model"),

@@ -72,8 +72,7 @@ def test_a_mistake_has_its_line(file, before, after, words):
 
 @pytest.mark.parametrize("command_", [[], ["limba", "run", "${program}", "${args}"], ["python", "${program}"]])
 @pytest.mark.parametrize(
-    ("program", "words"),
-    [("x/run_summarization.py", ["run", "run_summarization.py"]), ("my_train.py", ["run"])],
+    ("program", "words"), [("x/run_summarization.py", ["run", "run_summarization.py"]), ("my_train.py", ["run"])]
 )
 def test_a_script_that_is_not_here_keeps_its_name(tmp_path, program, words, command_):
     file = tmp_path / "s.yaml"

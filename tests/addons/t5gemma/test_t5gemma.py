@@ -273,10 +273,7 @@ def _read(folder, change):
         (lambda x: _both(x, rope_parameters={"rope_type": "linear"}), "rope_type is 'linear'"),
         (lambda x: x["decoder"].update(head_dim="8"), "decoder: head_dim is '8'"),
         (lambda x: x.pop("encoder"), "encoder is None; it is the configuration of T5Gemma's encoder"),
-        (
-            lambda x: x.update(architectures=["T5GemmaEncoderModel"]),
-            "T5GemmaEncoderModel; convert the whole",
-        ),
+        (lambda x: x.update(architectures=["T5GemmaEncoderModel"]), "T5GemmaEncoderModel; convert the whole"),
     ],
 )
 def test_another_network_is_refused_by_its_key(modern, change, words):

@@ -101,14 +101,8 @@ def _stacks(content):
         (lambda x: x["encoder"].update(my_key=1), "encoder: my_key is 1"),
         (lambda x: [y.update(rope_scaling=[1]) for y in _stacks(x)], "rope_scaling is a list of 1; it is an object"),
         (lambda x: [y.update(layer_types=-1) for y in _stacks(x)], "layer_types is -1; it is a list"),
-        (
-            lambda x: [y.update(sliding_window_pattern="x") for y in _stacks(x)],
-            "sliding_window_pattern is 'x'; it is a",
-        ),
-        (
-            lambda x: [y.update(hidden_activation=[1]) for y in _stacks(x)],
-            "hidden_activation is a list of 1; it is a name",
-        ),
+        (lambda x: [y.update(sliding_window_pattern="x") for y in _stacks(x)], "sliding_window_pattern is 'x'; it is"),
+        (lambda x: [y.update(hidden_activation=[1]) for y in _stacks(x)], "hidden_activation is a list of 1; it is a"),
         (
             lambda x: [y["rope_parameters"]["full_attention"].update(rope_type="yarn") for y in _stacks(x)],
             "rope_type of full_attention is 'yarn'; Limba has default, and linear",

@@ -93,10 +93,7 @@ def _random_encoder(seed: int, variant: str, most_layers: int) -> EncoderModel:
         name: from_array(_array(name, shape, scale, rng).astype(dtype)) for name, shape in shapes.items()
     }
     model = EncoderModel("random", "Limba", family, config, heads.OF_MASKED_LM, by_limba, None, 0)
-    content = {
-        "model_type": family.model_type,
-        **encoder_config.settings(family, config, model.head, model.pad_id),
-    }
+    content = {"model_type": family.model_type, **encoder_config.settings(family, config, model.head, model.pad_id)}
     folder = Folder(content, model.stored(), "safetensors", model.pad_id)
     return dataclasses.replace(model, folder=folder)
 

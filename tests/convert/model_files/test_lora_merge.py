@@ -40,21 +40,12 @@ def test_exports_have_the_logits_of_the_adapter_model(run, tmp_path):
     rng = np.random.default_rng(0)
     batch = {
         name: rng.integers(3, 512, (2, length), np.int32)
-        for name, length in (
-            ("encoder_input_tokens", 24),
-            ("decoder_input_tokens", 12),
-            ("decoder_target_tokens", 12),
-        )
+        for name, length in (("encoder_input_tokens", 24), ("decoder_input_tokens", 12), ("decoder_target_tokens", 12))
     }
     of_adapters = np.asarray(jax.jit(model.logits)(run.params, batch))
     to_hf(run.directory, tmp_path / "hf", formats=["safetensors"], verify=False)
     exported = any_format.open_model(tmp_path / "hf")
-    np.testing.assert_allclose(
-        forward.logits(exported.config, exported.tensors, batch),
-        of_adapters,
-        rtol=0,
-        atol=1e-5,
-    )
+    np.testing.assert_allclose(forward.logits(exported.config, exported.tensors, batch), of_adapters, rtol=0, atol=1e-5)
 
 
 def test_the_checkpoint_for_t5x_is_the_sum(run, tmp_path):

@@ -65,7 +65,7 @@ def test_parts_are_joined_chosen_and_taken_apart_again():
         shapes, rows, chosen_rows=lambda name, shape: order.get(name), constants={"x.zeros": np.zeros(5, np.float32)}
     )
     assert [(t.name, t.shape) for t in found] == [
-        *[("x.ba.weight", (7, 2)), ("x.c.bias", (3,)), ("x.c.weight", (4, 2)), ("x.zeros", (5,))],
+        *[("x.ba.weight", (7, 2)), ("x.c.bias", (3,)), ("x.c.weight", (4, 2)), ("x.zeros", (5,))]
     ]
     rng = np.random.default_rng(0)
     arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}

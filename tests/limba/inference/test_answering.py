@@ -103,11 +103,7 @@ def test_samples_do_not_depend_on_where_a_call_begins(greedy):
     sampling = functools.partial(decoding.temperature_sample, topk=0)
     model = small.model(decode_fn=sampling, emb_dim=32, num_encoder_layers=1, num_decoder_layers=1)
     answerer = answering.Answerer(
-        model=model,
-        restore_checkpoint_cfg=restore,
-        partitioner=small.partitioner(),
-        max_decode_length=5,
-        batch_size=1,
+        model=model, restore_checkpoint_cfg=restore, partitioner=small.partitioner(), max_decode_length=5, batch_size=1
     )
     lines = ["5 6 7"] * (answerer.lines_at_once + 3)
     whole = list(answerer.answer(lines))

@@ -182,11 +182,7 @@ def test_pairs_of_a_file(tmp_path, names):
 @pytest.mark.parametrize(
     ("header", "row", "message"),
     [
-        (
-            ["text"],
-            ["a"],
-            r"has the columns 'text', and none of the known .*query and answer.*PAIR_COLUMNS",
-        ),
+        (["text"], ["a"], r"has the columns 'text', and none of the known .*query and answer.*PAIR_COLUMNS"),
         (["anchor", "positive"], ["a", " "], r"row 0 .* of .*x\.csv: column 'positive' is empty, and a pair has two"),
         (["anchor", "positive", "score"], ["a", "b", "x"], r"row 0 .* of .*x\.csv: column 'score' has 'x' where a num"),
         (["anchor", "positive", "score"], ["a", "b", "nan"], r"column 'score' has 'nan' where a number is needed"),

@@ -17,8 +17,7 @@ def _batch(seed=0):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    ("num_microbatches", "num_devices", "factor"),
-    [(None, 1, None), (2, 2, "NUM_REAL_TARGET_TOKENS")],
+    ("num_microbatches", "num_devices", "factor"), [(None, 1, None), (2, 2, "NUM_REAL_TARGET_TOKENS")]
 )
 def test_losses_by_task_are_those_of_the_tasks_alone(num_microbatches, num_devices, factor):
     model = small.model(loss_normalizing_factor=factor, **small.TINY)

@@ -45,11 +45,7 @@ def test_any_optimizer_keeps_its_state_and_what_it_knows():
 
 @pytest.mark.parametrize(
     ("bounds", "words"),
-    [
-        ({}, "needs max_norm or max_value"),
-        ({"max_norm": 0.0}, "max_norm is 0"),
-        ({"max_value": -1}, "max_value is -1"),
-    ],
+    [({}, "needs max_norm or max_value"), ({"max_norm": 0.0}, "max_norm is 0"), ({"max_value": -1}, "max_value is -1")],
 )
 def test_bounds_that_are_none(bounds, words):
     with pytest.raises(ValueError, match=words):

@@ -68,10 +68,7 @@ def test_fsdp_gathers_parameters_and_not_activations():
     ("arguments", "message"),
     [
         ({"num_partitions": 2, "model_parallel_submesh": (2, 2, 1, 1)}, "disagree"),
-        (
-            {"model_parallel_submesh": (0, 1, 1, 1)},
-            r"model_parallel_submesh\[0\] is 0; it is a whole number",
-        ),
+        ({"model_parallel_submesh": (0, 1, 1, 1)}, r"model_parallel_submesh\[0\] is 0; it is a whole number"),
         ({"model_parallel_submesh": (2, -1, 1, 1)}, r"model_parallel_submesh\[1\] is -1"),
         ({"ici_mesh_shape": (2, 2, 2)}, "must both be"),
         ({"ici_mesh_shape": (2, 2, 4), "dcn_mesh_shape": (1, 1, 1)}, "the 8 devices"),

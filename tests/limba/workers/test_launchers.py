@@ -91,10 +91,7 @@ def test_a_process_alone():
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        (
-            HOROVOD,
-            r"horovodrun started this process as HOROVOD_RANK 2 of HOROVOD_SIZE 4 on several hosts.*--coordinator_ad",
-        ),
+        (HOROVOD, r"horovodrun started this process as HOROVOD_RANK 2 of HOROVOD_SIZE 4 on several hosts.*--coordinat"),
         ({"WORLD_SIZE": "2"}, "RANK is '': it must be a whole number"),
         (TORCHRUN | {"RANK": "x"}, "RANK is 'x'"),
         (TORCHRUN | {"RANK": "8"}, r"RANK 8 and WORLD_SIZE 8 of torchrun.*: an index is below the count\. Start all"),

@@ -32,12 +32,7 @@ def test_contexts_of_spans():
     targets = _padded([[59, 11, 12, 58, 15, 57, 18, 1]], 10)
     texts = splice(contract.encoder_decoder_features(inputs, targets), IDS)
     assert _texts(texts) == [list(range(10, 19))]
-    assert _by_target(texts) == {
-        11: (10, NONE, 13, 2),
-        12: (11, 10, 13, 1),
-        15: (14, 13, 16, 1),
-        18: (17, 16, NONE, 0),
-    }
+    assert _by_target(texts) == {11: (10, NONE, 13, 2), 12: (11, 10, 13, 1), 15: (14, 13, 16, 1), 18: (17, 16, NONE, 0)}
 
 
 @pytest.mark.parametrize("packs", [False, True])

@@ -29,8 +29,7 @@ def read(source, split, readers=1, shuffle=False):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["train", "train[:1%]", "train[1000:2000]", "train[-5:]", "train[10%:-10%]", "a.b[3:]", "train[5%:][:50]"],
+    "text", ["train", "train[:1%]", "train[1000:2000]", "train[-5:]", "train[10%:-10%]", "a.b[3:]", "train[5%:][:50]"]
 )
 def test_slices_are_written_as_they_are_read(text):
     assert str(splits.Part.parse(text)) == text

@@ -14,12 +14,7 @@ from tasks.pretraining import denoising
 from tasks.registry import Feature
 from tasks.supervised import row_preprocessor
 from tasks.supervised.row_formats import Example
-from tasks.vocabularies import (
-    SentencePieceVocabulary,
-    T5TokenizerVocabulary,
-    TokenizerVocabulary,
-    sentencepiece_models,
-)
+from tasks.vocabularies import SentencePieceVocabulary, T5TokenizerVocabulary, TokenizerVocabulary, sentencepiece_models
 from tests import house
 from tests.convert import vocabularies
 from tests.tasks.vocabularies import random_tokenizers

@@ -36,10 +36,7 @@ def test_shares_are_rounded_up_as_transformers_does(keys, total, expected):
         ({"save_strategy": "often"}, "save_strategy is 'often'; use steps, epoch, no or best"),
         ({"eval_strategy": "best"}, "eval_strategy is 'best'; use steps, epoch or no"),
         ({"save_strategy": "best", "do_eval": False}, "save_strategy is 'best', and looks at evaluations"),
-        (
-            {"eval_steps": 0.2, "save_steps": 0.5, **BEST},
-            "0.5, and must be a multiple of eval_steps, 0.2",
-        ),
+        ({"eval_steps": 0.2, "save_steps": 0.5, **BEST}, "0.5, and must be a multiple of eval_steps, 0.2"),
         ({"eval_steps": 0.5, "save_steps": 10, **BEST}, "save_steps is 10, and must be a multiple of eval_steps, 0.5"),
     ],
 )

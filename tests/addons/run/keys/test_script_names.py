@@ -149,10 +149,7 @@ def test_arguments_in_python_are_not_read_and_their_json_is(tmp_path):
     ("words", "message"),
     [
         (["--output_dir"], "--output_dir has no value behind it: write --output_dir VALUE, a text."),
-        (
-            ["--max_steps", "--output_dir", "o"],
-            "--max_steps has no value behind it: write --max_steps VALUE, a whole nu",
-        ),
+        (["--max_steps", "--output_dir", "o"], "--max_steps has no value behind it: write --max_steps VALUE, a whole"),
         (["--lr"], "--lr has no value behind it: write --lr VALUE, a number."),
     ],
 )

@@ -52,10 +52,7 @@ def test_what_it_says_holds(shards):
     assert "lr_scheduler_type" not in note and "no validation" not in note and "without use_nsp" in note
     # Evaluations are asked for: a part of the documents is held out.
     arguments, _ = script_keys.from_values(GIVEN | {"data_path": str(shards), "valid_interval": 5})
-    assert arguments.do_eval and data.find(arguments).splits == {
-        "train": "train[5%:]",
-        "validation": "train[:5%]",
-    }
+    assert arguments.do_eval and data.find(arguments).splits == {"train": "train[5%:]", "validation": "train[:5%]"}
     # The keys of transformers alone have its defaults.
     arguments, notes = script_keys.from_values(
         {"max_steps": 40, "output_dir": "out", "config_name": "t5.json", "train_file": "t.jsonl"}

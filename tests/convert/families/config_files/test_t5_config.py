@@ -124,10 +124,7 @@ def test_keys_that_are_missing_mean_what_transformers_takes_them_for(tmp_path, k
         ({"num_layers": [[6]]}, "num_layers is a list of 1; it is a whole number"),
         ({"pad_token_id": -1}, "pad_token_id is -1; it is an id of the vocabulary"),
         ({"decoder_start_token_id": 32128}, "decoder_start_token_id is 32128; it is an id of the vocabulary, from 0"),
-        (
-            {"decoder_start_token_id": -1},
-            "decoder_start_token_id is -1; it is an id of the vocabulary, from 0 to 32127",
-        ),
+        ({"decoder_start_token_id": -1}, "decoder_start_token_id is -1; it is an id of the vocabulary, from 0 to 3212"),
         ({"eos_token_id": [1, -1]}, "eos_token_id is a list of 2; Limba has one"),
         ({"dropout_rate": float("nan")}, "dropout_rate is nan; it is a number of at least 0 and below 1"),
     ],

@@ -86,10 +86,7 @@ def test_what_transformers_writes_passes(t5_folder, bert_folder):
         ({"do_lower_case": True}, "do_lower_case is True; text in small letters"),
         ({"tokenizer_class": "XLMRobertaTokenizer"}, "tokenizer_class is 'XLMRobertaTokenizer'; its ids may be others"),
         ({"auto_map": {"AutoTokenizer": ["x.X", None]}}, "auto_map is a table of 1; the class is code"),
-        (
-            {"reverse_text": True},
-            "reverse_text is True. Limba does not know this key, .*_keys reverse_text",
-        ),
+        ({"reverse_text": True}, "reverse_text is True. Limba does not know this key, .*_keys reverse_text"),
     ],
 )
 def test_another_tokenizer_of_a_t5_is_refused(t5_folder, keys, words):
@@ -104,18 +101,10 @@ def test_another_tokenizer_of_a_t5_is_refused(t5_folder, keys, words):
 @pytest.mark.parametrize(
     ("settings", "keys", "words"),
     [
-        (
-            {"lowercase": False},
-            {},
-            "do_lower_case is True, which BertTokenizer of transformers goes by, and lowercase",
-        ),
+        ({"lowercase": False}, {}, "do_lower_case is True, which BertTokenizer of transformers goes by, and lowercase"),
         ({"lowercase": False}, {"do_lower_case": "missing"}, "do_lower_case is True, which BertTokenizer"),
         ({"lowercase": False}, {"tokenizer_class": "missing"}, "do_lower_case is True, which BertTokenizer"),
-        (
-            {},
-            {"do_lower_case": False, "tokenizer_class": "MPNetTokenizerFast"},
-            "do_lower_case is False, which MPNetTok",
-        ),
+        ({}, {"do_lower_case": False, "tokenizer_class": "MPNetTokenizerFast"}, "do_lower_case is False, which MPNetT"),
         ({}, {"strip_accents": False}, "strip_accents is False, which BertTokenizer .* strip_accents is True"),
         ({"accents": False}, {}, "strip_accents is True, which BertTokenizer .* strip_accents is False"),
         ({}, {"tokenize_chinese_chars": False}, "tokenize_chinese_chars is False, .* handle_chinese_chars is True"),

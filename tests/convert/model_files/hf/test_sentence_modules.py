@@ -50,8 +50,7 @@ def test_a_prompt_is_named(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["model.fp16.safetensors", "model-00001-of-00002.safetensors", "pytorch_model.bin.incomplete", "model.pt"],
+    "name", ["model.fp16.safetensors", "model-00001-of-00002.safetensors", "pytorch_model.bin.incomplete", "model.pt"]
 )
 def test_weights_under_another_name_are_no_training_from_scratch(name, tmp_path):
     (tmp_path / "config.json").write_text("{}")

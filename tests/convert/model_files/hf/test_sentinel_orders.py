@@ -13,10 +13,7 @@ from limba.addons.surgery.check import main as check_main
 from limba.inference import blanks
 from tasks import objectives
 from tasks.pretraining import masked_text
-from tasks.vocabularies import (
-    SentencePieceVocabulary,
-    sentencepiece_models,
-)
+from tasks.vocabularies import SentencePieceVocabulary, sentencepiece_models
 from tests.convert import vocabularies
 from tests.convert.vocabularies import NUM_PIECES
 

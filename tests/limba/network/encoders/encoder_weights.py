@@ -107,11 +107,7 @@ def bert(position_embedding_type: str) -> HuggingFaceClass:
         "BertForMaskedLM",
         {"position_embedding_type": position_embedding_type, "type_vocab_size": 2, "max_position_embeddings": 48},
         {"position_embedding_type": position_embedding_type, "num_token_types": 2, "max_positions": 48},
-        (
-            *_of_bert("bert"),
-            Row("encoder/position_embedder", "bert.embeddings.position_embeddings"),
-            *_HEAD_OF_BERT,
-        ),
+        (*_of_bert("bert"), Row("encoder/position_embedder", "bert.embeddings.position_embeddings"), *_HEAD_OF_BERT),
         unused="$^" if position_embedding_type == "absolute" else r"position_embeddings",
     )
 

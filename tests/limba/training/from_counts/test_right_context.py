@@ -217,11 +217,7 @@ def test_networks_without_room_or_blanks_leave_the_piece_behind_out():
         ({"right_rank": 33}, {}, "right_rank is 33; this network has room for 32"),
         ({"right_rank": 1}, {"num_heads": 2}, "right_rank is 1; this network has room for 0"),
         ({"right_rank": -1}, {}, "right_rank is -1; this"),
-        (
-            {"rank": 77},
-            {},
-            r"rank is 77; a width \(emb_dim\) of 128 has room for 1 to 76 beside 25 of the piece behind",
-        ),
+        ({"rank": 77}, {}, r"rank is 77; a width \(emb_dim\) of 128 has room for 1 to 76 beside 25 of the piece behin"),
     ],
 )
 def test_ranks_without_room_are_refused(fields, config, said):

@@ -63,11 +63,7 @@ def _nats(bigram, left, log_probabilities):
 FORMS: dict[str, dict[str, Any]] = {
     "unrolled": {},
     "scanned, a table in each layer": {"scan_layers": True, "relative_bias_per_layer": True},
-    "wide heads, divided queries": {
-        "joined_attention_kernels": False,
-        "num_heads": 6,
-        "scale_attn_logits": True,
-    },
+    "wide heads, divided queries": {"joined_attention_kernels": False, "num_heads": 6, "scale_attn_logits": True},
 }
 
 
@@ -167,10 +163,7 @@ def test_a_start_counts_the_training_split_with_the_models_vocabulary(counts, mo
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        (
-            {"logits_via_embedding": True},
-            "logits_via_embedding is True, .* set it to False, or bind None",
-        ),
+        ({"logits_via_embedding": True}, "logits_via_embedding is True, .* set it to False, or bind None"),
         ({"emb_dim": 4}, "emb_dim is 4; it takes at least 8"),
         ({"kernels": "xla", "decoder_self_attention_layer": "mine:Own"}, "decoder_self_attention_layer is 'mine:Own'"),
     ],

@@ -52,8 +52,7 @@ def text_files(tmp_path):
     for shard in range(4):
         (tmp_path / f"{shard}.txt").write_text("\n".join(f"line {shard} {i}" for i in range(50)))
     return seqio.FileDataSource(
-        lambda file: tf.data.TextLineDataset(file).map(lambda line: {"text": line}),
-        {"train": str(tmp_path / "*.txt")},
+        lambda file: tf.data.TextLineDataset(file).map(lambda line: {"text": line}), {"train": str(tmp_path / "*.txt")}
     )
 
 

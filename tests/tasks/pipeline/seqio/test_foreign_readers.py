@@ -73,8 +73,7 @@ def test_t5x_style_generator_is_read_again_and_says_so(register_with_seqio, capl
     def generate(split, shuffle_files, seed=None):
         del split, shuffle_files, seed
         return tf.data.Dataset.from_generator(
-            lambda: ({"text": f"line {i}"} for i in range(100)),
-            output_signature={"text": tf.TensorSpec([], tf.string)},
+            lambda: ({"text": f"line {i}"} for i in range(100)), output_signature={"text": tf.TensorSpec([], tf.string)}
         )
 
     register_with_seqio("test_generator", seqio.FunctionDataSource(generate, splits=["train"]))

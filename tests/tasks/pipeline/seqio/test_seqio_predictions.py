@@ -65,9 +65,7 @@ def test_metrics_are_those_of_our_evaluator(moods, name):
     found = ours.evaluate({"predict": run(answers), "score": run(scores)}, 0, computes=True)[name]
     theirs = seqio_predictions.make_evaluator(config, None, "EncDecFeatureConverter", None, lambda _: None, {})
     results, _ = theirs.evaluate(
-        compute_metrics=True,
-        predict_fn=lambda _: list(enumerate(answers)),
-        score_fn=lambda _: list(enumerate(scores)),
+        compute_metrics=True, predict_fn=lambda _: list(enumerate(answers)), score_fn=lambda _: list(enumerate(scores))
     )
     assert found == pytest.approx(results.result()[name]) and 0 < found["accuracy"] < 100
 

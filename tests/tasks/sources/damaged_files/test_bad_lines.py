@@ -12,45 +12,21 @@ from tasks.sources.remote_files import http_files
     ("name", "content", "words"),
     [
         # A blank line counts, as in an editor.
-        (
-            "a.jsonl",
-            b'{"text": "eins"}\n\n{"text": "drei"\n{"text": "vier"}\n',
-            "line 3 is not JSON: Expecting ',' delim",
-        ),
+        ("a.jsonl", b'{"text": "eins"}\n\n{"text": "drei"\n{"text": "vier"}\n', "line 3 is not JSON: Expecting ',' de"),
         ("a.jsonl", b'{"text": "eins"}\n["zwei"]\n', "line 2 is a list, and a row is an object"),
-        (
-            "a.jsonl",
-            b'{"text": "eins"}\n{"text": "zw\xe9i"}\n',
-            "line 2 is not UTF-8: byte 0xe9 at column 13. Save it as",
-        ),
+        ("a.jsonl", b'{"text": "eins"}\n{"text": "zw\xe9i"}\n', "line 2 is not UTF-8: byte 0xe9 at column 13. Save it"),
         ("a.jsonl", b'{"text": "eins"}\n{"text": "' + b"[" * 5, "line 2 is not JSON: Unterminated string .*column 10"),
         # Arrow ends the process on such a line.
         ("a.jsonl", b'{"text": "eins"}\n{"text": "zwei", "x": ' + b"[" * 100_000, "line 2 has more than 200 brackets"),
-        (
-            "a.jsonl",
-            b'{"text": "eins"}\n{"text": "zwei", "x": {"y"' + b": [[" * 101,
-            "line 2 has more than 200 brackets",
-        ),
+        ("a.jsonl", b'{"text": "eins"}\n{"text": "zwei", "x": {"y"' + b": [[" * 101, "line 2 has more than 200 bracke"),
         ("a.csv", b'text,mood\n"two\nlines",sad\ndrei,glad,sad\n', "line 4 has 3 fields, and the header 2. Put texts"),
         ("a.csv", b'text,mood\neins,sad\n"zwei,sad\ndrei,sad\n', "line 3 opens a quote that is not closed. Close it"),
         ("a.csv", b'text,mood\n"' + b"zwei," * 30_000, "line 2 opens a quote that is not closed, or only far behind"),
         ("a.tsv", b"text\tmood\nja, ja, ja\tsad\ndrei\tsad\tglad\n", "line 3 has 3 fields, and the header 2. Put"),
         ("a.csv", b"text;mood\nja, ja;sad\n", "its header 'text;mood' is separated by ';', and fields by ','. Save it"),
-        (
-            "a.jsonl",
-            b'{"text": "a"}\n{"text": "b", "text": "c"}\n',
-            "line 2 has the key 'text' twice. Leave one of them",
-        ),
-        (
-            "a.jsonl",
-            b'{"text": "a"}\n\n{"text": "\\ud83d b"}\n',
-            r"line 3 has half of a character, \\ud83d, in 'text'. Write",
-        ),
-        (
-            "a.json",
-            b'[{"text": "a"},\n{"text": "\\ud83d b"}]',
-            r"row 2 of its list has half of a character, .* whole, or",
-        ),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "b", "text": "c"}\n', "line 2 has the key 'text' twice. Leave one of th"),
+        ("a.jsonl", b'{"text": "a"}\n\n{"text": "\\ud83d b"}\n', r"line 3 has half of a character, \\ud83d, in 'text'"),
+        ("a.json", b'[{"text": "a"},\n{"text": "\\ud83d b"}]', r"row 2 of its list has half of a character, .* whole,"),
         ("a.txt", "ä\n".encode() + b"\xe4\n", "line 2 is not UTF-8: byte 0xe4 at column 1"),
     ],
 )

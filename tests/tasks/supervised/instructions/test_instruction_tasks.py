@@ -151,10 +151,7 @@ def test_a_mixture_has_rates_with_caps(folder):
         (_task(1, Instances=[{"input": "a", "output": []}]), r"the field Instances\[0\]\['output'\] is empty"),
         (_task(1, Instances=[{"input": "a", "output": ["b", 5]}]), r"the field Instances\[0\]\['output'\] is 5"),
         (_task(1, Instances=[{"output": ["b"]}]), r"the field Instances\[0\]\['input'\] is missing; it is a text"),
-        (
-            _task(1, **{"Positive Examples": [{"input": "a"}]}),
-            r"the field Positive Examples\[0\]\['output'\] is miss",
-        ),
+        (_task(1, **{"Positive Examples": [{"input": "a"}]}), r"the field Positive Examples\[0\]\['output'\] is miss"),
     ],
 )
 def test_a_wrong_file_and_its_field_are_named_before_the_training(folder, content, message):
