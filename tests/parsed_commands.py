@@ -1,7 +1,7 @@
 """Parses command lines with the commands' own parsers and goes no further.
 
-Reads a JSON list of lists of words on standard input, each `["limba", COMMAND, …]` or `["python", "-m", MODULE, …]`,
-and prints a JSON list with what is wrong with each; "" is nothing.
+Its argument is a file with a JSON list of lists of words: `["limba", COMMAND, …]` or `["python", "-m", MODULE, …]`. It
+prints a JSON list with what is wrong with each; "" is nothing.
 """
 
 import argparse
@@ -71,7 +71,8 @@ def problem(words):
         return str(error)
 
 
-if __name__ == "__main__":
+def main(argv):
+    """In a process of its own: all parsers stop after their words."""
     for name in ("parse_args", "parse_intermixed_args"):
         setattr(argparse.ArgumentParser, name, _stop_after(getattr(argparse.ArgumentParser, name)))
-    print(json.dumps([problem(words) for words in json.load(sys.stdin)]), file=sys.__stdout__)
+    print(json.dumps([problem(words) for words in json.loads(Path(argv[0]).read_text("utf-8"))]), file=sys.__stdout__)

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -82,20 +81,14 @@ def _bindings(words: list[str]) -> list[str]:
     return ["limba", "train", *(word for word in words if word.startswith("--gin."))]
 
 
-def _parse(commands: list[list[str]]) -> list[str]:
+def _parse(commands: list[list[str]], forks, request: Path) -> list[str]:
     parsed = [words for words in commands if words[0] in ("limba", "python")]
     # Bindings after a recipe are those of `limba train`.
     parsed += [
         ["limba", "train", *(x for x in w if x.startswith("--gin."))] for w in commands if w[0] in ("bash", "sbatch")
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.parsed_commands"],
-        cwd=ROOT,
-        input=json.dumps(parsed),
-        capture_output=True,
-        text=True,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
-    )
+    request.write_text(json.dumps(parsed), "utf-8")
+    done = forks.run(["tests.parsed_commands", str(request)], dict(os.environ))
     assert done.returncode == 0, done.stderr[-3000:]
     found = {json.dumps(words): problem for words, problem in zip(parsed, json.loads(done.stdout), strict=True)}
     results = []
@@ -120,11 +113,11 @@ def _misspelled(words: list[str]) -> list[str] | None:
 
 
 @pytest.fixture(scope="module")
-def problems() -> dict[str, str]:
+def problems(forks, tmp_path_factory) -> dict[str, str]:
     """By command line; those that are misspelled begin with "misspelled"."""
     commands = [words for of_page in ALL.values() for words in of_page]
     wrong = [words for words in map(_misspelled, commands) if words is not None]
-    found = _parse([*commands, *wrong])
+    found = _parse([*commands, *wrong], forks, tmp_path_factory.mktemp("commands") / "request.json")
     return {shlex.join(words): x for words, x in zip([*commands, *wrong], found, strict=True)}
 
 

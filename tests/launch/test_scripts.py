@@ -2,8 +2,8 @@
 
 import ast
 import json
+import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -88,16 +88,10 @@ def test_the_last_screen_names_what_works_in_a_new_shell(called, script):
     assert len(rows) >= 3 and len({row.index(f" {folder}/{ODD}") for row in rows}) == 1, "the paths are a column"
 
 
-def test_what_they_call_are_commands_with_their_words(called):
+def test_what_they_call_are_commands_with_their_words(called, forks, tmp_path):
     calls = [list(words) for words in dict.fromkeys(map(tuple, called[2])) if words[1] != "-c"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.parsed_commands"],
-        input=json.dumps(calls),
-        cwd=launching.ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    (tmp_path / "calls.json").write_text(json.dumps(calls))
+    done = forks.run(["tests.parsed_commands", str(tmp_path / "calls.json")], dict(os.environ))
     assert [problem for problem in json.loads(done.stdout) if problem] == []
     folders = [ast.literal_eval(word.partition("=")[2]) for words in calls for word in words if "MODEL_DIR=" in word]
     assert len(folders) == 5 and {str(Path(x).parent) for x in folders} == {str(called[0] / ODD)}
