@@ -62,7 +62,7 @@ def make(folder: Path, hub: LoopbackHub, steps: int) -> list[str]:
     vocabulary = {"spiece.model": (folder / "spiece.model").read_bytes()}
     hub.repos[speedrun.VOCABULARY] = Repo(False, commits=[vocabulary], pinned={speedrun.VOCABULARY_COMMIT: 0})
     _write_instructions(folder / "instructions")
-    (folder / "pretrain.gin").write_text(_TINY.format(period=4) + _PRETRAIN.format(steps=steps))
+    (folder / "pretrain.gin").write_text(_TINY.format(period=30) + _PRETRAIN.format(steps=steps))
     (folder / "finetune.gin").write_text(_TINY.format(period=8) + _FINETUNE)
     return ["--pretrain_gin", str(folder / "pretrain.gin"), "--finetune_gin", str(folder / "finetune.gin")]
 

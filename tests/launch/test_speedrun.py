@@ -1,17 +1,14 @@
-"""The speedrun as people type it, on a loopback hub with a tiny stand-in: killed in the middle, and begun again."""
+"""The speedrun as people type it, on a loopback hub with a tiny stand-in."""
 
 import json
-import os
 import re
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from limba.reports import writers
-from tests import compilation, forked, line, loopback_hub
+from tests import compilation, loopback_hub
 from tests.launch import launching, speedrun_stand_in
 
 STEPS = 60
@@ -33,25 +30,9 @@ def stand_in(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def job(stand_in):
-    """What the launcher says when it is called again after a kill in the pre-training."""
+    """What the launcher says. What it resumes: tests/benchmarks/test_speedrun.py and tests/test_line.py."""
     folder, arguments, own = stand_in
     environment = launching.environment(folder, VENV=str(Path(sys.executable).parent.parent), **own)
-    checkpoint = folder / "job/seed-0/pretrained/checkpoint_4"
-    with (folder / "killed.log").open("w") as log:
-        killed = subprocess.Popen(
-            ["bash", "launch/speedrun.sh", "--seeds", "0", *arguments],
-            cwd=launching.ROOT,
-            env=environment,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-        try:
-            launching.wait_for(lambda: checkpoint.is_dir() or killed.poll() is not None, "checkpoint", 300)
-        finally:
-            os.killpg(killed.pid, signal.SIGKILL)
-    assert killed.wait(60) == -signal.SIGKILL, (folder / "killed.log").read_text()[-3000:]
-    assert not checkpoint.with_name(f"checkpoint_{STEPS}").exists()
     return launching.call("speedrun.sh", "--seeds", "0", *arguments, env=environment)
 
 
@@ -92,35 +73,3 @@ def test_the_table_has_the_figures_of_the_run(stand_in, job):
     assert written in job.stdout and f"| 1 cpu | {STEPS} x 4 | pretrain.gin, finetune.gin | {loss:.4f} | " in written
     for page in ("pretraining.html", "instructions.html"):
         assert "seed-0" in (folder / "job" / page).read_text()
-
-
-@pytest.mark.exhaustive
-def test_a_kill_changed_nothing(stand_in, job):
-    """The same trainings without one, in forks of a process that has the hub's address."""
-    assert job.returncode == 0
-    folder, arguments, own = stand_in
-    with pytest.MonkeyPatch.context() as patched:
-        for name, value in own.items():
-            patched.setenv(name, value)
-        forks = forked.Server(folder, ["limba.addons.examples.speedrun", "datasets"])
-    try:
-        for stage, gin_file, recipe, more in (
-            ("pretrained", arguments[1], "speedrun", []),
-            ("instructions", arguments[3], "speedrun_instructions", ["INITIAL_CHECKPOINT_PATH"]),
-        ):
-            bindings = {"MODEL_DIR": folder / "whole" / stage, "VOCABULARY_FILE": folder / "spiece.model"}
-            bindings |= dict.fromkeys(more, folder / "whole/pretrained")
-            flags = [f"--gin.{name}='{value}'" for name, value in bindings.items()]
-            seeds = ["--gin.RANDOM_SEED=0", "--gin.DATASET_SEED=0"]
-            files = [f"--gin_file={file}" for file in (f"gin/recipes/{recipe}.gin", gin_file)]
-            done = line.forked(forks, folder, "limba.train", *files, *flags, *seeds, **own)
-            assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    finally:
-        forks.close()
-    (loss, rouge, answers), (whole_loss, whole_rouge, whole_answers) = (
-        _figures(folder / name) for name in ("job/seed-0", "whole")
-    )
-    assert loss == whole_loss and answers == whole_answers
-    assert rouge["eval/rougeL"] == whole_rouge["eval/rougeL"]
-    steps = [x["step"] for x in writers.read_metrics(folder / "job/seed-0/pretrained", "train")]
-    assert sorted({*steps}) == list(range(1, STEPS + 1))
