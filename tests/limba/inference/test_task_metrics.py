@@ -61,6 +61,7 @@ def _answers(batches, mode):
     return ids, ({"sure": [i / 10 for i in index]} if mode == "predict_with_aux" else {})
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["measured", "ranked_rank"])
 @pytest.mark.parametrize("lengths", [None, {"inputs": 40, "targets": 5}])
 def test_metrics_and_files_are_those_of_seqio(task, tmp_path, name, lengths):

@@ -12,7 +12,7 @@ from limba.checkpoint_files import saved_tensors
 from limba.checkpoints import checkpointing
 from limba.checkpoints.checkpointing import RestoreCheckpointConfig
 from limba.checkpoints.train_state import TrainState
-from limba.optimizers import adafactor, definitions, freezing
+from limba.optimizers import adafactor
 from limba.optimizers.averaging import AveragedOptimizer
 from limba.reports import writers
 from limba.train import train
@@ -174,28 +174,6 @@ def test_a_mean_over_tasks_may_not_have_the_name_of_an_average(tmp_path):
 
 
 # ---------------------------------------------------- other optimizers ----------------------------------------------
-
-
-def _adamw():
-    return definitions.adamw()
-
-
-def _decoder_alone():
-    return freezing.PartialOptimizer(definitions.adamw(), frozen=["/encoder/.*"])
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("make", [_adamw, _decoder_alone])
-def test_optax_and_frozen_parameters_resume_with_their_average(make, tmp_path):
-    model = _model(True, make)
-    whole = _train(tmp_path / "whole", 3, model=model, train_eval_dataset_cfg=None)
-    _train(tmp_path / "run", 2, model=model, train_eval_dataset_cfg=None)
-    state = _train(tmp_path / "run", 3, model=model, train_eval_dataset_cfg=None)
-    _equal(state, whole)
-    assert ("encoder" in state.opt_state.average) == (make is _adamw)
-    merged = state.with_average().params
-    _equal(merged["encoder"], (state.opt_state.average if make is _adamw else state.params)["encoder"])
-    _equal(merged["decoder"], state.opt_state.average["decoder"])
 
 
 def test_on_two_devices_the_average_is_sharded_as_its_parameters(whole, tmp_path):

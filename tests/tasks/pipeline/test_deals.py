@@ -117,6 +117,7 @@ def test_the_documents_that_are_there_train(tmp_path, pattern):
         _check(places, readers, hosts)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv", "txt"])
 @pytest.mark.parametrize("dead", DEAD)
 def test_in_all_formats(tmp_path, dead, suffix):

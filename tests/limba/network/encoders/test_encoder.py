@@ -117,12 +117,9 @@ def _stacked(config, params):
     return traverse_util.unflatten_dict(stacked, sep="/")
 
 
-@pytest.mark.parametrize(
-    ("fields", "remat_policy"), [(MODERN | {"num_layers": 5}, "full"), ({"num_token_types": 2}, "minimal")]
-)
-def test_scanned_layers_give_the_loss_and_gradients_of_unrolled_ones(fields, remat_policy):
-    unrolled = _config(**fields)
-    scanned = dataclasses.replace(unrolled, scan_layers=True, remat_policy=remat_policy)
+def test_scanned_layers_give_the_loss_and_gradients_of_unrolled_ones():
+    unrolled = _config(**MODERN | {"num_layers": 5})
+    scanned = dataclasses.replace(unrolled, scan_layers=True, remat_policy="full")
     params, tokens = _params(unrolled), _tokens(1)
     grad = jax.jit(jax.value_and_grad(lambda p, c: jnp.sum(jnp.sin(_logits(c, p, tokens)))), static_argnums=1)
     loss, grads = grad(params, unrolled)
@@ -143,17 +140,6 @@ def test_layers_that_fit_no_period_come_first(num_layers, every, first_attention
     fields = {"num_layers": num_layers, "global_attention_every": every, "norm_position": "pre"}
     config = _config(**fields, first_attention_norm=first_attention_norm, scan_layers=True)
     assert encoder.num_unscanned_layers(config) == expected
-
-
-def test_remat_recomputes_the_same_dropout():
-    results = []
-    for remat_policy in ("none", "full"):
-        config = _config(num_layers=1, dropout_rate=0.3, attention_dropout_rate=0.3, remat_policy=remat_policy)
-        module, tokens = encoder.MaskedLanguageModel(config), _tokens(2)
-        apply = lambda p, m=module, t=tokens: m.apply({"params": p}, t, rngs={"dropout": jax.random.key(1)})  # noqa: E731
-        loss, grads = jax.jit(jax.value_and_grad(lambda p, f=apply: jnp.sum(jnp.sin(f(p)))))(_params(config))
-        results.append((float(loss), float(jnp.linalg.norm(grads["token_embedder"]["embedding"]))))
-    assert results[0] == pytest.approx(results[1], rel=1e-5)
 
 
 @pytest.mark.parametrize(

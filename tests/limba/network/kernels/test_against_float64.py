@@ -10,12 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba.network.kernels import (
-    attention_gpu,
-    attention_tpu,
-    layer_norm_gpu,
-    linear_cross_entropy,
-)
+from limba.network.kernels import attention_gpu, attention_tpu, layer_norm_gpu, linear_cross_entropy
 from tests import compilation
 from tests.limba.network.kernels import networks
 
@@ -120,6 +115,7 @@ def _assert_close(found, expected, rtol):
         np.testing.assert_allclose(np.asarray(x, np.float64), reference, atol=rtol * np.abs(reference).max())
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
 def test_a_residual_and_its_norm(dtype, scale):
@@ -138,6 +134,7 @@ def test_a_residual_and_its_norm(dtype, scale):
     _assert_close((values, pull_back(cotangents)), _as_float64(plain, arrays, cotangents), 2 * jnp.finfo(dtype).eps)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("size", [1.0, 1e2, 1e4])
 def test_the_cross_entropy_of_logits_that_are_never_made(monkeypatch, dtype, size):

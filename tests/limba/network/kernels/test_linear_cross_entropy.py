@@ -15,6 +15,7 @@ from tests.limba.network.kernels import networks
 BATCH, LENGTH, EMBED, VOCAB = 2, 6, 8, 48
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("vocab_axis, scale", [(1, 1.0), (0, 0.3)], ids=["kernel of its own", "tied"])
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("chunk_bytes", [2**28, 4 * BATCH * LENGTH * 12], ids=["one chunk", "four"])
