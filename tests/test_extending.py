@@ -80,12 +80,12 @@ def limba(forks):
 
 
 @pytest.fixture(scope="module")
-def run(home) -> Path:
+def run(home, limba) -> Path:
     """Two steps of the recipe, with a checkpoint of each."""
     shown = {"MODEL_DIR": f"'{home}/run'", "TRAIN_STEPS": 2, "BATCH_SIZE": 8, "RANDOM_SEED": 0, "DATASET_SEED": 0}
     shown |= {"train/data.DatasetConfig.num_readers": 1, "train_script.train.train_eval_dataset_cfg": None}
     shown |= {"checkpoints.SaveCheckpointConfig.period": 1, "checkpoints.SaveCheckpointConfig.keep": None}
-    started(home, "train", "--gin_file=mylang/recipe.gin", *(f"--gin.{name}={value}" for name, value in shown.items()))
+    limba(home, "train", "--gin_file=mylang/recipe.gin", *(f"--gin.{name}={value}" for name, value in shown.items()))
     return home / "run"
 
 

@@ -328,9 +328,13 @@ def test_the_proof(right, name, tmp_path, capsys):
 
 
 def test_a_repaired_folder_has_no_finding_and_says_what_was_changed(repaired):
+    looked_at: set[str] = set()
     for name, folder in repaired.items():
-        assert _findings(folder) == [], name
-        assert [*json.loads((folder / "repair.json").read_text())["changes"]] == REPAIRED[name][2]
+        changes = [*json.loads((folder / "repair.json").read_text())["changes"]]
+        assert changes == REPAIRED[name][2]
+        if not looked_at.issuperset(changes):  # A repair looks itself (`test_the_proof`); here at one of each finding.
+            assert _findings(folder) == [], name
+            looked_at.update(changes)
 
 
 @pytest.mark.parametrize("version", [4, 5])

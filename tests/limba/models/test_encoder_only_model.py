@@ -7,13 +7,10 @@ import numpy as np
 import pytest
 
 from limba import models
-from limba.checkpoints import checkpointing
 from limba.data.contract import DatasetConfig
 from limba.network.encoders import encoder
-from limba.optimizers import adafactor, schedules
-from limba.reports import writers
-from limba.train import train
-from limba.training import configured_trainer, trainer
+from limba.optimizers import adafactor
+from limba.training import configured_trainer
 from tasks import objectives, pretraining
 from tasks.pipeline import converters, task_batches
 from tasks.registry import TaskRegistry
@@ -136,33 +133,6 @@ def task(tmp_path_factory):
     )
     yield task.name
     TaskRegistry.remove(task.name)
-
-
-def _train(task, model_dir, steps, model):
-    config = DatasetConfig(task, objectives.lengths(objectives.MaskedLM(), 32), "train", 32, seed=0)
-    return train(
-        model=model,
-        train_dataset_cfg=config,
-        train_eval_dataset_cfg=DatasetConfig(task, config.task_feature_lengths, "validation", 32, seed=0),
-        checkpoint_cfg=checkpointing.CheckpointConfig(save=checkpointing.SaveCheckpointConfig(period=80)),
-        partitioner=small.partitioner(),
-        trainer_cls=lambda **arguments: trainer.Trainer(
-            learning_rate_fn=schedules.create_learning_rate_scheduler("constant", 0.02), **arguments
-        ),
-        model_dir=str(model_dir),
-        total_steps=steps,
-        eval_period=steps,
-        stats_period=10,
-        random_seed=0,
-    )
-
-
-@pytest.mark.slow
-def test_a_corpus_is_learned(task, tmp_path, model):
-    _train(task, tmp_path, 160, model)
-    evaluated = [x for x in writers.read_metrics(tmp_path) if x["dataset"] == f"training_eval/{task}"]
-    # The most frequent word is right at 5 %.
-    assert evaluated[-1]["accuracy"] > 0.8
 
 
 def test_batches_of_a_task(task):

@@ -124,17 +124,15 @@ def _losses_of(model_dir):
     return {line["step"]: line["loss"] for line in writers.read_metrics(model_dir, "train") if "loss" in line}
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("kind", ["nan", "shuffled"])
-def test_a_poisoned_run_equals_one_that_never_had_those_batches(tmp_path, kind):
+def test_a_poisoned_run_equals_one_that_never_had_those_batches(tmp_path):
     """Batches 0 to 5, then, past 6 to 9 with the poison, 10 to 27: those of steps 1 to 24."""
-    step, state = _train(tmp_path / "poisoned", {9: kind})
+    step, state = _train(tmp_path / "poisoned", {9: "shuffled"})
     assert step == 24
     assert not (tmp_path / "poisoned" / "run_end.json").exists()
     (record,) = _records(tmp_path / "poisoned")
     assert (record["step"], record["back_to"], record["passed"]) == (10, 6, 4)
     assert record["documents"] == [{"task": "counter", "file": "corpus.txt", "rows": [6, 7, 8, 9]}]
-    assert ("nan" in record["reason"]) == (kind == "nan")
+    assert "deviations above the median" in record["reason"]
     _, clean = _train(tmp_path / "clean", {})
     assert _same(state, clean)  # all batches that are no poison are alike
     assert checkpointing.load_dataset_state(tmp_path / "poisoned" / "checkpoint_24") == {"reader-0": b"28"}
@@ -199,7 +197,7 @@ def test_a_stage_of_the_data_is_not_compared_with_the_one_before(tmp_path):
     assert _same(resumed, whole) and not (tmp_path / "parts" / "spikes.jsonl").exists()
     unnamed = type("Unnamed", (Staged,), {"named": False})
     with pytest.raises(ValueError, match="spike"):
-        _train(tmp_path / "unnamed", {}, 20, unnamed)
+        _train(tmp_path / "unnamed", {}, 20, unnamed, spikes=dataclasses.replace(GUARD, most=1))
 
 
 def test_a_run_that_is_poisoned_for_ever_ends_with_its_good_checkpoint(tmp_path):
