@@ -3,12 +3,9 @@
 import functools
 import io
 import json
-import os
 import pickle
 import shutil
-import signal
 import struct
-import time
 import zipfile
 from pathlib import Path
 
@@ -316,25 +313,3 @@ FORMATS = {
     "data-files": Format(_make_data, _read_data, "*", JSON_WORDS),
     "conversion": Format(_make_folder, _convert, "*", JSON_WORDS),
 }  # fmt: skip
-
-
-def _break(folder):
-    """What no parser may do, one after the other."""
-    if folder.name == "valid":
-        return
-    counter = folder.parent / "count"
-    number = int(counter.read_text()) if counter.exists() else 0
-    counter.write_text(str(number + 1))
-    if number == 0:
-        raise KeyError(number)
-    if number == 1:
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if number == 2:
-        np.ones(2**32, np.uint8)
-    if number == 3:
-        time.sleep(1000)
-    raise ValueError("no name" if number == 4 else "x" * 5000)
-
-
-# A parser with every fault, which the harness must notice.
-BROKEN = {"broken": Format(lambda folder: (folder / "file.txt").write_text("x"), _break, "*")}
