@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +29,7 @@ from tasks.vocabularies import (
 from tasks.vocabularies.training_text import TrainingText
 from tests import house
 from tests.convert import vocabularies
+from tests.convert.conftest import forks5, python5  # noqa: F401, fixtures
 
 TEXTS = [
     "",
@@ -50,9 +50,9 @@ ASK_TRANSFORMERS = """
 import json, os, sys
 os.environ["USE_TF"] = "0"
 from transformers import AutoTokenizer
-texts = json.loads(sys.stdin.read())
+texts = json.loads(sys.argv[1])
 answers = {}
-for folder in sys.argv[1:]:
+for folder in sys.argv[2:]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     ids = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
     answers[folder] = {
@@ -96,18 +96,14 @@ def vocabulary(file):
 
 
 @pytest.fixture(scope="module", params=[4, 5])
-def in_transformers(request, files):
+def in_transformers(request, files, checks_in_forks, forks5):  # noqa: F811
     """What transformers says about the texts, by folder."""
-    python = sys.executable
-    if request.param == 5:
-        python = os.environ.get("LIMBA_HF5_PYTHON") or str(house.ROOT / ".venv-hf5/bin/python")
-        if not Path(python).exists():
-            pytest.fail(
-                f"There is no {python}. tests/run.sh makes that environment; LIMBA_HF5_PYTHON may name another."
-            )
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    command = [python, "-c", ASK_TRANSFORMERS, *(str(file.parent) for file in files.values())]
-    done = subprocess.run(command, input=json.dumps(TEXTS), capture_output=True, text=True, env=environment)
+    words = ["-c", ASK_TRANSFORMERS, json.dumps(TEXTS), *(str(file.parent) for file in files.values())]
+    if request.param == 4:
+        done = checks_in_forks([sys.executable, *words], env=environment)
+    else:
+        done = forks5.run(*words, env=environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 
 import pytest
@@ -166,12 +165,12 @@ _SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("variable", ["", "LIMBA_HF5_PYTHON"])
-def test_every_key_of_transformers_is_known_and_none_stops_a_run_at_its_default(variable):
-    python = os.environ.get(variable, sys.executable) if variable else sys.executable
-    if variable and variable not in os.environ:
-        pytest.skip(f"{variable} is not set: tests/run.sh makes the environment")
-    done = subprocess.run([python, "-c", _DEFAULTS], capture_output=True, text=True, env={**os.environ, "USE_TF": "0"})
+@pytest.mark.parametrize("version", [4, 5])
+def test_every_key_of_transformers_is_known_and_none_stops_a_run_at_its_default(version, checks_in_forks, forks5):
+    if version == 4:
+        done = checks_in_forks([sys.executable, "-c", _DEFAULTS], env=dict(os.environ))
+    else:
+        done = forks5.run("-c", _DEFAULTS)
     defaults = json.loads(done.stdout)
     assert len(defaults) > 100 and {"deepspeed", "label_smoothing_factor", "generation_config"} < defaults.keys()
     needed = {"output_dir": "out", "do_train": True, "model_name_or_path": "t5-small", "dataset_name": "wikitext"}
