@@ -127,7 +127,6 @@ CWD_COMMANDS = {
     "vocab build": ("hf", "vocab build --data_files text.txt --vocab_size 20 --out ../spiece.model"),
     "run": ("hf", "run script.sh"),
     "gin-check": ("hf", "gin-check t5x/configs/runs/infer.gin"),
-    "lint": ("run", "lint gin/recipes/quickstart.gin"),
     "to-hf": ("run", "convert to-hf . ../to_hf"),
     "report": ("run", "report . --out ../report.html"),
 }
