@@ -12,15 +12,15 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
 from tqdm import tqdm
 
+from limba.addons import table
 from limba.checkpoints.best import best_checkpoint
 from limba.convert.compare import auto_tokenizer, comparison, comparison_rows, folder_tokens
-from limba.convert.exports.cards import card_metadata, model_card
-from limba.convert.exports.cards.card_metadata import NO_METADATA, Metadata
 from limba.convert.exports.encoder_export import EncoderExport
 from limba.convert.exports.export import Export
 from limba.convert.exports.t5_export import T5Export
@@ -75,7 +75,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shard_gb", type=float, default=SHARD_GB, help="split weights into files of this size (5)")
     parser.add_argument("--no-check", action="store_true", help="write without reading back and comparing logits")
     parser.add_argument("--overwrite", action="store_true", help="replace another conversion at OUT")
-    card_metadata.add_arguments(parser)
+    for part in table.parts("card"):
+        part.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -96,7 +97,7 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
         "shard_bytes": int(args.shard_gb * _GB),
         "verify": not args.no_check,
         "overwrite": args.overwrite,
-        "metadata": card_metadata.of_arguments(args),
+        "card": {name: value for part in table.parts("card") for name, value in part.given(args).items()},
     }
 
 
@@ -110,7 +111,7 @@ def to_hf(
     shard_bytes: int = int(SHARD_GB * _GB),
     verify: bool = True,
     overwrite: bool = False,
-    metadata: Metadata = NO_METADATA,
+    card: Mapping[str, Any] = MappingProxyType({}),
     named: Path | None = None,
     mask_token: bool = False,
 ) -> dict[str, Any]:
@@ -124,7 +125,7 @@ def to_hf(
       shard_bytes: weights above it are split into several files.
       verify: read the files back, compare tensors, logits and tokens.
       overwrite: replace another conversion at `out`.
-      metadata: what the model card says beside what the run knows.
+      card: what the model card says beside what the run knows, as the add-on that writes it has it.
       named: the folder that the messages name, to which the caller moves the files; None is `out`.
       mask_token: name a T5's first sentinel as the tokenizer's mask token, and padding as its BOS.
 
@@ -136,7 +137,8 @@ def to_hf(
     export = _open(checkpoint, hints)
     model = export.model
     out = choose_out(out, model.path)
-    export.check_example(metadata.example)
+    for part in table.parts("card"):
+        part.check(export, card)
     for warning in export.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     formats = _formats(formats, export)
@@ -148,7 +150,7 @@ def to_hf(
         "dtype": dtype,
         "shard_bytes": shard_bytes,
         "checked": verify,
-        "card": metadata.request() or None,
+        "card": dict(card) or None,
         "average": hints.average or None,
         "without_lora": hints.without_lora or None,
         **({"generator": True} if hints.generator else {}),
@@ -169,7 +171,8 @@ def to_hf(
             "parameters": model.num_parameters,
             "comparisons": {format_: comparison_rows.as_json(rows) for format_, rows in comparisons.items()},
         }
-        _write_card(folder, out.name, export, report, metadata)
+        for part in table.parts("card"):
+            part.write(folder, out.name, export, report, card)
         report = sealed(folder, report, (file.name for file in folder.iterdir() if not file.name.startswith(".")))
         write_json(folder / REPORT, report)
     what = f"The average of the parameters at {model.path.name}" if hints.average else model.path.name
@@ -229,24 +232,6 @@ def _check(export: Export, folder: Path, format_: str) -> list[comparison_rows.C
     rows = export.compare(folder, format_)
     comparison_rows.require(rows, f"The {format_} weights are not the checkpoint's model, nothing was kept")
     return rows
-
-
-def _write_card(folder: Path, name: str, export: Export, report: Mapping[str, Any], metadata: Metadata) -> None:
-    model = export.model
-    gin, metrics = ("", []) if report["without_lora"] else model_card.run_record(model.path)
-    facts = model_card.Facts(
-        name=name,
-        description=export.describe(metadata.example, gin, report["formats"], report["dtype"]),
-        num_parameters=model.num_parameters,
-        step=model.step,
-        run=model.info,
-        gin=gin,
-        metrics=metrics,
-        comparisons=report["comparisons"],
-        metadata=metadata,
-        average=report["average"] is not None,
-    )
-    model_card.write(folder, facts)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

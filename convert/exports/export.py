@@ -1,8 +1,6 @@
 """A checkpoint on its way into a Hugging Face folder, of whatever kind its model is."""
 
 import abc
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Generic
 
@@ -11,9 +9,6 @@ import jax.numpy as jnp
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.convert.compare import comparison
 from limba.convert.compare.comparison_rows import Comparison
-from limba.convert.exports.cards import run_example
-from limba.convert.exports.cards.card_example import Example
-from limba.convert.exports.cards.model_card import Description
 from limba.convert.model_files import any_format
 from limba.convert.model_files.model import AFamily, ANetwork, Model
 from limba.convert.tensors import tensor_parts
@@ -49,10 +44,6 @@ class Export(abc.ABC, Generic[AFamily, ANetwork]):
         return self.model.warnings
 
     @abc.abstractmethod
-    def check_example(self, text: str) -> None:
-        """Raises ValueError for a text of `--example` that the model card cannot show."""
-
-    @abc.abstractmethod
     def write_beside(self, folder: Path, dtype: str) -> dict[str, dict[str, Any]]:
         """Writes the tokenizer; returns the JSON files by name, for weights of this dtype."""
 
@@ -68,23 +59,3 @@ class Export(abc.ABC, Generic[AFamily, ANetwork]):
     def compare(self, folder: Path, format_: str) -> list[Comparison]:
         """Compares the weights of a format in the folder with the checkpoint."""
         return comparison.compare(self.model, any_format.open_model(folder, format_=format_))
-
-    def run_example(self, gin: str, has_other: bool = False) -> Example | None:
-        """The example of the run's own task; None if it names none, or its data cannot be read, which is warned of.
-
-        Args:
-          gin: the run's operative configuration.
-          has_other: whether the user gives another text.
-        """
-        if not (self.model.info.get("task") and run_example.modules(gin)):
-            return None
-        try:
-            return run_example.of_run(self.model.info, gin, str(self.model.path))
-        except ValueError as error:
-            remedy = "" if has_other else " The card's example is a neutral one; --example TEXT gives another."
-            print(f"warning: the data of the run cannot be read: {str(error).rstrip('.')}.{remedy}", file=sys.stderr)
-            return None
-
-    @abc.abstractmethod
-    def describe(self, text: str, gin: str, formats: Sequence[str], dtype: str) -> Description:
-        """For the model card, with the text of `--example`."""

@@ -55,6 +55,9 @@ PARTS: Mapping[str, str] = {
     "check(sparse, num_heads, longest_row), visible(config, segments), seen_keys(config, length), "
     "attend(config, query, key, value, visible, bias, relative_keys)",
     "launch": "`limba launch --to KIND`: main(argv)",
+    "card": "the model card of `limba convert to-hf`: add_arguments(parser), given(args), check(export, card), "
+    "write(folder, name, export, report, card); and for other cards and pages results_of(metrics, accuracy), "
+    "losses_in(text)",
     "task_functions": "functions that register a task, for a model card's example: FUNCTIONS, by `module.function`",
     "script_keys": "keys of Hugging Face's scripts: check_key(key), is_known_script(name)",
 }
@@ -117,6 +120,7 @@ ADDONS: Mapping[str, Addon] = {
             ),
         }
     ),
+    "cards": Addon(parts={"card": "limba.addons.cards.export_card"}),
     "derived_runs": Addon(
         {
             "branch": (

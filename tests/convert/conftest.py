@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from convert.exports.cards import run_example
 from convert.model_files.model import ModelHints
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
+from limba.addons.cards import run_example
 from limba.checkpoints import checkpointing, run_description
 from limba.checkpoints.train_state import TrainState
 from limba.models import EncoderDecoderModel, decoding

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from convert import __main__
-from convert.exports.cards.model_card import average_sentences
 from convert.model_files import any_format
 from convert.to_t5x import to_t5x
+from limba.addons.cards.model_card import average_sentences
 from limba.checkpoint_files import assignment_maps, run_folder, saved_tensors
 from limba.checkpoints import checkpointing
 from limba.checkpoints.train_state import TrainState

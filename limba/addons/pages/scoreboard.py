@@ -69,20 +69,16 @@ def rows_of(folder: Path, every_step: bool) -> list[scoreboard_rows.Row]:
     card = folder / "README.md"
     if report.get("step") is None or not card.is_file():
         return scoreboard_rows.rows_of_run(folder, every_step)
-    from limba.convert.exports.cards import card_metadata, model_card
-
-    names = {title: name for name, title in model_card.LOSSES.items()}
-    rows = []
+    rows, text = [], untrusted_files.read_text(card)
     try:
-        results = card_metadata.results_in(untrusted_files.read_text(card))
+        results = [result for part in table_of_addons.parts("card") for result in part.losses_in(text)]
     except ValueError as error:
         raise ValueError(f"{card} cannot be read ({error}); convert the run again.") from error
-    for result in results:
-        losses = {names[x["name"]]: x["value"] for x in result["metrics"] if x["name"] in names}
+    for task, losses in results:
         if losses:
             figures = scoreboard_rows.figures_of({"step": report["step"], **losses})
             name = f"{folder}, average" if report.get("average") else str(folder)
-            rows.append(scoreboard_rows.Row(name, result["dataset"]["name"], figures))
+            rows.append(scoreboard_rows.Row(name, task, figures))
     if not rows:
         raise FileNotFoundError(f"{folder} is an export whose model card has no loss; name its run.")
     return rows
@@ -97,7 +93,7 @@ def _content(rows: Sequence[scoreboard_rows.Row], ending: str) -> str:
         csv.writer(written, lineterminator="\n").writerows(map(untrusted_files.cell, line) for line in cells)
         return written.getvalue()
     if ending == ".md":
-        from limba.convert.exports.cards import markdown
+        from limba.reports import markdown
 
         lines = [cells[0], ["---"] * len(cells[0]), *cells[1:]]
         return "".join(
@@ -109,7 +105,7 @@ def _content(rows: Sequence[scoreboard_rows.Row], ending: str) -> str:
 
 def _picture(runs: Sequence[Path]) -> bytes:
     """A PNG of nats per character over steps, and of the trigram beside them."""
-    from limba.convert.exports.cards import loss_picture
+    from limba.reports import loss_picture
 
     rows = [row for run in runs for row in rows_of(run, every_step=True)]
     tasks = {row.task for row in rows}

@@ -15,7 +15,6 @@ from limba.checkpoint_files import directories
 from limba.convert import from_hf
 from limba.convert.compare import comparison_rows, encoder_outputs, t5_outputs
 from limba.convert.compare.comparison_rows import Comparison
-from limba.convert.exports.cards import markdown
 from limba.convert.families import heads
 from limba.convert.model_files import any_format
 from limba.convert.model_files.hf import hub_models
@@ -23,6 +22,7 @@ from limba.convert.model_files.model import Model, ModelHints
 from limba.files import disk, json_text
 from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous, sealed
 from limba.files.version import VERSION
+from limba.reports import markdown
 
 # PEFT's classes for labels would train a copy of the head, which the adapter does not have; they do without a task.
 _TASKS = {heads.GENERATION: "SEQ_2_SEQ_LM"}

@@ -92,7 +92,7 @@ def write(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> list[Path]:
     storage.replace_text(written[1], content.getvalue())
     points = [(float(t.number), t.value) for t in trials if t.status == "done" and t.value is not None]
     if len(points) > 1:
-        from limba.convert.exports.cards import loss_picture
+        from limba.reports import loss_picture
 
         best, so_far = [], points[0][1]
         for number, value in points:

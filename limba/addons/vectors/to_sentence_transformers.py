@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from limba.addons import table
 from limba.addons.vectors import sentence_folder
 from limba.addons.vectors.sentence_folder import POOLINGS
 from limba.convert import from_hf
 from limba.convert.compare import auto_tokenizer, comparison_rows
-from limba.convert.exports.cards import markdown, model_card
 from limba.convert.families import heads
 from limba.convert.model_files import any_format
 from limba.convert.model_files.model import NO_HINTS, Model, ModelHints
@@ -25,6 +25,7 @@ from limba.convert.to_hf import write_json
 from limba.files import disk, json_text
 from limba.files.output_folder import REPORT, choose_out, complete_or_absent, fingerprint, previous, sealed
 from limba.files.version import VERSION
+from limba.reports import markdown, writers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -172,6 +173,7 @@ def _training(model: Model) -> Iterator[str]:
         "It was trained with Limba on pairs of texts that belong together, with the other pairs of a batch as "
         "negatives: compare vectors by their cosine."
     )
-    metrics = [line for line in model_card.run_record(model.path)[1] if line["step"] <= model.step]
-    if rows := list(model_card.results_of(metrics, "accuracy among the pairs of a batch")):
-        yield markdown.table(rows, ("data", "metric", "value", "step"))
+    metrics = [line for line in writers.read_metrics(model.path.parent) if line["step"] <= model.step]
+    for part in table.parts("card"):
+        if rows := list(part.results_of(metrics, "accuracy among the pairs of a batch")):
+            yield markdown.table(rows, ("data", "metric", "value", "step"))

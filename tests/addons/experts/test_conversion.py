@@ -7,7 +7,6 @@ import gin
 import numpy as np
 import pytest
 
-from convert.exports.cards import t5_card
 from convert.families import table
 from convert.families.config_files import t5_config
 from convert.from_hf import from_hf
@@ -15,6 +14,7 @@ from convert.model_files import any_format, t5_files
 from convert.tensors import weight_files
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
+from limba.addons.cards import t5_card
 from limba.addons.experts import switch
 from limba.addons.experts.switch_family import FAMILY
 from limba.gin_config import gin_files

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from convert.exports.cards import card_metadata
+from limba.addons.cards import card_metadata
 from limba.addons.pages import scoreboard, scoreboard_rows
 
 TEXT = {"nats_per_text_token": 5.0, "nats_per_text_token_renormalized": 4.5, "nats_per_character": 1.25}

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from convert.exports.cards import run_example
+from limba.addons.cards import run_example
 from tasks.pipeline.prefetch import reader_processes
 from tests import line
 from tests.convert import vocabularies

@@ -10,8 +10,7 @@ from limba.addons.pairs.scoreboard import comparisons, leaks, measures
 from limba.addons.pairs.scoreboard.comparisons import Difference, Side
 from limba.addons.pairs.scoreboard.evaluation_sets import EvaluationSet
 from limba.addons.pairs.scoreboard.measures import Figure, Figures, Measured
-from limba.convert.exports.cards import markdown
-from limba.reports import results_table
+from limba.reports import markdown, results_table
 
 _MISSING = "–"
 _NO_BLANKS = "It reads from left to right, and has no blanks."

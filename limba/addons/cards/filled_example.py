@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from limba.addons.cards.card_example import BLANK, Example
 from limba.convert.compare import encoder_outputs
-from limba.convert.exports.cards.card_example import BLANK, Example
 from limba.convert.model_files.hf import tokenizer_folder
 from limba.convert.model_files.model import EncoderModel
 

@@ -8,12 +8,13 @@ from huggingface_hub import ModelCard
 from huggingface_hub.repocard import metadata_load
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
-from convert.exports.cards import loss_picture, model_card, t5_card
-from convert.exports.cards.card_example import Example
-from convert.exports.cards.card_metadata import Metadata
 from convert.families import byt5, t5_1_1
+from limba.addons.cards import model_card, t5_card
+from limba.addons.cards.card_example import Example
+from limba.addons.cards.card_metadata import Metadata
 from limba.checkpoints import checkpointing
 from limba.network.t5 import T5Config
+from limba.reports import loss_picture
 
 NETWORK = T5Config(
     vocab_size=512,

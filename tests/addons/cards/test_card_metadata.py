@@ -7,8 +7,8 @@ import pytest
 import yaml
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
-from convert.exports.cards import card_metadata
-from convert.exports.cards.card_metadata import Metadata
+from limba.addons.cards import card_metadata
+from limba.addons.cards.card_metadata import Metadata
 
 
 def parse(*argv):

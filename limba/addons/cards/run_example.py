@@ -3,7 +3,7 @@
 Reading a task imports the user's modules and libraries of data, and may ask the hub. In another process it takes no
 memory from the conversion, cannot stop it, and ends after a time.
 
-    python -m convert.exports.cards.run_example
+    python -m limba.addons.cards.run_example
 
 reads a JSON object from standard input, and writes an `Example` as JSON to standard output.
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from limba.addons import table
-from limba.convert.exports.cards.card_example import Example
+from limba.addons.cards.card_example import Example
 from limba.files import json_text, python_path, repository
 from limba.gin_config import import_errors, importing, run_folders, t5x_names
 from limba.gin_config.recipe import Recipe, Reference
@@ -48,7 +48,7 @@ def of_run(info: Mapping[str, Any], gin: str, run: str = "") -> Example:
     request = {name: info.get(name) for name in ("task", "feature_lengths", "modules")} | {"gin": gin, "run": run}
     # Messages may have names in any alphabet, whatever the locale is.
     environment = python_path.with_path({"JAX_PLATFORMS": "cpu", "PYTHONUTF8": "1"})
-    command = [sys.executable, "-m", "limba.convert.exports.cards.run_example"]
+    command = [sys.executable, "-m", "limba.addons.cards.run_example"]
     try:
         done = subprocess.run(
             command,
@@ -69,6 +69,23 @@ def of_run(info: Mapping[str, Any], gin: str, run: str = "") -> Example:
     # A module of the user's may print something before.
     found = json.loads(done.stdout.strip().splitlines()[-1])
     return Example(**found | {name: tuple(found[name]) for name in ("labels", "datasets")})
+
+
+def find(info: Mapping[str, Any], gin: str, run: str, has_other: bool = False) -> Example | None:
+    """The example of `of_run`; None if the run names no task, or its data cannot be read, which is warned of.
+
+    Args:
+      info, gin, run: see `of_run`.
+      has_other: whether the user gives another text.
+    """
+    if not (info.get("task") and modules(gin)):
+        return None
+    try:
+        return of_run(info, gin, run)
+    except ValueError as error:
+        remedy = "" if has_other else " The card's example is a neutral one; --example TEXT gives another."
+        print(f"warning: the data of the run cannot be read: {str(error).rstrip('.')}.{remedy}", file=sys.stderr)
+        return None
 
 
 def modules(gin: str) -> list[str]:

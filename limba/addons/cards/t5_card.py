@@ -1,14 +1,64 @@
 """What a model card says of a T5."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from limba.addons.cards import run_example
+from limba.addons.cards.card_example import AS_THEY_ARE, Example, Texts, neutral, section
+from limba.addons.cards.model_card import Description
 from limba.checkpoint_files import run_folder
-from limba.convert.exports.cards import markdown
-from limba.convert.exports.cards.card_example import AS_THEY_ARE, Example, Texts, neutral, section
-from limba.convert.exports.cards.model_card import Description
+from limba.convert.exports.t5_export import T5Export
 from limba.convert.families.t5_family import T5Family
+from limba.convert.model_files.hf import hf_tokenizer
+from limba.data import sentinels
 from limba.network.t5 import T5Config
+from limba.reports import markdown
+
+
+def of_export(export: T5Export, folder: Path, text: str, gin: str, formats: Sequence[str], dtype: str) -> Description:
+    """Of an export whose tokenizer lies in the folder, with the text of `--example` and the run's configuration."""
+    model, vocabulary = export.model, export.tokenizer.vocabulary
+    if model.head.labels:
+        return describe_classifier(
+            model.family, model.config, model.head.labels, vocabulary, dtype, text, model.assumed
+        )
+    example = run_example.find(model.info, gin, str(model.path), bool(text))
+    if text:
+        example = example or Example("text", text)
+        example = dataclasses.replace(example, kind="text", inputs=text, targets="")
+    if example and export.tokenizer.sentinel_names:  # As transformers' tokenizer reads them.
+        texts: dict[str, Any] = {name: sentinels.as_masks(getattr(example, name)) for name in ("inputs", "targets")}
+        example = dataclasses.replace(example, **texts)
+    tokenizer_class = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))["tokenizer_class"]
+    return describe(
+        family=model.family,
+        network=model.config,
+        vocabulary=vocabulary,
+        formats=formats,
+        dtype=dtype,
+        example=example,
+        assumed=model.assumed,
+        texts=Texts(_written(export.tokenizer), tokenizer_class in hf_tokenizer.T5_CLASSES),
+    )
+
+
+def _written(tokenizer: hf_tokenizer.Tokenizer) -> Callable[[str], str]:
+    """What makes of a text the one that the model writes: the vocabulary's normalization."""
+    file = tokenizer.model_file
+    if file is None:
+        return str
+    from limba.tasks.vocabularies import SentencePieceVocabulary, T5TokenizerVocabulary, normalization
+
+    vocabulary: Any
+    if tokenizer.is_json:
+        vocabulary = T5TokenizerVocabulary(str(file))
+    else:
+        vocabulary = SentencePieceVocabulary(str(file), extra_ids=tokenizer.extra_ids)
+    return functools.partial(normalization.normalized, vocabulary)
 
 
 def describe(

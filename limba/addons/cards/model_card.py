@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from limba.addons.cards import card_metadata
+from limba.addons.cards.card_metadata import NO_METADATA, Metadata
 from limba.checkpoint_files import run_folder
-from limba.convert.exports.cards import card_metadata, loss_picture
-from limba.convert.exports.cards.card_metadata import NO_METADATA, Metadata
-from limba.convert.exports.cards.markdown import code, plain, table
 from limba.files import redaction, storage
 from limba.files.output_folder import REPORT
 from limba.files.storage import AnyPath
 from limba.gin_config.recipe import Recipe
-from limba.reports import average_lines, text_figures, writers
+from limba.reports import average_lines, loss_picture, text_figures, writers
+from limba.reports.markdown import code, plain, table
 
 PICTURE = "loss.png"
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from convert.exports.cards import run_example
-from convert.exports.cards.card_example import BLANK
+from limba.addons.cards import run_example
+from limba.addons.cards.card_example import BLANK
 from tests.convert import vocabularies
 
 GIN = (

@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from limba.convert.exports.cards import markdown
 from limba.files import json_text
+from limba.reports import markdown
 
 BLANK = "<extra_id_0>"
 # Tokens of an answer to a blank: a model that was only pre-trained fills all sentinels, one after the other.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from convert.exports.cards import loss_picture
+from limba.reports import loss_picture
 
 
 def pixels(curves, *labels) -> np.ndarray:

@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 
 from convert.compare import encoder_outputs
-from convert.exports import filled_example
-from convert.exports.cards import run_example
-from convert.exports.cards.card_example import Example
-from convert.exports.cards.card_metadata import Metadata
-from convert.exports.encoder_export import EncoderExport
 from convert.families import heads
 from convert.families.heads import Head
 from convert.model_files import encoder_files
 from convert.model_files.hf import tokenizer_folder
 from convert.to_hf import to_hf
+from limba.addons.cards import filled_example, run_example
+from limba.addons.cards.card_example import Example
 
 MODULE = """
 from tasks import objectives, pretraining
@@ -45,7 +42,7 @@ def test_a_sentence_of_the_run(tokenizer_file, tmp_path, monkeypatch):
 def test_the_card_has_the_model_s_answer(new_encoder, tmp_path):
     run = new_encoder(tmp_path / "run")
     with pytest.raises(ValueError, match=r"^--example 'w7': the model fills \[MASK\], which the text does not have"):
-        to_hf(run, tmp_path / "hf", metadata=Metadata(example="w7"), verify=False)
+        to_hf(run, tmp_path / "hf", card={"example": "w7"}, verify=False)
     assert not (tmp_path / "hf").exists()
     to_hf(run, tmp_path / "hf", verify=False)
     card = (tmp_path / "hf/README.md").read_text("utf-8")
@@ -60,7 +57,7 @@ def test_the_card_has_the_model_s_answer(new_encoder, tmp_path):
 def test_the_card_of_a_classifier_has_a_row_of_the_run(new_encoder, tmp_path, monkeypatch):
     run = new_encoder(tmp_path / "run", Head(heads.SEQUENCE, ("glad", "sad"), "tanh"), num_layers=1)
     row = Example("row", "Кіт радіє.", "glad", split="train")
-    monkeypatch.setattr(EncoderExport, "run_example", lambda self, gin, has_other=False: row)
+    monkeypatch.setattr(run_example, "find", lambda *_: row)
     to_hf(run, tmp_path / "hf", verify=False)
     card = (tmp_path / "hf/README.md").read_text("utf-8")
     assert "print(model('Кіт радіє.'))" in card

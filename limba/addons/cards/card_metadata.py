@@ -60,6 +60,12 @@ class Metadata:
         """What an export depends on; values that are not given are left out."""
         return {name: value for name, value in json.loads(json_text.dumps(dataclasses.asdict(self))).items() if value}
 
+    @classmethod
+    def of_request(cls, request: Mapping[str, Any]) -> "Metadata":
+        """The opposite of `request`."""
+        values: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in request.items()}
+        return cls(**values)
+
 
 NO_METADATA = Metadata()
 

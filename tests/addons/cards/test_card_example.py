@@ -5,8 +5,8 @@ import unicodedata
 
 import pytest
 
-from convert.exports.cards import card_example
-from convert.exports.cards.card_example import Example
+from limba.addons.cards import card_example
+from limba.addons.cards.card_example import Example
 
 VOCABULARY = {"extra_ids": 100}
 

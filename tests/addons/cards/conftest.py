@@ -1,0 +1,3 @@
+"""Fixtures of the core's tests of encoders."""
+
+from tests.convert.encoders.conftest import new_encoder, tokenizer_file  # noqa: F401
