@@ -1,11 +1,11 @@
 """The forward pass of Hugging Face's encoders in NumPy: what an export means, computed without the code that wrote it.
 
 It reads config.json and Hugging Face's tensors, follows the papers (BERT arXiv:1810.04805, RoBERTa-PreLayerNorm
-arXiv:2202.08005, MPNet arXiv:2004.09297, RoFormer arXiv:2104.09864, ModernBERT arXiv:2412.13663, DistilBERT
-arXiv:1910.01108, ELECTRA arXiv:2003.10555), and shares nothing with Limba's network or tables of names. For checks, not
-for speed.
+arXiv:2202.08005, ModernBERT arXiv:2412.13663), and shares nothing with Limba's network or tables of names. For checks,
+not for speed.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -20,24 +20,8 @@ from limba.convert.compare.float64 import Rounding, product, rows_of
 Array = np.ndarray
 Config = Mapping[str, Any]
 
-_MPNET, _ROFORMER, _MODERNBERT, _DISTILBERT, _ELECTRA = "mpnet", "roformer", "modernbert", "distilbert", "electra"
-# DistilBERT's names of BERT's modules, and its keys of BERT's.
-_MODULES_OF_DISTILBERT = {
-    ".transformer.layer.": ".encoder.layer.",
-    **{f".attention.{name[0]}_lin.": f".attention.self.{name}." for name in ("query", "key", "value")},
-    ".attention.out_lin.": ".attention.output.dense.",
-    ".sa_layer_norm.": ".attention.output.LayerNorm.",
-    ".ffn.lin1.": ".intermediate.dense.",
-    ".ffn.lin2.": ".output.dense.",
-    ".output_layer_norm.": ".output.LayerNorm.",
-    "vocab_transform.": "cls.predictions.transform.dense.",
-    "vocab_layer_norm.": "cls.predictions.transform.LayerNorm.",
-    "vocab_projector.": "cls.predictions.",
-}
-_KEYS_OF_DISTILBERT = {"n_layers": "num_hidden_layers", "n_heads": "num_attention_heads", "activation": "hidden_act"}
+_MODERNBERT = "modernbert"
 _EMBEDDING = ".embeddings.word_embeddings.weight"
-# Of their tables of positions, the first token takes the row after padding's id.
-_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "roberta-prelayernorm", _MPNET)
 
 
 class Weights:
@@ -73,38 +57,21 @@ class Weights:
         return self.rounding(centered / np.sqrt(variance + epsilon) * self[f"{module}.weight"] + self.bias(module))
 
 
+OfRows = Callable[[Weights, Array], Array]
+
+
 def logits(
     tensors: Mapping[str, SavedTensor], config: Config, input_ids: Array, token_type_ids: Array, rounding: Rounding
 ) -> Array:
     """Float64 logits, of a masked language model where `architectures` says no other class.
 
     They are `[batch, length, vocab]`, of a classifier `[batch, labels]` or `[batch, length, labels]`; both ids are
-    `[batch, length]`, and `pad_token_id` is padding. Those of replaced tokens are `[batch, length]`.
+    `[batch, length]`, and `pad_token_id` is padding.
     """
-    tensors, config = _by_names_of_bert(tensors, config)
     weights = Weights(tensors, rounding)
-    x, embedding = _states(weights, config, input_ids, token_type_ids)
-    name = (config.get("architectures") or [""])[0]
-    if name == "ElectraForPreTraining":
-        x = ACTIVATIONS[config["hidden_act"]](weights.product("discriminator_predictions.dense", x))
-        return weights.product("discriminator_predictions.dense_prediction", x)[..., 0]
-    if name.endswith("ForTokenClassification"):
-        x = _head_of_modernbert(weights, config, x) if config["model_type"] == _MODERNBERT else x
-        return weights.product("classifier", x)
-    if name.endswith("ForSequenceClassification"):
-        return _logits_of_rows(weights, config, x, input_ids != config["pad_token_id"])
     if config["model_type"] == _MODERNBERT:
-        return weights.attend(embedding, _head_of_modernbert(weights, config, x)) + weights.bias("decoder")
-    if config["model_type"] == _ELECTRA:
-        head, dense, activation = "generator_lm_head", "generator_predictions.dense", "gelu"
-        norm = "generator_predictions.LayerNorm"
-    elif config["model_type"] in _AFTER_PADDING:
-        head, dense, norm, activation = "lm_head", "lm_head.dense", "lm_head.layer_norm", "gelu"
-    else:
-        head, activation = "cls.predictions", config["hidden_act"]
-        dense, norm = f"{head}.transform.dense", f"{head}.transform.LayerNorm"
-    x = weights.norm(norm, ACTIVATIONS[activation](weights.product(dense, x)), config["layer_norm_eps"])
-    return weights.attend(embedding, x) + weights.bias(head)
+        return _logits_of_modernbert(weights, config, input_ids)
+    return logits_of(_layout(config), weights, config, input_ids, token_type_ids)
 
 
 def pair_logits(
@@ -112,7 +79,7 @@ def pair_logits(
 ) -> Array:
     """Float64 logits `[batch, 2]` of BERT's next sentence: it follows, or it does not. For the ids see `logits`."""
     weights = Weights(tensors, rounding)
-    x, _ = _states(weights, config, input_ids, token_type_ids)
+    x = states_of(Layout(), weights, config, input_ids, token_type_ids)
     return weights.product("cls.seq_relationship", np.tanh(weights.product("bert.pooler.dense", x[:, 0])))
 
 
@@ -120,107 +87,131 @@ def hidden_states(
     tensors: Mapping[str, SavedTensor], config: Config, input_ids: Array, token_type_ids: Array, rounding: Rounding
 ) -> Array:
     """Float64 outputs `[batch, length, embed]` of the encoder; for the ids see `logits`."""
-    tensors, config = _by_names_of_bert(tensors, config)
-    return _states(Weights(tensors, rounding), config, input_ids, token_type_ids)[0]
-
-
-def _by_names_of_bert(tensors: Mapping[str, SavedTensor], config: Config) -> tuple[Mapping[str, SavedTensor], Config]:
-    """A DistilBERT with BERT's names of tensors and keys; others as they are."""
-    if config["model_type"] != _DISTILBERT:
-        return tensors, config
-    renamed = {}
-    for name, tensor in tensors.items():
-        for theirs, of_bert in _MODULES_OF_DISTILBERT.items():
-            name = name.replace(theirs, of_bert)
-        renamed[name] = tensor
-    keys = {_KEYS_OF_DISTILBERT.get(key, key): x for key, x in config.items()}
-    return renamed, keys | {"layer_norm_eps": 1e-12}
-
-
-def _states(weights: Weights, config: Config, input_ids: Array, token_type_ids: Array) -> tuple[Array, str]:
-    """The encoder's outputs, and the name of the embedding."""
-    visible = (input_ids != config["pad_token_id"])[:, None, None, :]
+    weights = Weights(tensors, rounding)
     if config["model_type"] == _MODERNBERT:
-        return _modernbert(weights, config, input_ids, visible)
-    return _bert(weights, config, input_ids, token_type_ids, visible)
+        return _modernbert(weights, config, input_ids)
+    return states_of(_layout(config), weights, config, input_ids, token_type_ids)
 
 
-def _head_of_modernbert(weights: Weights, config: Config, x: Array) -> Array:
-    x = ACTIVATIONS[config["classifier_activation"]](weights.product("head.dense", x))
-    return weights.norm("head.norm", x, config["norm_eps"])
-
-
-def _logits_of_rows(weights: Weights, config: Config, x: Array, is_token: Array) -> Array:
-    kind, first = config["model_type"], x[:, 0]
-    if kind == _MODERNBERT:
-        count = is_token.sum(1, keepdims=True)
-        row = (x * is_token[..., None]).sum(1) / count if config["classifier_pooling"] == "mean" else first
-        return weights.product("classifier", _head_of_modernbert(weights, config, row))
-    if kind == "bert":
-        return weights.product("classifier", np.tanh(weights.product("bert.pooler.dense", first)))
-    if kind == _DISTILBERT:
-        return weights.product("classifier", np.maximum(weights.product("pre_classifier", first), 0))
-    activation = {_ROFORMER: ACTIVATIONS[config["hidden_act"]], _ELECTRA: _gelu}.get(kind, np.tanh)
-    return weights.product("classifier.out_proj", activation(weights.product("classifier.dense", first)))
+def class_of(config: Config) -> str:
+    """Hugging Face's class, "" where config.json says none."""
+    return (config.get("architectures") or [""])[0]
 
 
 # -------------------------------------------------- BERT and relatives ----------------------------------------------
 
 
-def _bert(weights: Weights, config: Config, input_ids: Array, types: Array, visible: Array) -> tuple[Array, str]:
-    """What the encoder gives, and the name of the embedding."""
-    kind, epsilon = config["model_type"], config["layer_norm_eps"]
-    prefix, is_pre = weights.prefix, kind == "roberta-prelayernorm"
+def by_dense(
+    activation: Callable[[Array], Array], dense: str = "classifier.dense", out: str = "classifier.out_proj"
+) -> OfRows:
+    """Logits of rows by a product, an activation and another product."""
+    return lambda weights, first: weights.product(out, activation(weights.product(dense, first)))
+
+
+_OF_POOLER = by_dense(np.tanh, "bert.pooler.dense", "classifier")
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What a relative of BERT has; the values are BERT's.
+
+    Attributes:
+      after_padding: whether the first token takes the row of the table of positions after padding's id.
+      has_positions, has_types: whether it has these tables.
+      has_projection: whether a product makes the width of the layers of that of the tables, where they differ.
+      is_pre: whether its norms stand before attention and MLP.
+      attention: of a layer, the modules of query, key, value and output.
+      norms: of a layer, the modules of the norms of attention and MLP.
+      head: of a masked language model, the modules of its bias, product and norm.
+      head_activation: of that head; "" is the MLP's.
+      of_rows: logits of rows, of the weights and the outputs of their first tokens.
+      bias: added to the products of queries and keys after their division by sqrt(kv), of the weights and the length.
+      turn: of queries and keys.
+    """
+
+    after_padding: bool = False
+    has_positions: bool = True
+    has_types: bool = True
+    has_projection: bool = False
+    is_pre: bool = False
+    attention: tuple[str, ...] = (*(f"attention.self.{x}" for x in ("query", "key", "value")), "attention.output.dense")
+    norms: tuple[str, str] = ("attention.output.LayerNorm", "output.LayerNorm")
+    head: tuple[str, ...] = tuple(f"cls.predictions{x}" for x in ("", ".transform.dense", ".transform.LayerNorm"))
+    head_activation: str = ""
+    of_rows: OfRows = _OF_POOLER
+    bias: Callable[[Weights, int], Array | None] = lambda weights, length: None
+    turn: Callable[[Array], Array] | None = None
+
+
+ROBERTA = Layout(
+    after_padding=True,
+    head=("lm_head", "lm_head.dense", "lm_head.layer_norm"),
+    head_activation="gelu",
+    of_rows=by_dense(np.tanh),
+)
+_LAYOUTS = {
+    "bert": Layout(),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ROBERTA),
+    "roberta-prelayernorm": dataclasses.replace(
+        ROBERTA, is_pre=True, norms=("attention.LayerNorm", "intermediate.LayerNorm")
+    ),
+}
+
+
+def _layout(config: Config) -> Layout:
+    """That of the family; of one that a package adds, BERT's."""
+    return _LAYOUTS.get(config["model_type"], Layout())
+
+
+def logits_of(layout: Layout, weights: Weights, config: Config, input_ids: Array, token_type_ids: Array) -> Array:
+    """`logits` of a relative of BERT."""
+    x, name = states_of(layout, weights, config, input_ids, token_type_ids), class_of(config)
+    if name.endswith("ForTokenClassification"):
+        return weights.product("classifier", x)
+    if name.endswith("ForSequenceClassification"):
+        return layout.of_rows(weights, x[:, 0])
+    head, dense, norm = layout.head
+    activation = ACTIVATIONS[layout.head_activation or config["hidden_act"]]
+    x = weights.norm(norm, activation(weights.product(dense, x)), config["layer_norm_eps"])
+    return weights.attend(f"{weights.prefix}{_EMBEDDING}", x) + weights.bias(head)
+
+
+def states_of(layout: Layout, weights: Weights, config: Config, input_ids: Array, token_type_ids: Array) -> Array:
+    """`hidden_states` of a relative of BERT."""
+    epsilon, prefix, is_pre = config["layer_norm_eps"], weights.prefix, layout.is_pre
     tables = f"{prefix}.embeddings"
-    embedding = f"{tables}.word_embeddings.weight"
-    x = weights.rows(embedding, input_ids)
-    length = input_ids.shape[1]
-    positions = np.arange(length)[None]
-    if kind in _AFTER_PADDING:
-        real = input_ids != config["pad_token_id"]
-        positions = np.cumsum(real, axis=1) * real + config["pad_token_id"]
+    x = weights.rows(f"{prefix}{_EMBEDDING}", input_ids)
+    length, real = input_ids.shape[1], input_ids != config["pad_token_id"]
     relative = config.get("position_embedding_type", "absolute")
-    if kind != _ROFORMER and relative == "absolute":
+    if layout.has_positions and relative == "absolute":
+        positions = np.arange(length)[None]
+        if layout.after_padding:
+            positions = np.cumsum(real, axis=1) * real + config["pad_token_id"]
         x = x + weights.rows(f"{tables}.position_embeddings.weight", positions)
-    if kind not in (_MPNET, _DISTILBERT):
-        x = x + weights.rows(f"{tables}.token_type_embeddings.weight", types)
+    if layout.has_types:
+        x = x + weights.rows(f"{tables}.token_type_embeddings.weight", token_type_ids)
     x = weights.norm(f"{tables}.LayerNorm", weights.rounding(x), epsilon)
-    if kind in (_ROFORMER, _ELECTRA) and config["embedding_size"] != config["hidden_size"]:
+    if layout.has_projection and config["embedding_size"] != config["hidden_size"]:
         x = weights.product(f"{prefix}.embeddings_project", x)
-    bias = _buckets(weights[f"{prefix}.encoder.relative_attention_bias.weight"], length) if kind == _MPNET else None
-    heads = config["num_attention_heads"]
-    turn = functools.partial(turned, base=10_000.0, interleaved=True) if kind == _ROFORMER else None
+    bias, heads = layout.bias(weights, length), config["num_attention_heads"]
     for i in range(config["num_hidden_layers"]):
         layer = f"{prefix}.encoder.layer.{i}"
-        inner, names, out = f"{layer}.attention.self", ("query", "key", "value"), f"{layer}.attention.output.dense"
-        norms = (f"{layer}.attention.output.LayerNorm", f"{layer}.output.LayerNorm")
-        if kind == _MPNET:
-            inner, names, out = f"{layer}.attention.attn", ("q", "k", "v"), f"{layer}.attention.attn.o"
-            norms = (f"{layer}.attention.LayerNorm", norms[1])
-        if is_pre:
-            norms = (f"{layer}.attention.LayerNorm", f"{layer}.intermediate.LayerNorm")
-        table = None if relative == "absolute" else weights[f"{inner}.distance_embedding.weight"]
-        both = relative == "relative_key_query"
+        *projections, out = (f"{layer}.{name}" for name in layout.attention)
+        norms = [f"{layer}.{name}" for name in layout.norms]
+        table = None if relative == "absolute" else weights[f"{layer}.attention.self.distance_embedding.weight"]
 
         y = weights.norm(norms[0], x, epsilon) if is_pre else x
-        query, key, value = (by_head(weights.product(f"{inner}.{name}", y), heads) for name in names)
-        added = _distances(table, query, key, both)
-        attended = attend(query, key, value, visible, bias, turn, added, weights.rounding)
+        query, key, value = (by_head(weights.product(name, y), heads) for name in projections)
+        added = _distances(table, query, key, both=relative == "relative_key_query")
+        visible = real[:, None, None, :]
+        attended = attend(query, key, value, visible, bias, layout.turn, added, weights.rounding)
         x = weights.rounding(x + weights.product(out, attended))
         x = x if is_pre else weights.norm(norms[0], x, epsilon)
         y = weights.norm(norms[1], x, epsilon) if is_pre else x
         hidden = ACTIVATIONS[config["hidden_act"]](weights.product(f"{layer}.intermediate.dense", y))
         x = weights.rounding(x + weights.product(f"{layer}.output.dense", weights.rounding(hidden)))
         x = x if is_pre else weights.norm(norms[1], x, epsilon)
-    return (weights.norm(f"{prefix}.LayerNorm", x, epsilon) if is_pre else x), embedding
-
-
-def _buckets(table: Array, length: int) -> Array:
-    """`[1, heads, length, length]` from T5's table `[32, heads]`, with distances up to 128."""
-    distances = np.arange(length) - np.arange(length)[:, None]
-    far = np.log(np.maximum(np.abs(distances), 1).astype(np.float32) / 8) / np.float32(math.log(128 / 8)) * 8
-    buckets = np.where(np.abs(distances) < 8, np.abs(distances), np.minimum(8 + far.astype(int), 15))
-    return table[buckets + 16 * (distances > 0)].transpose(2, 0, 1)[None]
+    return weights.norm(f"{prefix}.LayerNorm", x, epsilon) if is_pre else x
 
 
 def _distances(table: Array | None, query: Array, key: Array, both: bool) -> Array | float:
@@ -236,10 +227,25 @@ def _distances(table: Array | None, query: Array, key: Array, both: bool) -> Arr
 # ------------------------------------------------------ ModernBERT --------------------------------------------------
 
 
-def _modernbert(weights: Weights, config: Config, input_ids: Array, visible: Array) -> tuple[Array, str]:
-    """As `_bert`."""
-    embedding, epsilon = "model.embeddings.tok_embeddings.weight", config["norm_eps"]
-    x = weights.norm("model.embeddings.norm", weights.rows(embedding, input_ids), epsilon)
+_EMBEDDING_OF_MODERNBERT = "model.embeddings.tok_embeddings.weight"
+
+
+def _logits_of_modernbert(weights: Weights, config: Config, input_ids: Array) -> Array:
+    x, name = _modernbert(weights, config, input_ids), class_of(config)
+    if name.endswith("ForSequenceClassification"):
+        is_token = input_ids != config["pad_token_id"]
+        mean = (x * is_token[..., None]).sum(1) / is_token.sum(1, keepdims=True)
+        x = mean if config["classifier_pooling"] == "mean" else x[:, 0]
+    x = ACTIVATIONS[config["classifier_activation"]](weights.product("head.dense", x))
+    x = weights.norm("head.norm", x, config["norm_eps"])
+    if name.endswith("Classification"):
+        return weights.product("classifier", x)
+    return weights.attend(_EMBEDDING_OF_MODERNBERT, x) + weights.bias("decoder")
+
+
+def _modernbert(weights: Weights, config: Config, input_ids: Array) -> Array:
+    epsilon, visible = config["norm_eps"], (input_ids != config["pad_token_id"])[:, None, None, :]
+    x = weights.norm("model.embeddings.norm", weights.rows(_EMBEDDING_OF_MODERNBERT, input_ids), epsilon)
     places = np.arange(input_ids.shape[1])
     near = np.abs(places[:, None] - places) <= config["local_attention"] // 2
     for i in range(config["num_hidden_layers"]):
@@ -257,7 +263,7 @@ def _modernbert(weights: Weights, config: Config, input_ids: Array, visible: Arr
         active, gate = np.split(weights.product(f"{layer}.mlp.Wi", y), 2, axis=-1)
         hidden = weights.rounding(ACTIVATIONS[config["hidden_activation"]](active) * gate)
         x = weights.rounding(x + weights.product(f"{layer}.mlp.Wo", hidden))
-    return weights.norm("model.final_norm", x, epsilon), embedding
+    return weights.norm("model.final_norm", x, epsilon)
 
 
 # ------------------------------------------------------ attention ---------------------------------------------------

@@ -103,4 +103,5 @@ FAMILY = dataclasses.replace(
     fields=_fields,
     constants=lambda config, pad_id: {},
     ignored="$^",
+    numpy_forward="limba.addons.encoders.numpy_relatives",
 )

@@ -81,4 +81,5 @@ FAMILY = dataclasses.replace(
     has_embedding_size=True,
     # Files of the one network have the head of the other where a program opened them with another class.
     ignored=r"^discriminator_predictions\.|^generator_predictions\.|^generator_lm_head\.",
+    numpy_forward="limba.addons.encoders.numpy_relatives",
 )

@@ -74,4 +74,5 @@ FAMILY = dataclasses.replace(
     default_pad_id=_PAD_ID,
     fixed_pad_id=_PAD_ID,
     ignored=r"^mpnet\.pooler\.",
+    numpy_forward="limba.addons.encoders.numpy_relatives",
 )

@@ -47,4 +47,5 @@ FAMILY = dataclasses.replace(
     rotary_pairs="interleaved",
     # The class computes its sines itself.
     ignored=r"^roformer\.pooler\.|^cls\.seq_relationship\.|\.embed_positions\.",
+    numpy_forward="limba.addons.encoders.numpy_relatives",
 )

@@ -1,11 +1,12 @@
 """The proof of an encoder for CTranslate2, by the engine: hidden states of rows of several lengths in one batch.
 
 As of a T5 (`ct2_t5_check`), the engine computes in float32 with the weights of the file, and so do Limba's network and
-`convert.compare.numpy_encoders` in float64.
+the forward pass of its family in NumPy in float64.
 """
 
 import dataclasses
 import functools
+import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from limba.addons.engines import engine_export
 from limba.addons.engines.ct2 import ct2_library, ct2_weights
 from limba.addons.engines.encoder_check import check_rows, compare_vectors, limba_states
-from limba.convert.compare import float64, numpy_encoders
+from limba.convert.compare import float64
 from limba.convert.compare.comparison_rows import Comparison
 from limba.convert.families import networks
 from limba.convert.families.config_files import encoder_config
@@ -36,7 +37,7 @@ def compare(model: EncoderModel, folder: Path, tokens: Sequence[str], quantizati
     config = networks.plain(model.config)
     content = encoder_config.settings(model.family, config, model.head, model.pad_id)
     content |= {"model_type": model.family.model_type}
-    run = functools.partial(numpy_encoders.hidden_states, stored, content)
+    run = functools.partial(importlib.import_module(model.family.numpy_forward).hidden_states, stored, content)
     measure = float64.measure(run, order[ids], types, counted=is_token)
     in_file = _as_in_file(model, stored) if quantization != "float32" else model
     theirs = _engine(folder, tokens, "float32", order[ids], types, is_token)
