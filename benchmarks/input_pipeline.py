@@ -77,7 +77,7 @@ def open_side(side: str, folder: pathlib.Path, batch_size: int) -> Iterator[Any]
         "benchmark_ours", LENGTHS, "train", batch_size, seed=0, num_workers=2 if side == "processes" else 0
     )
     if side == "cached":
-        from tasks.pipeline.cached import cached_data, write_cache
+        from limba.addons.cache import cached_data, write_cache
         from tasks.registry import providers
 
         write_cache.write_cache(providers.find_provider("benchmark_ours"), "train", LENGTHS, folder / "cached")

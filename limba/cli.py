@@ -32,10 +32,6 @@ COMMANDS = {
         "limba.tasks.vocabularies.build_command",
         "train SentencePiece, WordPiece or byte-level BPE on a corpus",
     ),
-    "cache": (
-        "limba.tasks.pipeline.cached.write_cache",
-        "tokenize a task once, into files that are read without TensorFlow",
-    ),
     "preview": ("limba.tasks.preview", "show examples of a task as text"),
     "recipes": ("limba.recipes", "list the gin files of ready trainings, and copy one to change it"),
     "launch": ("limba.launch", "run or print a launcher: one worker, SLURM, the quickstart"),

@@ -77,7 +77,7 @@ def place(tmp_path_factory, new_run, spiece_model):  # noqa: F811
         "convert.from_hf",
         "convert.from_t5x",
         "convert.to_t5x",
-        "tasks.pipeline.cached.write_cache",
+        "limba.addons.cache.write_cache",
     ]
     hub = loopback_hub.LoopbackHub()
     with pytest.MonkeyPatch.context() as patched:  # huggingface_hub reads its address when it is imported.

@@ -8,6 +8,7 @@ import pytest
 
 from limba import eval as evaluation
 from limba import train
+from limba.addons.cache import write_cache
 from limba.addons.plan import command as plan
 from limba.addons.run import command as run
 from limba.addons.sweep import sweep_file
@@ -18,7 +19,6 @@ from limba.inference import input_files
 from limba.network import t5
 from limba.partitioning import meshes
 from tasks import objectives
-from tasks.pipeline.cached import write_cache
 from tasks.pretraining import pretraining_tasks
 from tasks.registry import rows, tasks
 from tasks.sources import arrow_tables, chunks, corpora

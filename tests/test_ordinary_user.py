@@ -101,7 +101,7 @@ def place(tmp_path_factory, new_run, spiece_model):  # noqa: F811
         file.chmod(0)
     (root / "outputs").mkdir()
     (root / "closed").mkdir(mode=0o555)
-    warm = ["convert.to_hf", "convert.from_hf", "convert.to_t5x", "tasks.pipeline.cached.write_cache", "datasets"]
+    warm = ["convert.to_hf", "convert.from_hf", "convert.to_t5x", "limba.addons.cache.write_cache", "datasets"]
     forks = forked.Server(root, [*warm, "limba.addons.sweep.command"], WITHOUT_RIGHTS)
     yield root, forks
     forks.close()

@@ -120,6 +120,11 @@ ADDONS: Mapping[str, Addon] = {
             ),
         }
     ),
+    "cache": Addon(
+        {"cache": ("limba.addons.cache.write_cache", "tokenize a task once, into files that are read by index")},
+        gin_names={"limba.addons.cache.cached_data": ("get_dataset", "get_eval_datasets")},
+        other_names={"tasks.pipeline.cached": "limba.addons.cache"},
+    ),
     "cards": Addon(parts={"card": "limba.addons.cards.export_card"}),
     "derived_runs": Addon(
         {

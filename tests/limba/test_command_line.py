@@ -11,10 +11,10 @@ import pytest
 
 from convert import __main__ as convert_command
 from limba import cli, command_line
+from limba.addons.cache import write_cache
 from limba.gin_config import gin_files
 from limba.network.encoders.config import EncoderConfig
 from limba.workers import distributed, heartbeats
-from tasks.pipeline.cached import write_cache
 from tasks.vocabularies import build_command
 
 

@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 
+from limba.addons.cache import cached_data, write_cache
 from limba.data import contract
 from tasks import objectives, preview
 from tasks.pipeline import task_batches
-from tasks.pipeline.cached import cached_data, write_cache
 from tasks.pretraining import pretraining_tasks
 from tasks.registry import providers
 from tasks.vocabularies import ByteVocabulary
@@ -126,7 +126,7 @@ def test_a_cache_of_it_is_read_where_the_package_is(package, tmp_path):
     code = f"""
 import sys
 from limba.data import contract
-from tasks.pipeline.cached import cached_data
+from limba.addons.cache import cached_data
 config = contract.DatasetConfig("every_third", {LENGTHS!r}, "train", 8, shuffle=False, seed=0)
 batch = next(cached_data.get_dataset(config, 0, 1, "EncDecFeatureConverter", {str(tmp_path / "cache")!r}))
 print(batch["encoder_input_tokens"].tolist())

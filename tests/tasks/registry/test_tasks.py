@@ -133,7 +133,7 @@ from limba.data import contract
 from limba.addons.plan.data import lint_tasks
 from tasks.pipeline import predictions, task_batches
 from tasks import preview
-from tasks.pipeline.cached import write_cache
+from limba.addons.cache import write_cache
 from tasks.registry.providers import find_provider
 
 name = "quickstart_span_corruption"

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from limba.addons.cache import write_cache
 from limba.data import contract
 from limba.inference import tasks_door
 from tasks import preview
 from tasks.pipeline import task_batches
-from tasks.pipeline.cached import write_cache
 from tasks.pretraining import pretraining_tasks
 from tasks.registry import TaskRegistry
 from tasks.sources import corpora, hub_datasets, splits

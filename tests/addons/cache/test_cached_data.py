@@ -4,11 +4,13 @@ import json
 import os
 import shutil
 
+import gin
 import numpy as np
 import pytest
 
+from limba.addons.cache import cached_data
 from limba.data import contract
-from tasks.pipeline.cached import cached_data
+from limba.gin_config import gin_files
 
 EXAMPLES = [(list(range(3, 3 + n)), list(range(50, 50 + n // 2 + 1))) for n in (2, 5, 1, 8, 4, 3, 7)]
 CONFIG = contract.DatasetConfig("my_task", {"inputs": 8, "targets": 5}, "train", batch_size=4, seed=1)
@@ -231,3 +233,19 @@ def test_errors(cache, tmp_path):
         cached_data.get_dataset(CONFIG, 0, 1, "LMFeatureConverter", str(cache))
     with pytest.raises(ValueError, match="does not divide by 3 hosts"):
         open_train(cache, 0, 3)
+
+
+@pytest.mark.parametrize("package", ["limba.addons.cache", "tasks.pipeline.cached"])
+def test_a_recipe_binds_the_reader(cache, tmp_path, package):
+    """By its former name, too."""
+    (tmp_path / "a.gin").write_text(
+        f"from __gin__ import dynamic_registration\nfrom {package} import cached_data\n"
+        f"READER = @cached_data.get_dataset\ncached_data.get_dataset.directory = '{cache}'\n"
+    )
+    gin_files.parse_files([str(tmp_path / "a.gin")])
+    try:
+        reader = gin.query_parameter("READER/gin.macro.value").scoped_configurable_fn
+        batch = next(reader(CONFIG, 0, 1, "EncDecFeatureConverter"))
+    finally:
+        gin.clear_config()
+    assert rows(batch) == rows(next(open_train(cache)))

@@ -1,4 +1,4 @@
-"""Tokenizes a task once, into files that any number of hosts read by index: `tasks.pipeline.cached.cached_data`.
+"""Tokenizes a task once, into files that any number of hosts read by index: `limba.addons.cache.cached_data`.
 
 limba cache my_task --module my_tasks --sequence_length inputs=512,targets=114 --out cached/my_task
 """
@@ -15,13 +15,13 @@ from typing import Any, cast
 import numpy as np
 import tqdm
 
+from limba.addons.cache import cache_files, cached_data
 from limba.data import contract
 from limba.files import json_text, named_flags, os_errors
 from limba.files.local_paths import local_path
 from limba.gin_config import closed_list
 from limba.tasks import objectives
 from limba.tasks.pipeline import fingerprints, readers, streams, task_batches
-from limba.tasks.pipeline.cached import cache_files, cached_data
 from limba.tasks.pipeline.positions import ReadPlan
 from limba.tasks.pretraining import denoising
 from limba.tasks.registry import providers, rows

@@ -7,11 +7,11 @@ import sys
 import numpy as np
 import pytest
 
+from limba.addons.cache import cached_data, write_cache
 from limba.addons.diacritics import diacritics_tasks
 from limba.data import contract
 from tasks import objectives, pretraining
 from tasks.pipeline import task_batches
-from tasks.pipeline.cached import cached_data, write_cache
 from tasks.registry.tasks import TaskRegistry
 from tasks.sources import corpora
 from tasks.vocabularies import ByteVocabulary
@@ -111,7 +111,7 @@ def test_the_reader_imports_no_tensorflow(task, tmp_path):
     make_cache(tmp_path)
     code = f"""
 import sys
-from tasks.pipeline.cached import cached_data
+from limba.addons.cache import cached_data
 from limba.data import contract as data
 config = data.DatasetConfig("test_task", {{"inputs": 64, "targets": 14}}, "train", 8, seed=3)
 batches = cached_data.get_dataset(config, 0, 1, "EncDecFeatureConverter", {str(tmp_path)!r})

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from limba.addons.cache import cache_files
 from limba.data import contract
 from limba.files import json_text, untrusted_json
 from limba.files.local_paths import local_path
@@ -33,7 +34,6 @@ from limba.files.untrusted_files import cut, shown
 from limba.gin_config import importing, run_folders
 from limba.tasks import objectives
 from limba.tasks.objectives.hashing import mix
-from limba.tasks.pipeline.cached import cache_files
 
 logger = logging.getLogger(__name__)
 
