@@ -95,17 +95,16 @@ def _model(folder: Path, tensors: Mapping[str, SavedTensor]) -> Any:
 
     transformers = transformers_library.load()
     config = transformers.AutoConfig.from_pretrained(folder, **transformers_library.NO_CODE)
-    known = dict.fromkeys(family.model_type for family in t5_families().values() if family.in_transformers)
+    known = {family.model_type: family for family in t5_families().values() if family.in_transformers}
     if config.model_type not in known:
         raise ValueError(f"{folder}/config.json is of a {config.model_type!r}; it must be one of {', '.join(known)}.")
     is_classifier = other_models.is_token_classifier(config.to_dict())
     kind = transformers.AutoModelForTokenClassification if is_classifier else transformers.AutoModelForSeq2SeqLM
-    # transformers' own, as "ORG/NAME" would be code of the hub; and of T5Gemma the one that has soft caps.
-    config._attn_implementation = "eager" if config.model_type == "t5gemma" else None
+    family = known[config.model_type]
+    config._attn_implementation = family.torch_attention  # transformers' own: "ORG/NAME" would be code of the hub
     with torch.device("meta"):
         model = kind.from_config(config, dtype=torch.float32, **transformers_library.NO_CODE)
-    if config.model_type == "t5gemma2":
-        _leave_out_images(model)
+    family.change_class(model)
     for module in list(model.modules()):
         for name, child in module.named_children():
             if child._buffers:  # Of rotary positions, which are computed from the configuration.
@@ -117,7 +116,7 @@ def _model(folder: Path, tensors: Mapping[str, SavedTensor]) -> Any:
     model.tie_weights()
     if not is_classifier:
         model.generation_config = transformers_library.greedy_config(folder, model)
-    for module, parameters in _parameters(folder, model, tensors):
+    for module, parameters in _parameters(folder, model, tensors, family):
         for leaf in parameters:
             _set(module, leaf, torch.empty(0))  # Of no size, so that nothing computes with it by mistake.
         scale = getattr(module, "embed_scale", None)  # of BART's embeddings; its positions do more than look up
@@ -131,24 +130,8 @@ def _model(folder: Path, tensors: Mapping[str, SavedTensor]) -> Any:
     return model
 
 
-def _leave_out_images(model: Any) -> None:
-    """Leaves a T5Gemma 2 without what it has for images, as Limba reads it: the tower, and an embedding of a token."""
-    import torch
-
-    encoder = model.model.encoder
-    encoder.vision_tower = encoder.multi_modal_projector = torch.nn.Identity()
-    with torch.device("meta"):
-        embedding = torch.nn.Embedding(*encoder.text_model.embed_tokens.weight.shape)
-    scale = encoder.text_model.embed_tokens.scalar_embed_scale
-    embedding.register_forward_hook(lambda module, args, embedded: embedded * scale)
-    encoder.text_model.embed_tokens = model.model.decoder.embed_tokens = embedding
-    model.lm_head.out_proj.weight = embedding.weight
-    # One module is the embedding of both stacks, which leaves nothing to tie.
-    model.tie_weights = lambda *args, **kwargs: None
-
-
 def _parameters(
-    folder: Path, model: Any, tensors: Mapping[str, SavedTensor]
+    folder: Path, model: Any, tensors: Mapping[str, SavedTensor], family: T5Family
 ) -> list[tuple[Any, dict[str, SavedTensor]]]:
     """The modules that own parameters, with the tensors of these by the parameters' names in the module.
 
@@ -156,14 +139,14 @@ def _parameters(
     """
     ties: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        ties.setdefault(id(parameter), []).append(_in_files(name))
+        ties.setdefault(id(parameter), []).append(family.name_in_files(name))
     aliases = {name: group for group in ties.values() for name in group}
     wanted: dict[str, tuple[int, ...]] = {}
     owners: list[tuple[Any, dict[str, str]]] = []
     for prefix, module in model.named_modules():
         parameters = {}
         for leaf, parameter in module.named_parameters(recurse=False):
-            own = _in_files(f"{prefix}.{leaf}")
+            own = family.name_in_files(f"{prefix}.{leaf}")
             parameters[leaf] = next((name for name in (own, *aliases[own]) if name in tensors), aliases[own][0])
             wanted[parameters[leaf]] = tuple(parameter.shape)
         if parameters:
@@ -177,11 +160,6 @@ def _parameters(
     }
     table.verify(f"{folder} in {type(model).__name__} of transformers", found, wanted)
     return [(module, {leaf: tensors[name] for leaf, name in parameters.items()}) for module, parameters in owners]
-
-
-def _in_files(name: str) -> str:
-    """A parameter's name in files: T5Gemma 2's do not have the module of its encoder that has no images."""
-    return name.replace(".encoder.text_model.", ".encoder.")
 
 
 # ------------------------------------------ what the modules do instead ------------------------------------------

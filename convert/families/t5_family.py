@@ -88,6 +88,7 @@ class T5Family(Family):
       layer_kind: whose layers its networks have; see `T5Config.layer_kind`.
       config_class: of its networks.
       numpy_forward: the module with `logits(weights, content, inputs, decoder_inputs, rounding)`, for checks.
+      torch_attention: the implementation of attention that its class needs in PyTorch; None is transformers' choice.
       usual_ids: the special ids of a folder whose files do not say them.
       code: a sentence on where the class is, if transformers does not have it.
     """
@@ -117,10 +118,18 @@ class T5Family(Family):
     layer_kind: ClassVar[str] = "t5"
     config_class: ClassVar[type[T5Config]] = T5Config
     numpy_forward: ClassVar[str] = "limba.convert.compare.numpy_t5"
+    torch_attention: ClassVar[str | None] = None
     usual_ids: ClassVar[Mapping[str, int]] = {"pad_token_id": 0, "eos_token_id": 1}
     code: ClassVar[str] = ""
     usual_head = heads.OF_T5
     has_decoder = True
+
+    def change_class(self, model: Any) -> None:
+        """Takes out of the class in PyTorch, without weights yet, what Limba does not read."""
+
+    def name_in_files(self, name: str) -> str:
+        """That of a parameter of the class, after `change_class`."""
+        return name
 
     def table(self, network: T5Config, head: Head, pad_id: int = 0) -> list[Tensor]:
         """Every tensor by T5's names of them; see `tensor_name`. Limba's padding is 0: two ids may be exchanged."""

@@ -173,6 +173,15 @@ class _TokenizerFile(Vocabulary):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._tokenizer_file!r})"
 
+    def encode_words(self, texts: Sequence[Sequence[str]]) -> list[Words]:
+        """The tokens of texts whose words are known, as of transformers' `is_split_into_words`."""
+        with rust_panics.of_file(self._tokenizer_file):
+            encoded = self.tokenizer.encode_batch(texts, is_pretokenized=True, add_special_tokens=False)
+        return [
+            Words(x.ids, of_words.first_by_number(len(words), x.word_ids))
+            for words, x in zip(texts, encoded, strict=True)
+        ]
+
 
 class T5TokenizerVocabulary(_TokenizerFile):
     """The tokenizer.json of a T5, whose last ids may be its sentinels.
@@ -233,15 +242,6 @@ class T5TokenizerVocabulary(_TokenizerFile):
         is_named = "pad" not in opened.special_tokens and isinstance(padding, Mapping)
         return int(padding["pad_id"]) if is_named else super().pad_id
 
-    def encode_words(self, texts: Sequence[Sequence[str]]) -> list[Words]:
-        """The tokens of texts whose words are known, as of transformers' `is_split_into_words`."""
-        with rust_panics.of_file(self._tokenizer_file):
-            encoded = self.tokenizer.encode_batch(texts, is_pretokenized=True, add_special_tokens=False)
-        return [
-            Words(x.ids, of_words.first_by_number(len(words), x.word_ids))
-            for words, x in zip(texts, encoded, strict=True)
-        ]
-
 
 class TokenizerVocabulary(_TokenizerFile):
     """The tokenizer.json of an encoder, such as BERT. There are no sentinels.
@@ -295,12 +295,7 @@ class TokenizerVocabulary(_TokenizerFile):
         Byte-level BPE that reads no blank before a text would put words together: it reads them with blanks between.
         """
         if not _joins_words(self._tokenizer_file):
-            with rust_panics.of_file(self._tokenizer_file):
-                encoded = self.tokenizer.encode_batch(texts, is_pretokenized=True, add_special_tokens=False)
-            return [
-                Words(x.ids, of_words.first_by_number(len(words), x.word_ids))
-                for words, x in zip(texts, encoded, strict=True)
-            ]
+            return super().encode_words(texts)
         joined = [" ".join(words) for words in texts]
         with rust_panics.of_file(self._tokenizer_file):
             encoded = self.tokenizer.encode_batch(joined, add_special_tokens=False)

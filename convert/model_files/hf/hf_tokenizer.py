@@ -116,8 +116,8 @@ def check_sizes(vocabulary: Mapping[str, Any], embedding_rows: int, where: str) 
 # ------------------------------------------------------- of a run -----------------------------------------------------
 
 
-def from_vocabulary(vocabulary: Mapping[str, Any], model_file: str | None = None) -> Tokenizer:
-    """The tokenizer of a run whose `run.json` has this vocabulary; `model_file` says where it is, if it was moved.
+def from_vocabulary(vocabulary: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer of a run whose `run.json` has this vocabulary.
 
     Raises:
       FileNotFoundError: if the SentencePiece model is missing.
@@ -128,10 +128,10 @@ def from_vocabulary(vocabulary: Mapping[str, Any], model_file: str | None = None
         tokenizer = Tokenizer(None, NUM_BYTE_IDS, vocabulary["extra_ids"])
         what = f"A ByteVocabulary has {NUM_BYTE_IDS} ids"
     elif kind == run_folder.SENTENCEPIECE:
-        tokenizer = from_file(model_file or vocabulary["sentencepiece_model_file"], vocabulary["extra_ids"])
+        tokenizer = from_file(vocabulary["sentencepiece_model_file"], vocabulary["extra_ids"])
         what = f"The vocabulary {str(tokenizer.model_file)!r} has {tokenizer.num_pieces} pieces"
     elif kind == run_folder.T5_TOKENIZERS:
-        tokenizer = from_json(model_file or vocabulary["tokenizer_file"])
+        tokenizer = from_json(vocabulary["tokenizer_file"])
         what = f"The vocabulary {str(tokenizer.model_file)!r} has {tokenizer.num_pieces} tokens"
     else:
         raise ValueError(

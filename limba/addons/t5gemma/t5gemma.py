@@ -91,6 +91,7 @@ class T5GemmaFamily(T5Family):
 
     layer_kind: ClassVar[str] = "gemma"
     numpy_forward: ClassVar[str] = "limba.addons.t5gemma.numpy_t5gemma"
+    torch_attention: ClassVar[str | None] = "eager"  # the one that has soft caps
     stack_keys: Table
     stack_defaults: Mapping[str, Any] = dataclasses.field(default_factory=lambda: DEFAULTS)
     stack_types: tuple[str, str] = ("t5_gemma_module", "t5_gemma_module")

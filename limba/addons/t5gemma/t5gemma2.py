@@ -7,7 +7,7 @@ an export has one of zeros: an image of one pixel, and no layers.
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -52,7 +52,27 @@ _ZEROS = {
 class T5Gemma2Family(T5GemmaFamily):
     """See `T5GemmaFamily`."""
 
+    torch_attention: ClassVar[str | None] = None
     encoder_keys: Table
+
+    def change_class(self, model: Any) -> None:
+        """Leaves out what it has for images: the tower, and an embedding of a token."""
+        import torch
+
+        encoder = model.model.encoder
+        encoder.vision_tower = encoder.multi_modal_projector = torch.nn.Identity()
+        with torch.device("meta"):
+            embedding = torch.nn.Embedding(*encoder.text_model.embed_tokens.weight.shape)
+        scale = encoder.text_model.embed_tokens.scalar_embed_scale
+        embedding.register_forward_hook(lambda module, args, embedded: embedded * scale)
+        encoder.text_model.embed_tokens = model.model.decoder.embed_tokens = embedding
+        model.lm_head.out_proj.weight = embedding.weight
+        # One module is the embedding of both stacks, which leaves nothing to tie.
+        model.tie_weights = lambda *args, **kwargs: None
+
+    def name_in_files(self, name: str) -> str:
+        """Files do not have the module of its encoder that has no images."""
+        return name.replace(".encoder.text_model.", ".encoder.")
 
     def stacks(self, content: Mapping[str, Any]) -> dict[str, Any]:
         encoder = content.get(_ENCODER)
