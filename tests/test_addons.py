@@ -72,14 +72,15 @@ def test_the_gin_files_of_an_addon_are_those_that_name_it(name):
     naming = re.compile(
         rf"^\s*(?:from {own}\b|from limba\.addons import {name}\b|import {own}\b{''.join(of_t5x)})", re.M
     )
-    found = {
-        str(file.relative_to(house.ROOT))
-        for file in (house.ROOT / "gin").rglob("*.gin")
-        if naming.search(file.read_text("utf-8"))
-    }
+    texts = {str(x.relative_to(house.ROOT)): x.read_text("utf-8") for x in (house.ROOT / "gin").rglob("*.gin")}
+    found, more = set(), {file for file, text in texts.items() if naming.search(text)}
+    while more:
+        found |= more
+        includes = re.compile(rf"^include '({'|'.join(map(re.escape, more))})'", re.M)
+        more = {file for file, text in texts.items() if includes.search(text)} - found
     listed = {*_gin_files(name)}
     of_folders = {file for file in listed if file not in _said(name)["gin files"]}
-    assert found <= listed and listed - of_folders <= found, "files of a folder may do without: they include others"
+    assert found <= listed and listed - of_folders <= found, "of a folder all files belong to it"
 
 
 def test_the_core_names_no_addon_but_in_the_table():
