@@ -28,7 +28,7 @@ from datatrove.pipeline.readers import JsonlReader
 from datatrove.pipeline.writers import JsonlWriter
 from datatrove.utils.lid import FastTextLID
 
-from limba.addons.corpus import source_files
+from limba.addons.corpus import source_files, word_splitting
 from limba.addons.corpus.evaluation_index import N_GRAMS
 from limba.addons.corpus.recipe_file import Identification, Recipe
 from limba.addons.corpus.source_files import Files
@@ -162,7 +162,7 @@ def duplicates(recipe: Recipe, tasks: int, work: Path) -> list[Stage]:
             tasks,
             [
                 JsonlReader(str(work / "1_read"), adapter=_as_written),
-                MinhashDedupSignature(signatures, MINHASH, recipe.language),
+                MinhashDedupSignature(signatures, MINHASH, word_splitting.of_language(recipe.language)),
             ],
         ),
         Stage("3_buckets", MINHASH.num_buckets, [MinhashDedupBuckets(signatures, buckets, config=MINHASH)]),
@@ -195,7 +195,9 @@ def rules(recipe: Recipe, thresholds: Thresholds | None, index: Path | None, tas
 
 def _leaks(recipe: Recipe, folder: Path, n: int, work: Path) -> BaseFilter:
     removed = _removed(work, f"evaluation_{n}_grams")
-    return NGramsDecontFilter(str(folder), NGramsDecontConfig(n_grams=n), removed, recipe.language)
+    return NGramsDecontFilter(
+        str(folder), NGramsDecontConfig(n_grams=n), removed, word_splitting.of_language(recipe.language)
+    )
 
 
 def budget(quotas: Mapping[int, tuple[float, int]], tasks: int, work: Path) -> Stage:
@@ -218,6 +220,7 @@ def passing(documents: Sequence[Document], recipe: Recipe, thresholds: Threshold
 
 def quality(recipe: Recipe, thresholds: Thresholds, work: Path | None) -> list[BaseFilter]:
     """FineWeb-2's three filters with its settings, those that it leaves out included."""
+    words = word_splitting.of_language(recipe.language)
     return [
         GopherRepetitionFilter(
             dup_line_frac=thresholds.dup_line_frac,
@@ -227,7 +230,7 @@ def quality(recipe: Recipe, thresholds: Thresholds, work: Path | None) -> list[B
             top_n_grams=thresholds.top_n_grams,
             dup_n_grams=thresholds.dup_n_grams,
             exclusion_writer=_removed(work, "repetition"),
-            language=recipe.language,
+            language=words,
         ),
         FineWebQualityFilter(
             _removed(work, "lines"),
@@ -235,7 +238,7 @@ def quality(recipe: Recipe, thresholds: Thresholds, work: Path | None) -> list[B
             short_line_thr=999,
             char_duplicates_ratio=_REPEATED_LINES,
             new_line_ratio=thresholds.new_line_ratio,
-            language=recipe.language,
+            language=words,
         ),
         GopherQualityFilter(
             min_doc_words=recipe.min_words,
@@ -245,7 +248,7 @@ def quality(recipe: Recipe, thresholds: Thresholds, work: Path | None) -> list[B
             min_stop_words=min(2, len(thresholds.stopwords)),
             stop_words=list(thresholds.stopwords),
             exclusion_writer=_removed(work, "words"),
-            language=recipe.language,
+            language=words,
         ),
     ]
 

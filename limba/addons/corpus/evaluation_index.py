@@ -11,9 +11,9 @@ import numpy as np
 from datatrove.pipeline.decont.n_grams import NGramsDecontConfig
 from datatrove.utils.hashing import create_hash_func
 from datatrove.utils.text import ngrams, simplify_text
-from datatrove.utils.word_tokenizers import load_word_tokenizer
 from loguru import logger
 
+from limba.addons.corpus import word_splitting
 from limba.addons.corpus.recipe_file import Recipe, Source
 from limba.addons.corpus.source_files import Files, find, reader
 from limba.files.untrusted_files import cut
@@ -35,7 +35,7 @@ def write(recipe: Recipe, folder: Path) -> Index:
     Raises:
       FileNotFoundError, ValueError: as `source_files.find`; ValueError also for a row that cannot be read.
     """
-    words_of = load_word_tokenizer(recipe.language).word_tokenize
+    words_of = word_splitting.of_language(recipe.language).word_tokenize
     source = Source("evaluation_files", recipe.evaluation_files, "", "", "")
     rows, short = 0, 0
     for number, files in enumerate(find([source], recipe.file)):

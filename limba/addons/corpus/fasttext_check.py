@@ -46,15 +46,20 @@ def _read(file: str, size: int, answer: Any) -> None:
     from limba.addons.corpus.blocks import OwnModel
 
     seconds = _SECONDS + size // _BYTES_OF_A_SECOND
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _limit(resource.RLIMIT_CPU, seconds)
+    _limit(resource.RLIMIT_CORE, 0)
     with contextlib.suppress(FileNotFoundError):  # Not on Linux.
         pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
-        most = pages * resource.getpagesize() + 2 * size + _MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+        _limit(resource.RLIMIT_AS, pages * resource.getpagesize() + 2 * size + _MEMORY)
     try:
         model = OwnModel(file, "").model
         model.predict("a text", k=-1)
         answer.send([name.removeprefix("__label__") for name in model.get_labels()])
     except Exception as error:
         answer.send(str(error) or type(error).__name__)
+
+
+def _limit(kind: int, most: int) -> None:
+    """Within what `ulimit` or a queue allows: a process cannot allow itself more."""
+    hard = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 from datatrove.pipeline.filters import gopher_repetition_filter as repetition
-from datatrove.utils.text import PUNCTUATION_SET, TERMINAL_PUNCTUATION, split_into_words
+from datatrove.utils.text import PUNCTUATION_SET, TERMINAL_PUNCTUATION
 
+from limba.addons.corpus import word_splitting
 from limba.files import number_ranges, untrusted_yaml
 from limba.files.untrusted_files import shown
 
@@ -156,8 +157,9 @@ def _rounded(value: float, up: bool) -> float:
 
 def _figures(texts: Iterable[str], language: str) -> Iterator[_Figures]:
     ends = tuple(TERMINAL_PUNCTUATION)
+    words_of = word_splitting.of_language(language).word_tokenize
     for text in texts:
-        words = split_into_words(text, language)
+        words = words_of(text)
         lettered = [word for word in words if any(x not in PUNCTUATION_SET for x in word)]
         lines = [line for line in text.split("\n") if line.strip()]
         if not lettered or not lines:

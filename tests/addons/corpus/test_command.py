@@ -1,5 +1,6 @@
 """`limba corpus`, in the environment that datatrove can be in: rules, counts, leaks, kills, and what is refused."""
 
+import ast
 import io
 import json
 import os
@@ -17,9 +18,11 @@ from limba.files import untrusted_yaml
 from tests import house
 from tests.addons.corpus import small_crawl
 
-# Recipes and their OUT, one after the other in one process; after each its exit code.
+# Recipes and their OUT, one after the other in one process, which has a limit of memory as on clusters; after each its
+# exit code.
 _RUN = """
-import sys
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (10 * 2**30, 10 * 2**30))
 from limba.addons.corpus import command
 for words in zip(sys.argv[1::2], sys.argv[2::2]):
     print("===", command.main([*words, "--workers", "2"]), file=sys.stderr)
@@ -48,6 +51,13 @@ except ValueError as error:
     print(f"error: {error}\\n=== 1", file=sys.stderr)
 stage_runs.run = lambda *_: os.utime("changing.txt", (1, 1))
 print("===", command.main(["changing.yaml", "out_changing"]), file=sys.stderr)
+from datatrove.utils.word_tokenizers import load_word_tokenizer
+from limba.addons.corpus import word_splitting
+word_splitting._MOST_PARTS = 8
+words, theirs = (of("deu_Latn").word_tokenize for of in (word_splitting.of_language, load_word_tokenizer))
+texts = ["Das ist z.B. gut-gemeint.", "", "Ist  das\\u00a0(gut)?\\n\\n Ja", "5km/h bzw. z. B. 5 km/h", "Das ist ..."]
+print([words(x) == theirs(x) and words(x) for x in texts], words.__self__.parts, file=sys.stderr)
+print("===", 0, file=sys.stderr)
 """
 _OF_MORE = {
     "evaluation": "corpus is of another recipe or other files",
@@ -137,7 +147,7 @@ def results(crawl):
     recipes = ["recipe", "budget", "recipe", "budget", *_UNREADABLE]
     words = zip(recipes, [*outs.values(), *(f"out_{name}" for name in _UNREADABLE)], strict=True)
     found = _run(crawl, *(word for recipe, out in words for word in (f"{recipe}.yaml", out)), program=_RUN + _MORE)
-    return dict(zip([*outs, *_UNREADABLE, *_OF_MORE], found, strict=True))
+    return dict(zip([*outs, *_UNREADABLE, *_OF_MORE, "words"], found, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -253,6 +263,14 @@ def test_what_changes_grows_or_dies_is_told(name, crawl, results):
     code, said = results[name]
     assert code == 1 and _OF_MORE[name] in said
     assert not (crawl / f"out_{name}/counts.json").exists()
+
+
+def test_words_are_datatroves_also_after_another_spacy_took_over(results):
+    """Of five texts; the parts of the last two have no room beside those before."""
+    words, parts = re.fullmatch(r"(\[.*\]) (\{.*\})\n", results["words"][1]).groups()
+    found = ast.literal_eval(words)
+    assert found[0] == ["Das", "ist", "z.B.", "gut-gemeint", "."] and found[1] == [] and False not in found
+    assert ast.literal_eval(parts) == {"Das", "ist", "..."}
 
 
 def test_what_is_written_over_is_the_commands_own(crawl, tmp_path):
