@@ -11,12 +11,37 @@ _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1000px; margin: 0 auto; padding: 0 16px 60px }
 h1 { font-size: 21px; overflow-wrap: anywhere } h2 { font-size: 18px; margin: 30px 0 6px }
 table { border-collapse: collapse; font-size: 14px } th, td { padding: 3px 14px 3px 0; border-bottom: 1px solid #eee }
-th { text-align: left; color: #555 } td.n { text-align: right; font-variant-numeric: tabular-nums }
-.bar { background: #0060a0; height: 11px } .share { width: 240px }
+th { text-align: left; color: #555; vertical-align: bottom } td { vertical-align: top }
+.n { text-align: right; font-variant-numeric: tabular-nums }
+.bar { background: #0060a0; height: 11px } .share { width: 120px }
 pre { background: #f6f6f6; padding: 8px; white-space: pre-wrap; overflow-wrap: anywhere }
 pre { unicode-bidi: plaintext; font-size: 13px }
 .note { color: #666 }
 """
+# What datatrove's names of rules mean; "#" is a number in them.
+_MEANINGS = {
+    "near duplicate": "most of it stands in another document, too",
+    "in an evaluation file": "it has words in a row of an evaluation file",
+    "another language": "the model takes it for another language",
+    "word_budget": "beyond the budget of words",
+    "empty": "it has no text",
+    "dup_line_frac": "too many of its lines came before in it",
+    "char_dup_ratio": "lines that came before in it are too much of it",
+    "top_#_gram": "its most frequent # words in a row are too much of it",
+    "duplicated_#_n_grams": "what comes again of # words in a row is too much of it",
+    "line_punct_ratio": "too few of its lines end as sentences do",
+    "list_ratio": "too few words for its lines, as in lists",
+    "gopher_short_doc": "fewer words than min_words",
+    "gopher_long_doc": "more than 100,000 words",
+    "gopher_below_avg_threshold": "its words are too short on average",
+    "gopher_above_avg_threshold": "its words are too long on average",
+    "gopher_too_many_hashes": "too many # for its words",
+    "gopher_too_many_ellipsis": "too many … for its words",
+    "gopher_too_many_bullets": "too many of its lines are items of lists",
+    "gopher_too_many_end_ellipsis": "too many of its lines end with …",
+    "gopher_below_alpha_threshold": "too few of its words have a letter",
+    "gopher_enough_stop_words": "fewer than two of the frequent words",
+}
 
 
 def page(recipe: Recipe, counts: Counts, notes: Sequence[str]) -> str:
@@ -31,9 +56,10 @@ def page(recipe: Recipe, counts: Counts, notes: Sequence[str]) -> str:
         rows.append([source.name, *figures, source.license or "not said"])
     heads = ["source", "documents read", "kept", "words read", "kept", "characters read", "kept", "license"]
     parts += ["<h2>Sources</h2>", _table(heads, rows)]
-    shares = [[rule, number, _share(number, before)] for rule, number in counts.rules.items()]
+    rules = sorted(counts.rules.items(), key=lambda found: (-found[1], found[0]))
+    shares = [[rule, _meaning(rule), number, _share(number, before)] for rule, number in rules]
     parts += ["<h2>Left out, by the first rule that a document breaks</h2>"]
-    parts.append(_table(["rule", "documents", "of all"], shares, bar=True) if shares else "<p>No document.</p>")
+    parts.append(_table(["rule", "why", "documents", "of all"], shares, bar=True) if shares else "<p>No document.</p>")
     if counts.languages:
         parts += ["<h2>Other languages</h2>", _table(["the model's label", "documents"], [*counts.languages.items()])]
     total = sum(counts.lengths.values())
@@ -50,6 +76,8 @@ def page(recipe: Recipe, counts: Counts, notes: Sequence[str]) -> str:
         parts += [f"<pre>{_text(line)}</pre>" for line in counts.skipped[:10]]
     for rule, texts in counts.examples.items():
         parts.append(f"<h2>Left out: {_text(rule)}</h2>")
+        if why := _meaning(rule):
+            parts.append(f'<p class="note">{_text(why)}</p>')
         parts += [f"<pre>{_text(text)}</pre>" for text in texts]
     title = _text(recipe.file.stem)
     return (
@@ -108,19 +136,29 @@ def _share(number: int, total: int) -> float:
     return number / total if total else 0.0
 
 
+def _meaning(rule: str) -> str:
+    number = "".join(filter(str.isdigit, rule))
+    return _MEANINGS.get(rule.replace(number, "#", 1) if number else rule, "").replace("#", number or "#")
+
+
 def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]], bar: bool = False) -> str:
-    heads = [*heads, ""] if bar else heads
+    kinds = [_class(value) for value in rows[0]] if rows else [""] * len(heads)
+    named = [f"<th{kind}>{_text(head)}</th>" for head, kind in zip(heads, kinds, strict=True)]
     body = []
     for row in rows:
         cells = [f"<td>{_text(row[0])}</td>"]
         for value in row[1:]:
             shown = f"{value:.2%}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
-            cells.append(f'<td class="n">{_text(shown)}</td>')
+            cells.append(f"<td{_class(value)}>{_text(shown)}</td>")
         if bar:
             cells.append(f'<td class="share"><div class="bar" style="width:{100 * row[-1]:.1f}%"></div></td>')
         body.append(f"<tr>{''.join(cells)}</tr>")
-    return f"<table><tr>{''.join(f'<th>{_text(head)}</th>' for head in heads)}</tr>{''.join(body)}</table>"
+    return f"<table><tr>{''.join(named)}{'<th></th>' * bar}</tr>{''.join(body)}</table>"
 
 
 def _text(value: Any) -> str:
     return html.escape(str(value))
+
+
+def _class(value: Any) -> str:
+    return ' class="n"' if isinstance(value, int | float) else ""

@@ -191,6 +191,9 @@ def test_the_card_has_licences_and_how_to_train(corpus):
     assert "| crawl | a test | CC0-1.0 | 32 | 25 | 2,294 |" in card
     assert 'register_pretraining_task("recipe_crawl", data_files={"train": "crawl/*.jsonl.zst"}' in card
     assert "buy now cheap" in page and "<script" not in page
+    assert "<td>duplicated_5_n_grams</td><td>what comes again of 5 words in a row is too much of it</td>" in page or (
+        "<td>top_2_gram</td><td>its most frequent 2 words in a row are too much of it</td>" in page
+    )
 
 
 def test_a_killed_run_goes_on_and_writes_the_same(corpus, crawl):
