@@ -1,8 +1,9 @@
 """`limba corpus` at a gigabyte: what it costs, and whether a command that was killed twice writes the same files.
 
-    python -m benchmarks.package_docs *.deb --out docs               # its page says which packages
-    python -m benchmarks.manual_pages pages --language de --out other
-    python -m benchmarks.corpus_gigabyte --documents docs/train-* --foreign other/* --work runs/gigabyte
+    python -m benchmarks.package_docs *.deb --out runs/package_docs               # its page says which packages
+    python -m benchmarks.manual_pages pages --language de --out runs/manuals
+    python -m benchmarks.corpus_gigabyte --documents runs/package_docs/train-* --foreign runs/manuals/* \\
+        --work runs/gigabyte
 
 Makes a crawl of --bytes in WORK/crawl, of the documents' paragraphs: new pages, near and exact duplicates, spam, lists
 of words, and text of another language. A fiftieth of the documents is not in it: of these are the trusted sample, the

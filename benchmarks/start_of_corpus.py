@@ -1,8 +1,8 @@
 """What `limba train` costs until its first step, by the size of the corpus and the number of its files.
 
-    python -m benchmarks.start_of_corpus --documents docs/train-* --work runs/starts
-    python -m benchmarks.start_of_corpus --documents docs/train-* --work runs/starts --hub
-    python -m benchmarks.start_of_corpus --documents docs/train-* --work runs/starts --bucket http://127.0.0.1:5000
+    python -m benchmarks.start_of_corpus --documents runs/package_docs/train-* --work runs/starts
+    python -m benchmarks.start_of_corpus --documents runs/package_docs/train-* --work runs/starts --hub
+    python -m benchmarks.start_of_corpus --documents runs/package_docs/train-* --work runs/starts --bucket http://127.0.0.1:5000
 
 A corpus is JSON lines in shards of 1 MB: as many as --shards says, links to the same hundred files, so that 10 GB take
 no disk. The training is of one step, with a small network (benchmarks/startup.gin), compiled programs from the cache,
