@@ -63,6 +63,8 @@ _PROTOCOL = "limba-shard"
 # A corpus up to this size is kept in memory: bytes of its files, which may be compressed, and of its tables.
 _KEPT_FILES = 32 << 20
 _KEPT_BYTES = 128 << 20
+# Of a file of JSON in a larger corpus, before the training: enough for its columns.
+_GLANCE = 64 << 10
 # Of a table, where nobody asks for another number.
 _TABLE_ROWS = 1024
 
@@ -225,8 +227,11 @@ class Tables:
         dataset = self._open_dataset()
         return 0, dataset.shard(dataset.num_shards, shard).with_format("arrow").iter(batch_size=batch_size)
 
-    def beginning(self, shard: int) -> Beginning | None:
+    def beginning(self, shard: int, is_glance: bool = False) -> Beginning | None:
         """Columns and types of the first rows of a shard; None if it has no rows.
+
+        Args:
+          is_glance: whether less may be read of a large corpus than what decides on the types.
 
         Raises:
           ValueError: for csv whose rows have more fields than its header.
@@ -236,7 +241,7 @@ class Tables:
                 names, schema, num_rows = file.schema_arrow.names, _decoded(file.schema_arrow), file.metadata.num_rows
         else:
             try:
-                table = self._first_table(shard)
+                table = self._first_table(shard, is_glance)
             except StopIteration:
                 return None
             if table is None:
@@ -276,7 +281,7 @@ class Tables:
         beside = file.location.with_name(class_names.FILE) if isinstance(file.location, pathlib.Path) else None
         return class_names.of_info(untrusted_json.read_object(beside)) if beside and beside.is_file() else {}
 
-    def _first_table(self, shard: int) -> pa.Table | None:
+    def _first_table(self, shard: int, is_glance: bool = False) -> pa.Table | None:
         """The first row of a shard, or more; None if it has none.
 
         Raises:
@@ -286,8 +291,12 @@ class Tables:
         is_one_block = file.size <= line_tables.BLOCK and file.path.suffix.lower() not in _DECOMPRESSORS
         # The first row of such a file costs as much as all of them, which are wanted next.
         is_read_whole = self.builder == "json" and not self._load_args and is_one_block
-        kept = self._keep(shard, _TABLE_ROWS) if is_read_whole else None
-        return next(self._open(shard, 1)[1], None) if kept is None else kept
+        if is_read_whole and (kept := self._keep(shard, _TABLE_ROWS)) is not None:
+            return kept
+        if is_glance and self.builder == "json" and not self._load_args:
+            lines, names = file.open_lines(), self._names[shard]
+            return next(line_tables.of_json(lines, self._columns, names, 1, _GLANCE), None)
+        return next(self._open(shard, 1)[1], None)
 
     def knows_rows(self) -> bool:
         """Whether the number of rows can be had without reading everything."""

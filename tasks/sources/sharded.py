@@ -245,10 +245,11 @@ class ShardedSource(abc.ABC):
         tables, rows = self._open(split)
         for shard in (row.shard for row in rows if not tables.shards[row.shard].is_remote):
             try:
-                if (found := tables.beginning(shard)) is not None:
-                    there = pa.schema([found.schema.field(name) for name in self._columns])
-                    if there != schema:  # casting imports pyarrow.compute
-                        pa.Table.from_batches([], there).cast(schema)
+                # Whole blocks of ten thousand files are gigabytes. What a glance finds wrong is looked at again.
+                try:
+                    self._check_beginning(tables.beginning(shard, is_glance=True), schema)
+                except (*chunks.UNREADABLE, KeyError):
+                    self._check_beginning(tables.beginning(shard), schema)
             except (*chunks.UNREADABLE, KeyError) as error:
                 if isinstance(error, arrow_tables.FormatError):
                     raise chunks.broken(tables.shards[shard], 0, error, self._columns) from error
@@ -259,6 +260,13 @@ class ShardedSource(abc.ABC):
                     f"{tables.shards[shard].name} cannot be read with the columns {list(self._columns)} like the other "
                     f"files of split {split!r} ({type(error).__name__}: {reason}). Repair the file or leave it out."
                 ) from error
+
+    def _check_beginning(self, found: arrow_tables.Beginning | None, schema: pa.Schema) -> None:
+        """Raises KeyError for a column that is not there, pyarrow's error for one of another type."""
+        if found is not None:
+            there = pa.schema([found.schema.field(name) for name in self._columns])
+            if there != schema:  # casting imports pyarrow.compute
+                pa.Table.from_batches([], there).cast(schema)
 
     def documents(self, split: str, batch_size: int = 1024) -> Iterator[list[dict[str, Any]]]:
         """One pass over a split without TensorFlow: lists of documents, taken from the shards in turn."""

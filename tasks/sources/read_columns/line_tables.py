@@ -19,7 +19,9 @@ from limba.tasks.sources.read_columns import bounded_lines, json_columns
 BLOCK = 10 << 20
 
 
-def of_json(file: BinaryIO, columns: Sequence[str], names: dict[str, None], batch_size: int) -> Iterator[pa.Table]:
+def of_json(
+    file: BinaryIO, columns: Sequence[str], names: dict[str, None], batch_size: int, block_size: int = BLOCK
+) -> Iterator[pa.Table]:
     """Tables of at most `batch_size` rows of a file with a row in each line, or with one list of rows.
 
     A list of texts has them in the column `text`.
@@ -27,13 +29,14 @@ def of_json(file: BinaryIO, columns: Sequence[str], names: dict[str, None], batc
     Args:
       columns: that are read; a row that lacks one has null there.
       names: gets the names of all columns.
+      block_size: bytes that are parsed at a time.
 
     Raises:
       ValueError: for what is neither, and for a column with values of several types.
     """
     schema: pa.Schema | None = None
     with json_columns.only_columns(untrusted_json.guarded(file), columns, names) as rows:
-        while block := rows.read(BLOCK):
+        while block := rows.read(block_size):
             block = block.removeprefix(codecs.BOM_UTF8) if schema is None else block
             block = _lines(block + _rest(rows)) if block.startswith(b"[") else block + rows.readline()
             if not block:  # an empty list

@@ -103,3 +103,21 @@ def test_categories_of_parquet_are_their_values(tmp_path):
     assert [str(kind) for kind in tables.beginning(0).schema.types] == ["string", "int64"]
     (read,) = tables.open(0, 9)[1]
     assert read.schema.types == tables.beginning(0).schema.types
+
+
+def test_a_start_glances_at_the_files_of_a_large_corpus(tmp_path, monkeypatch):
+    """A file costs the same, however large it is; a column that only later rows have is no fault, one of lists is."""
+    monkeypatch.setattr(arrow_tables, "_KEPT_FILES", 0)
+    row = {"text": "a" * 99, "n": 1}
+    rows = [[row] * 9000, [row] * 9000, [{}] * 30_000 + [row]]
+    for number, of_file in enumerate(rows):
+        (tmp_path / f"{number}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in of_file))
+    files = {"train": [str(tmp_path / f"{number}.jsonl") for number in range(3)]}
+    parsed, parse = [], line_tables._parsed
+    monkeypatch.setattr(line_tables, "_parsed", lambda block: parsed.append(len(block)) or parse(block))
+    corpora.HuggingFaceSource(files, ["text"]).check("train")
+    # The first file decides on the types.
+    assert len(parsed) == 4 and parsed[0] > 900_000 and max(parsed[1:]) < 70_000
+    (tmp_path / "1.jsonl").write_text(json.dumps({"text": [1]}) + "\n" + json.dumps(row) * 9)
+    with pytest.raises(ValueError, match=r"1\.jsonl"):
+        corpora.HuggingFaceSource(files, ["text"]).check("train")
