@@ -64,7 +64,7 @@ _PROTOCOL = "limba-shard"
 _KEPT_FILES = 32 << 20
 _KEPT_BYTES = 128 << 20
 # Of a file of JSON in a larger corpus, before the training: enough for its columns.
-_GLANCE = 64 << 10
+_GLANCE = 16 << 10
 # Of a table, where nobody asks for another number.
 _TABLE_ROWS = 1024
 
@@ -294,8 +294,10 @@ class Tables:
         if is_read_whole and (kept := self._keep(shard, _TABLE_ROWS)) is not None:
             return kept
         if is_glance and self.builder == "json" and not self._load_args:
-            lines, names = file.open_lines(), self._names[shard]
-            return next(line_tables.of_json(lines, self._columns, names, 1, _GLANCE), None)
+            with file.open_lines() as lines:
+                content = lines.read(_GLANCE) + lines.readline()
+            if not content.removeprefix(codecs.BOM_UTF8).startswith(b"["):  # A list is read as a whole.
+                return next(line_tables.of_json(io.BytesIO(content), self._columns, self._names[shard], 1), None)
         return next(self._open(shard, 1)[1], None)
 
     def knows_rows(self) -> bool:

@@ -19,9 +19,7 @@ from limba.tasks.sources.read_columns import bounded_lines, json_columns
 BLOCK = 10 << 20
 
 
-def of_json(
-    file: BinaryIO, columns: Sequence[str], names: dict[str, None], batch_size: int, block_size: int = BLOCK
-) -> Iterator[pa.Table]:
+def of_json(file: BinaryIO, columns: Sequence[str], names: dict[str, None], batch_size: int) -> Iterator[pa.Table]:
     """Tables of at most `batch_size` rows of a file with a row in each line, or with one list of rows.
 
     A list of texts has them in the column `text`.
@@ -29,14 +27,13 @@ def of_json(
     Args:
       columns: that are read; a row that lacks one has null there.
       names: gets the names of all columns.
-      block_size: bytes that are parsed at a time.
 
     Raises:
       ValueError: for what is neither, and for a column with values of several types.
     """
     schema: pa.Schema | None = None
     with json_columns.only_columns(untrusted_json.guarded(file), columns, names) as rows:
-        while block := rows.read(block_size):
+        while block := rows.read(BLOCK):
             block = block.removeprefix(codecs.BOM_UTF8) if schema is None else block
             block = _lines(block + _rest(rows)) if block.startswith(b"[") else block + rows.readline()
             if not block:  # an empty list
@@ -58,11 +55,12 @@ def _rest(rows: BinaryIO) -> bytes:
 
 def _parsed(block: bytes) -> pa.Table:
     """The rows of some lines. Arrow takes texts that are all dates for times; they stay texts."""
-    options = pa.json.ReadOptions(block_size=len(block) + 1)
-    table = pa.json.read_json(io.BytesIO(block), options)
+    # Threads of Arrow's cost more than a small block does.
+    options = pa.json.ReadOptions(use_threads=len(block) > 1 << 20, block_size=len(block) + 1)
+    table = pa.json.read_json(pa.BufferReader(block), options)
     if times := [field.name for field in table.schema if pa.types.is_timestamp(field.type)]:
         texts = pa.json.ParseOptions(explicit_schema=pa.schema([(name, pa.string()) for name in times]))
-        table = pa.json.read_json(io.BytesIO(block), options, texts).select(table.column_names)
+        table = pa.json.read_json(pa.BufferReader(block), options, texts).select(table.column_names)
     return table
 
 
