@@ -7,7 +7,7 @@ stands for the student's token with which that token's text begins.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,25 @@ def _text(piece: str, is_byte: bool) -> bytes:
     return bytes([int(piece[3:5], 16)]) if is_byte else piece.replace("▁", " ").encode()
 
 
+class _Tokens:
+    """The tokens of a vocabulary by their texts.
+
+    Attributes:
+      ids: the first token of each text.
+    """
+
+    def __init__(self, texts: Sequence[bytes | None]):
+        self.ids = {text: id_ for id_, text in reversed([*enumerate(texts)]) if text}
+        # Trying every beginning of a text would take the square of its length, and a piece may have megabytes.
+        self._lengths = sorted({*map(len, self.ids)}, reverse=True)
+
+    def longest(self, text: bytes) -> tuple[int | None, bytes]:
+        """The longest token with which a text begins, and its text; None if there is none."""
+        starts = (text[:length] for length in self._lengths if length <= len(text))
+        found = next((start for start in starts if start in self.ids), b"")
+        return self.ids.get(found), found
+
+
 class Translation:
     """From a student's vocabulary to its teacher's.
 
@@ -91,29 +110,29 @@ class Translation:
             raise ValueError("A teacher with another vocabulary than the student needs an EOS in both.")
         pairs = zip(sentinels.of_vocabulary(self._student), sentinels.of_vocabulary(self._teacher), strict=False)
         self._special = dict(pairs) | {self._student.eos_id: self._teacher.eos_id}
-        self._ids = _ids_of(self._teacher_texts)
+        self._tokens = _Tokens(self._teacher_texts)
         self._encoded = functools.lru_cache(_KEPT_SEGMENTS)(self._encode)
 
     @functools.cached_property
     def table(self) -> np.ndarray:
-        ids_of = _ids_of(self._student_texts)
+        tokens = _Tokens(self._student_texts)
         table = np.full(len(self._teacher_texts), self.num_tokens, np.int32)
         for id_, text in enumerate(self._teacher_texts):
             if text:
-                table[id_] = self._first_token(text, ids_of)
+                table[id_] = self._first_token(text, tokens)
         for id_, of_teacher in self._special.items():
             table[of_teacher] = id_
         return table
 
-    def _first_token(self, text: bytes, ids_of: Mapping[bytes, int]) -> int:
-        if text in ids_of:
-            return ids_of[text]
+    def _first_token(self, text: bytes, tokens: _Tokens) -> int:
+        if text in tokens.ids:
+            return tokens.ids[text]
         if text.startswith(b" "):
             first = [*self._student.encode(text.decode(errors="replace"))][:1]
             if first and text.startswith(self._student_texts[first[0]] or b"\0"):
                 return first[0]
         # To a text without a space, SentencePiece adds one: so the longest of its tokens.
-        token, _ = _longest(text, ids_of)
+        token, _ = tokens.longest(text)
         return self.num_tokens if token is None else token
 
     def inputs(self, ids: Sequence[int]) -> list[int]:
@@ -178,23 +197,11 @@ class Translation:
         pieces: list[int] = []
         rest = first[1:]
         while rest:
-            token, text = _longest(rest, self._ids)
+            token, text = self._tokens.longest(rest)
             if token is None:
                 return tuple(ids)
             pieces, rest = [*pieces, token], rest[len(text) :]
         return (*pieces, *ids[1:])
-
-
-def _ids_of(texts: Sequence[bytes | None]) -> dict[bytes, int]:
-    """The first token of each text."""
-    return {text: id_ for id_, text in reversed([*enumerate(texts)]) if text}
-
-
-def _longest(text: bytes, ids_of: Mapping[bytes, int]) -> tuple[int | None, bytes]:
-    """The longest token with which a text begins, and its text; None if there is none."""
-    starts = (text[:end] for end in range(len(text), 0, -1))
-    found = next((start for start in starts if start in ids_of), b"")
-    return ids_of.get(found), found
 
 
 def _ends(texts: Sequence[bytes]) -> list[int]:

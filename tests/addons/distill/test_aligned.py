@@ -70,6 +70,21 @@ def test_where_two_vocabularies_have_written_the_same(of_student, of_teacher):
     assert 0.5 < num_aligned / num_tokens < 1
 
 
+def test_a_piece_of_megabytes_is_looked_up_by_the_lengths_that_tokens_have():
+    class Text(bytes):
+        """Counts its beginnings that are looked at."""
+
+        looked = 0
+
+        def __getitem__(self, key):
+            Text.looked += 1
+            return super().__getitem__(key)
+
+    tokens = aligned._Tokens([b"a", None, b"aab", b"ab", b"a", b""])
+    assert tokens.longest(Text(b"aa" * 10**6)) == (0, b"a") and Text.looked <= 3
+    assert tokens.longest(b"aabb") == (2, b"aab") and tokens.longest(b"b") == (None, b"")
+
+
 def test_a_text_that_goes_on_behind_a_sentinel_gets_no_space(of_student, of_teacher):
     translation, first = aligned.Translation(of_student, of_teacher), sentinels.of_vocabulary(of_student)[0]
     texts = aligned.piece_texts(of_teacher)
