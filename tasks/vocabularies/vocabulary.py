@@ -19,6 +19,7 @@ import numpy as np
 from limba.data import token_rows
 from limba.data.token_rows import Frame, Row, Texts
 from limba.files import storage, untrusted_files
+from limba.tasks.vocabularies import damaged_models
 from limba.tasks.vocabularies import words as of_words
 from limba.tasks.vocabularies.words import Words
 
@@ -495,6 +496,7 @@ def _read(file: str, extra_ids: int) -> tuple[Any, bytes]:
     path = storage.as_path(file)
     content = storage.read_bytes(path) if storage.is_remote(path) else untrusted_files.read_bytes(Path(file))
     model = sentencepiece_model_pb2.ModelProto.FromString(content)
+    damaged_models.check(model, file)
     user_defined = sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
     for i in reversed(range(extra_ids)):
         model.pieces.add(piece=f"▁<extra_id_{i}>", score=0.0, type=user_defined)

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import sentencepiece
+from google.protobuf.message import DecodeError
+from sentencepiece import sentencepiece_model_pb2
 
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.convert.families.config_files import other_models
@@ -22,6 +24,7 @@ from limba.convert.model_files.hf import hf_folder, hf_tokenizer, older_tokenize
 from limba.convert.tensors import array_files, weight_files
 from limba.files import untrusted_files, untrusted_json
 from limba.files.untrusted_files import shown
+from limba.tasks.vocabularies import damaged_models
 
 CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer_config.json"
 _MAP = "special_tokens_map.json"
@@ -202,10 +205,11 @@ def _of_json(content: Mapping[str, Any], path: Path) -> dict[str, int]:
 
 
 def _of_pieces(path: Path, name: str) -> dict[str, int]:
-    model = sentencepiece.SentencePieceProcessor()
+    model, content = sentencepiece.SentencePieceProcessor(), untrusted_files.read_bytes(path / name)
     try:
-        model.LoadFromSerializedProto(untrusted_files.read_bytes(path / name))
-    except RuntimeError as error:
+        damaged_models.check(sentencepiece_model_pb2.ModelProto.FromString(content), str(path / name))
+        model.LoadFromSerializedProto(content)
+    except (DecodeError, RuntimeError) as error:
         raise ValueError(f"{path / name} is damaged, or no SentencePiece model.") from error
     return {model.id_to_piece(i): i for i in range(model.get_piece_size())} | _added(path)
 

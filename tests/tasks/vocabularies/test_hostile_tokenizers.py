@@ -1,12 +1,13 @@
-"""A tokenizer.json with which the library panics, or fails on every text: an error that names the file."""
+"""A tokenizer with which the library panics, ends the process, or fails on every text: an error that names the file."""
 
 import json
 
 import pytest
+from sentencepiece import sentencepiece_model_pb2
 
 from convert.__main__ import main
 from limba.files import rust_panics
-from tasks.vocabularies import T5TokenizerVocabulary, TokenizerVocabulary
+from tasks.vocabularies import SentencePieceVocabulary, T5TokenizerVocabulary, TokenizerVocabulary
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 
 _NOTHING = {"type": "TemplateProcessing", "pair": [], "special_tokens": {}}
@@ -99,3 +100,26 @@ def test_a_panic_elsewhere_is_one_message(monkeypatch, capsys):
         "error: a library fails on its input (no entry found for key). A file that it reads is damaged, or made to "
         "do this.\n"
     )
+
+
+_OUTSIDE, _ONE_LEAF = b"\xff\xff\xff\x7f" * 256, (1 << 31).to_bytes(4, "little") * 256
+CHANGED_PIECES = {
+    "has a piece of 60,000 bytes; pieces have at most 10,000": lambda model, _: model.pieces.add(piece="y" * 60_000),
+    "normalizer_spec has 5 bytes, and a trie of 255. ": lambda model, table: table(b"\xff\0\0\0a"),
+    "has 4 bytes, and a trie of 0": lambda model, table: table(b"\0" * 4),
+    "normalizer_spec leads out of itself": lambda model, table: table(b"\0\4\0\0" + _OUTSIDE + b"a\0"),
+    "normalizer_spec leads out of": lambda model, table: table(b"\0\4\0\0" + _ONE_LEAF),
+    "makes 2,000 bytes of a character; at most 1,000": lambda model, table: table(
+        b"\0\4\0\0" + _ONE_LEAF + b"a" * 2000
+    ),
+}
+
+
+@pytest.mark.parametrize("message", CHANGED_PIECES)
+def test_a_sentencepiece_model_that_ends_the_process_is_refused_before_it(message, tmp_path):
+    model = sentencepiece_model_pb2.ModelProto()
+    model.pieces.add(piece="a")
+    CHANGED_PIECES[message](model, lambda table: setattr(model.normalizer_spec, "precompiled_charsmap", table))
+    (file := tmp_path / "spiece.model").write_bytes(model.SerializeToString())
+    with pytest.raises(ValueError, match=message):
+        _ = SentencePieceVocabulary(str(file)).tokenizer
