@@ -1,7 +1,6 @@
 """What n-grams of the training corpus predict of a run's evaluation: a model that is worse has learned no context."""
 
 import dataclasses
-import json
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,10 +8,11 @@ from typing import Any
 import jax
 
 from limba.data.contract import DatasetConfig
-from limba.files import json_text, storage
+from limba.files import json_text, storage, untrusted_json
 from limba.files.storage import AnyPath
 from limba.inference import tasks_door
 from limba.models import BaseTransformerModel
+from limba.reports import json_lines
 
 logger = logging.getLogger(__name__)
 
@@ -118,10 +118,10 @@ class RunBaselines:
     def _read(self) -> Baselines | None:
         path = self.model_dir / NAME
         try:
-            kept = json.loads(storage.read_bytes(path)) if path.exists() else {}
-        except ValueError:
+            kept = untrusted_json.parse_object(storage.read_bytes(path), NAME) if path.exists() else {}
+        except (OSError, ValueError):
             return None  # Damaged: it is made again.
-        return kept.get("baselines") if isinstance(kept, dict) and kept.get("facts") == self._facts else None
+        return kept["baselines"] if kept.get("facts") == self._facts and _are_baselines(kept.get("baselines")) else None
 
     def _count(self, say: Callable[[str], None], check: Callable[[], None]) -> Baselines:
         assert self.settings is not None and self.eval_config is not None
@@ -133,3 +133,12 @@ class RunBaselines:
         content = {"facts": self._facts, "counted_tokens": counts.num_tokens, "baselines": made}
         storage.replace_text(self.model_dir / NAME, json_text.dumps(content, indent=2) + "\n")
         return made
+
+
+def _are_baselines(kept: Any) -> bool:
+    """Whether a value of a file is numbers by task, predictor and name."""
+    for _ in range(2):
+        if not isinstance(kept, dict) or not all(isinstance(found, dict) for found in kept.values()):
+            return False
+        kept = {f"{outer} {name}": x for outer, found in kept.items() for name, x in found.items()}
+    return all(map(json_lines.is_number, kept.values()))

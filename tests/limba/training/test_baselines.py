@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import json
 import math
+import os
 import types
 
 import numpy as np
@@ -90,6 +91,16 @@ def test_they_are_counted_once_when_they_are_due(tmp_path, texts, monkeypatch):
     assert other.of_task("baselines_corpus", 11, said.append) != found and counted == [1]
     (tmp_path / NAME).write_text("{")
     assert _baselines(tmp_path, first_step=10).of_task("baselines_corpus", 11, said.append) == found
+    kept = (tmp_path / NAME).read_text()
+    of_others = [
+        json.dumps(json.loads(kept) | {"baselines": x}) for x in (5, {"a": {"b": 5}}, {"a": {"b": {"c": "d"}}})
+    ]
+    for content in (*of_others, "[" * 100_000):
+        (tmp_path / NAME).write_text(content)
+        assert _baselines(tmp_path)._read() is None
+    (tmp_path / NAME).unlink()
+    os.mkfifo(tmp_path / NAME)
+    assert _baselines(tmp_path)._read() is None
 
 
 def test_an_error_is_a_warning_and_no_training_ends_for_it(tmp_path, texts, monkeypatch, caplog):
