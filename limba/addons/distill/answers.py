@@ -5,6 +5,7 @@ each of which says which row was asked; a record with another checksum than its 
 """
 
 import hashlib
+import itertools
 import logging
 import os
 import stat
@@ -88,16 +89,21 @@ class KeptAnswers:
         name = f"{self._teacher.fingerprint}-{length}"
         own = self._folder / f"{name}-{self._process}.answers"
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-        opened = os.fdopen(os.open(own, flags, 0o644), "r+b")
-        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+        descriptor = os.open(own, flags, 0o644)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
             raise ValueError(f"{own} is no file; remove it, or set TEACHER_ANSWERS to another folder.")
-        size = self._record.itemsize
-        opened.truncate(os.fstat(opened.fileno()).st_size // size * size)
+        opened, size = os.fdopen(descriptor, "r+b"), self._record.itemsize
         for path in [own, *sorted(set(self._folder.glob(f"{name}-*.answers")) - {own})]:
+            keys: list[bytes] = []
             if path.is_file() and (number := path.stat().st_size // size):
                 file = opened if path == own else path.open("rb")
-                keys = np.memmap(path, self._record, "r", shape=(number,))["key"]
-                self._found |= {bytes(key): (file, place * size) for place, key in enumerate(keys)}
+                # Behind a record without a key nothing is read: a file with holes may be larger than any disk.
+                of_records = np.memmap(path, self._record, "r", shape=(number,))["key"]
+                keys = [*itertools.takewhile(bool, map(bytes, of_records))]
+                self._found |= {key: (file, place * size) for place, key in enumerate(keys)}
+            if path == own:
+                opened.truncate(len(keys) * size)
         logger.info("%s has the teacher's answers to %s rows.", self._folder, f"{len(self._found):,}")
         return opened
 

@@ -1,5 +1,7 @@
 """A teacher with another vocabulary: where both have written the same, by decoding; its answers, by loops in NumPy."""
 
+import os
+
 import jax
 import numpy as np
 import pytest
@@ -297,6 +299,15 @@ def test_what_a_kill_or_a_stranger_left_is_asked_again(tmp_path):
     counted, kept = _kept(tmp_path, num_tokens=69_000)
     kept(_features(0))
     assert counted.asked == 1
+    # Holes: numbers without a key end what is read.
+    with file.open("r+b") as opened:
+        opened.truncate(size * 10**7)
+    assert _equal(_kept(tmp_path)[1](_features(0)), expected[0])
+    assert file.stat().st_size < 100 * size
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(ValueError, match="is no file; remove it, or set TEACHER_ANSWERS to another folder"):
+        _kept(tmp_path)[1](_features(0))
     file.unlink()
     (tmp_path / "elsewhere").write_bytes(b"mine")
     file.symlink_to(tmp_path / "elsewhere")
