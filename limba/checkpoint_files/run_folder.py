@@ -42,6 +42,8 @@ def _is_file(value: object) -> bool:
     return value is None or _is_text(value)
 
 
+# Seeds, and rows of an epoch.
+_LONG = AT_LEAST_0._replace(below=2**63)
 # Sentinels become pieces one by one.
 _MOST_EXTRA_IDS = 100_000
 _EXTRA_IDS = AT_LEAST_0._replace(below=_MOST_EXTRA_IDS + 1)
@@ -57,12 +59,11 @@ _OF_VOCABULARY: untrusted_json.Values = {
 # Of what is not null in a record, whose other keys nothing reads without a further look.
 _OF_RECORD: untrusted_json.Values = {
     **dict.fromkeys(("limba_version", "network_class", "task"), (_is_text, "a text")),
-    **dict.fromkeys(
-        ("network", "head", "generator", "lora", "seeds", "commits", "environment"), (_is_table, "a table")
-    ),
+    **dict.fromkeys(("network", "head", "generator", "lora", "commits", "environment"), (_is_table, "a table")),
     **dict.fromkeys(("batch_size", "initial_step", "total_steps"), untrusted_json.COUNT),
     **dict.fromkeys(("has_blanks", "position_saved"), (lambda value: isinstance(value, bool), "true or false")),
-    "rows_per_epoch": (AT_LEAST_0.has, str(AT_LEAST_0)),
+    "rows_per_epoch": (_LONG.has, str(_LONG)),
+    "seeds": (lambda value: _is_table(value) and all(map(_LONG.has, value.values())), "a table of whole numbers"),
     "feature_lengths": (_has_lengths, "a table of whole numbers below 2**31"),
     "labels": (lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of texts"),
 }

@@ -119,7 +119,8 @@ def find_length(
     Raises:
       ValueError: if the initial checkpoint lies after `total_steps`, or as `count`.
     """
-    initial_step = record.get("initial_step", first_step) if resumed else first_step
+    recorded = record.get("initial_step") if resumed else None
+    initial_step = first_step if recorded is None else recorded
     rows: int | None = None
     if epochs is not None:
         rows = record.get("rows_per_epoch") or distributed.from_first("rows of an epoch", count)

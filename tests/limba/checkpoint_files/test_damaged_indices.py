@@ -139,6 +139,8 @@ RECORDS = [
     {"labels": "ab"},
     {"batch_size": 1.5},
     {"has_blanks": 0},
+    {"rows_per_epoch": 10**400},
+    *({"seeds": {"random": value}} for value in ("x", None, 2**63, [1])),
     *({"lora": value} for value in (3, {}, {"alpha": "1"}, {"alpha": 10**400})),
 ]
 
