@@ -4,8 +4,11 @@ import difflib
 import unicodedata
 from collections.abc import Sequence
 
+from limba.files.untrusted_files import shown, some
+
 # A name of a column that is longer, or has more words, is taken for a row's value.
 _LONGEST_NAME, _MOST_WORDS = 40, 3
+_MOST_SHOWN = 20
 
 
 def other_delimiter(found: Sequence[str]) -> str | None:
@@ -40,7 +43,7 @@ def error(
     hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
     if builder == "csv" and not nearest:
         hint = ". If these are values, put a header with the names of the columns before them."
-    names = f". The columns are {', '.join(map(repr, found))}{hint}"
+    names = f". The columns are {some([*map(shown, found)], _MOST_SHOWN)}{hint}"
     missing = MissingColumnError(f"There is no column {column!r} in {where}{cause or names}")
     missing.nearest = nearest[0] if nearest and not cause else None
     return missing

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from limba.files.untrusted_files import shown, some
 from limba.tasks.sources.read_columns import bounded_lines
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ def tables(
                 # pandas takes the extra fields for an index, and every column has the values of another.
                 raise ValueError(
                     f"rows have {len(rows.columns) + rows.index.nlevels} fields and the header {len(rows.columns)}, "
-                    f"{', '.join(map(repr, names))}; put texts that hold the delimiter into double quotes"
+                    f"{some([*map(shown, names)], 20)}; put texts that hold the delimiter into double quotes"
                 )
             lacking = {name: text for name, text in fill.items() if name not in rows.columns}
             names.update(lacking)

@@ -36,6 +36,9 @@ def test_a_csv_without_a_header(tmp_path):
         _check(file, ["story", "mood"])
     with pytest.raises(ValueError, match=r"no column 'text' .*'moods'\. If these are values, put a header"):
         _check(file, ["text"])
+    file.write_text(",".join(f"{'c' * 30}{i}" for i in range(300)) + "\n" + "," * 299 + "\n")
+    with pytest.raises(ValueError, match=r"(?s)^(?=.*'c{30}19' and 280 more\.).{0,2000}$"):
+        _check(file, ["text"])
 
 
 def test_more_readers_than_documents(tmp_path):
