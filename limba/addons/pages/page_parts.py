@@ -1,6 +1,7 @@
 """The parts of a page that are text: tables and lists of what runs are. All that users wrote is escaped."""
 
 import html
+import itertools
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from limba.addons.pages import run_curves, run_state, runs_table
 from limba.addons.pages.run_curves import TEACHER_FORCED, TRAIN
 from limba.addons.pages.run_record import RunRecord
+from limba.files.number_ranges import is_number
 from limba.reports import goodput, text_figures
 
 # Characters of a text of an example; files of a spike, and rows of each.
@@ -282,22 +284,29 @@ def _unknown(run: RunRecord) -> str | None:
 
 
 def environment(runs: Sequence[RunRecord]) -> str:
-    records = [run.info.get("environment") or {} for run in runs]
+    infos = [run.info for run in runs]
+    records = [_table(info.get("environment")) for info in infos]
+    counts = [info.get("parameters") for info in infos]
     values: dict[str, list[Any]] = {
         "devices": [
-            ", ".join(f"{n} × {kind}" for kind, n in (x.get("devices") or {}).items()) or None for x in records
+            ", ".join(f"{n} × {kind}" for kind, n in _table(x.get("devices")).items()) or None for x in records
         ],
         "processes": [x.get("processes") for x in records],
-        "mesh": [", ".join(f"{name} {n}" for name, n in (x.get("mesh") or {}).items()) or None for x in records],
-        "parameters": [f"{run.info['parameters']:,}" if "parameters" in run.info else None for run in runs],
-        "seeds": [", ".join(f"{k} {v}" for k, v in (run.info.get("seeds") or {}).items()) or None for run in runs],
+        "mesh": [", ".join(f"{name} {n}" for name, n in _table(x.get("mesh")).items()) or None for x in records],
+        "parameters": [f"{count:,}" if is_number(count) else None for count in counts],
+        "seeds": [", ".join(f"{k} {v}" for k, v in _table(info.get("seeds")).items()) or None for info in infos],
         "folder": [run.folder for run in runs],
     }
-    for name in dict.fromkeys(name for run in runs for name in run.info.get("commits") or {}):
-        values[f"commit of {name}"] = [(run.info.get("commits") or {}).get(name) for run in runs]
-    for name in dict.fromkeys(name for x in records for name in x.get("packages") or {}):
-        values[name] = [(x.get("packages") or {}).get(name) for x in records]
+    commits, packages = ([_table(x.get(key)) for x in of] for key, of in (("commits", infos), ("packages", records)))
+    for name in dict.fromkeys(itertools.chain.from_iterable(commits)):
+        values[f"commit of {name}"] = [x.get(name) for x in commits]
+    for name in dict.fromkeys(itertools.chain.from_iterable(packages)):
+        values[name] = [x.get(name) for x in packages]
     return facts(runs, values)
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def differences(runs: Sequence[RunRecord]) -> str:

@@ -34,6 +34,19 @@ def test_what_a_run_does_not_know_is_none(tmp_path):
     assert page_parts.hours_left(run) is None and page_parts.costs([run], 2.0).count("<tr>") == 2
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"environment": {"devices": 5, "packages": 5, "mesh": ["data"]}, "parameters": "many"},
+        {"environment": {"devices": ["cpu"], "packages": ["jax"], "mesh": 5}, "parameters": None},
+    ],
+)
+def test_a_record_of_other_types_leaves_the_rest_of_the_environment(fields, tmp_path):
+    folder = set_info(make_run(tmp_path / "run"), **fields, commits={"limba": "abc"})
+    shown = page_parts.environment([run_record.load(folder, "run")])
+    assert shown.count("<tr>") == 4 and all(word in shown for word in ("random 7", "commit of limba", str(folder)))
+
+
 def test_hours_of_restarts_count_and_the_time_left_is_of_the_second_half(tmp_path):
     """A start of an hour to step 40; then one from step 30, at a step a minute."""
     folder = make_run(tmp_path / "run", steps=range(10, 91, 10), total=120)
