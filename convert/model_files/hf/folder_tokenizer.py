@@ -183,12 +183,14 @@ def _of_model(files: _Files) -> Tokenizer:
 
 def _of_json(files: _Files) -> Tokenizer:
     """What a folder's tokenizer.json says: a SentencePiece model if one gives the same tokens, else the file itself."""
-    from limba.tasks.vocabularies import tokenizer_texts
+    from limba.tasks.vocabularies import damaged_models, tokenizer_texts
 
     file = files.place / "tokenizer.json"
+    named = str(files.folder / file.name)
     try:
         special = hf_tokenizer.from_json(file).special if "vocab" in files.fast["model"] else OF_T5
-        model = tokenizer_json.to_model(files.fast, _num_sentinels(files.fast), str(files.folder / file.name), special)
+        model = tokenizer_json.to_model(files.fast, _num_sentinels(files.fast), named, special)
+        damaged_models.check(model, named)
         tokenizer = _with_model(files, hf_tokenizer.temporary_file(model.SerializeToString()))
     except tokenizer_json.OtherThanSentencePiece:
         return _json_alone(files)

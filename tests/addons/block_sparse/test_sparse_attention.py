@@ -165,7 +165,7 @@ FIELDS = {"num_token_types": 2, "sparse_attention": BigBirdSparsityConfig(block=
 
 
 def test_scanned_layers_give_the_loss_and_gradients_of_unrolled_ones():
-    test_encoder.test_scanned_layers_give_the_loss_and_gradients_of_unrolled_ones(FIELDS, "minimal")
+    test_encoder.assert_scanned_layers_are_unrolled_ones(FIELDS, "minimal")
 
 
 @pytest.mark.parametrize(("name", "count"), [("bert/sparse_base", 112_320_640), ("bert/sparse_tiny", 4_884_480)])

@@ -118,8 +118,12 @@ def _stacked(config, params):
 
 
 def test_scanned_layers_give_the_loss_and_gradients_of_unrolled_ones():
-    unrolled = _config(**MODERN | {"num_layers": 5})
-    scanned = dataclasses.replace(unrolled, scan_layers=True, remat_policy="full")
+    assert_scanned_layers_are_unrolled_ones(MODERN | {"num_layers": 5}, "full")
+
+
+def assert_scanned_layers_are_unrolled_ones(fields, remat_policy):
+    unrolled = _config(**fields)
+    scanned = dataclasses.replace(unrolled, scan_layers=True, remat_policy=remat_policy)
     params, tokens = _params(unrolled), _tokens(1)
     grad = jax.jit(jax.value_and_grad(lambda p, c: jnp.sum(jnp.sin(_logits(c, p, tokens)))), static_argnums=1)
     loss, grads = grad(params, unrolled)
