@@ -29,7 +29,7 @@ OF_USERS = ("summary", "id", "title", "Unnamed: 0", "în română", "a.b", "x[0]
 
 def _names_in_code() -> list[str]:
     """Keys that the code of `tasks` gives to dictionaries, and attributes of its rows."""
-    names = {"document", "number", "row", "file", "inputs", "targets", "reference", "idx", "text", "label"}
+    names = {"document", "number", "row", "file", "epoch", "inputs", "targets", "reference", "idx", "text", "label"}
     for path in pathlib.Path(tasks.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             keys: list[ast.expr | None] = []
