@@ -306,6 +306,7 @@ class TrainBatches:
         self._name, self._batch_size = stream.config.name, stream.config.batch_size
         self._tasks = stream.tasks
         self.task_groups = stream.task_groups
+        self.is_packed = stream.config.pack
 
     def __iter__(self) -> "TrainBatches":
         return self

@@ -47,6 +47,11 @@ class StagedBatches:
         return self._streams[self._stage].config
 
     @property
+    def is_packed(self) -> bool:
+        """Of any stage."""
+        return any(stream.config.pack for stream in self._streams)
+
+    @property
     def task_groups(self) -> Mapping[str, Sequence[int]]:
         return self._batches.task_groups
 

@@ -120,6 +120,7 @@ def add_teacher(
     devices = [x for x in partitioner.mesh.devices.flat if x.process_index == jax.process_index()]
     likeliest: Any = Likeliest(opened, of_teacher, top_k, temperature, dtype, devices)
     if not is_same:
+        _check_not_packed(getattr(batches, "is_packed", False))
         likeliest = AlignedLikeliest(likeliest, aligned.Translation(vocabulary, of_teacher))
     if answers_folder is not None:
         likeliest = answers.KeptAnswers(likeliest, answers_folder, vocabulary.vocab_size, top_k, jax.process_index())
@@ -228,11 +229,7 @@ class AlignedLikeliest:
         Raises:
           ValueError: for packed rows, whose texts would have to be taken apart.
         """
-        if any(name.endswith("segment_ids") for name in batch):
-            raise ValueError(
-                "A teacher with another vocabulary (TEACHER_ALIGNS_TEXTS) reads rows of one text, and these are "
-                "packed: set DatasetConfig.pack = False."
-            )
+        _check_not_packed(any(name.endswith("segment_ids") for name in batch))
         targets = batch["decoder_target_tokens"]
         inputs = [self._translation.inputs(_without_padding(row)) for row in batch["encoder_input_tokens"]]
         rows = [self._translation.targets(_without_padding(row)) for row in targets]
@@ -285,6 +282,14 @@ class AlignedLikeliest:
             return {TOKENS: tokens.astype(jnp.int32), LOG_PROBS: jnp.log(jnp.maximum(values, _LEAST))}
 
         return jax.jit(likeliest)
+
+
+def _check_not_packed(is_packed: bool) -> None:
+    if is_packed:
+        raise ValueError(
+            "A teacher with another vocabulary (TEACHER_ALIGNS_TEXTS) reads rows of one text, and these are packed: set "
+            "DatasetConfig.pack = False."
+        )
 
 
 def _without_padding(row: np.ndarray) -> list[int]:

@@ -194,6 +194,10 @@ def test_what_cannot_be_a_teacher(all_exported, spiece_model, tmp_path, monkeypa
     run, vocabulary = all_exported["t5_1_1-t5"].run, SentencePieceVocabulary(str(spiece_model), 100)
     with pytest.raises(ValueError, match="has another vocabulary than the student"):
         _taught(run, ByteVocabulary())
+    packed = _Stream()
+    packed.is_packed = True
+    with pytest.raises(ValueError, match=r"these are packed: set DatasetConfig\.pack = False"):
+        _taught(run, ByteVocabulary(), packed, aligns_texts=True)
     with pytest.raises(ValueError, match=r"add_teacher\.top_k .* is 100000; teacher and student have \d+ tokens"):
         _taught(run, vocabulary, top_k=100_000)
     with pytest.raises(ValueError, match=r"add_teacher\.dtype is 'int8'; it is one of float32, bfloat16"):
