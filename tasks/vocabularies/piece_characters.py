@@ -1,4 +1,4 @@
-"""How many characters the pieces of a vocabulary stand for: what losses per token of two vocabularies compare by."""
+"""What text the pieces of a vocabulary stand for, and how many characters: what two vocabularies compare by."""
 
 import re
 from typing import Any
@@ -9,8 +9,47 @@ from limba.data import text_pieces
 from limba.tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary, TokenizerVocabulary
 from limba.tasks.vocabularies.vocabulary import ByteVocabulary, SentencePieceVocabulary, without_tensorflow
 
-BYTE = re.compile("<0x[0-9A-F]{2}>")
-_KNOWN = ByteVocabulary | SentencePieceVocabulary | TokenizerVocabulary | T5TokenizerVocabulary
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
+
+
+def texts_of(vocabulary: Any) -> list[bytes] | None:
+    """The text of each piece in UTF-8, with a blank where a word begins; None for a kind whose pieces are not known.
+
+    It is empty of special tokens, sentinels, tokens that were added, and unknown pieces.
+    """
+    vocabulary = without_tensorflow(vocabulary)
+    texts = [b""] * vocabulary.vocab_size
+    if isinstance(vocabulary, ByteVocabulary):
+        texts[3:259] = [bytes([byte]) for byte in range(256)]
+    elif isinstance(vocabulary, SentencePieceVocabulary):
+        model = vocabulary.tokenizer
+        for id_ in range(model.get_piece_size()):
+            texts[id_] = _text(model.id_to_piece(id_), model.is_byte(id_))
+    elif isinstance(vocabulary, TokenizerVocabulary | T5TokenizerVocabulary):
+        tokenizer = vocabulary.tokenizer
+        added = tokenizer.get_added_tokens_decoder()
+        is_word_piece = type(tokenizer.model).__name__ in ("WordPiece", "WordLevel")
+        bytes_of = {character: byte for byte, character in byte_level_alphabet().items()}
+        is_bytes = '"ByteLevel"' in tokenizer.to_str()
+        for piece, id_ in tokenizer.get_vocab().items():
+            if id_ in added:
+                continue
+            if is_bytes:
+                texts[id_] = bytes(bytes_of[character] for character in piece if character in bytes_of)
+            elif is_word_piece and not _BYTE.fullmatch(piece):
+                texts[id_] = piece[2:].encode() if piece.startswith("##") else f" {piece}".encode()
+            else:
+                texts[id_] = _text(piece, _BYTE.fullmatch(piece) is not None)
+    else:
+        return None
+    is_text = text_pieces.of_vocabulary(vocabulary, len(texts))
+    if vocabulary.unk_id is not None:
+        is_text[vocabulary.unk_id] = False
+    return [text if known else b"" for text, known in zip(texts, is_text, strict=True)]
+
+
+def _text(piece: str, is_byte: bool) -> bytes:
+    return bytes([int(piece[3:5], 16)]) if is_byte else piece.replace("▁", " ").encode()
 
 
 def of_vocabulary(vocabulary: Any) -> np.ndarray | None:
@@ -19,44 +58,16 @@ def of_vocabulary(vocabulary: Any) -> np.ndarray | None:
     A blank is a character, also one that only a piece's mark stands for. Of the bytes of a character only the first
     counts, and of an unknown piece one. Special tokens and sentinels have none.
     """
-    vocabulary = without_tensorflow(vocabulary)
-    if not isinstance(vocabulary, _KNOWN):
+    if (texts := texts_of(vocabulary)) is None:
         return None
-    characters = np.zeros(vocabulary.vocab_size, np.int64)
-    if isinstance(vocabulary, ByteVocabulary):
-        characters[3:259] = [_begins_character(byte) for byte in range(256)]
-    elif isinstance(vocabulary, SentencePieceVocabulary):
-        model = vocabulary.tokenizer
-        for id_ in range(model.get_piece_size()):
-            piece = model.id_to_piece(id_)
-            if model.is_byte(id_):
-                characters[id_] = _begins_character(int(piece[3:5], 16))
-            else:
-                characters[id_] = len(piece)
-    else:
-        tokenizer = vocabulary.tokenizer
-        added = tokenizer.get_added_tokens_decoder()
-        is_bytes = '"ByteLevel"' in tokenizer.to_str()
-        is_word_piece = type(tokenizer.model).__name__ in ("WordPiece", "WordLevel")
-        for piece, id_ in tokenizer.get_vocab().items():
-            if id_ in added:
-                continue
-            if is_bytes:
-                characters[id_] = sum(character not in _CONTINUATIONS for character in piece)
-            elif BYTE.fullmatch(piece):
-                characters[id_] = _begins_character(int(piece[3:5], 16))
-            elif is_word_piece:
-                characters[id_] = len(piece) - 2 if piece.startswith("##") else len(piece) + 1
-            else:
-                characters[id_] = len(piece)
-    if vocabulary.unk_id is not None:
-        characters[vocabulary.unk_id] = 1
-    return np.where(text_pieces.of_vocabulary(vocabulary, len(characters)), characters, 0)
-
-
-def _begins_character(byte: int) -> bool:
-    """Whether a byte of UTF-8 is the first of its character (RFC 3629)."""
-    return byte & 0b1100_0000 != 0b1000_0000
+    # The first byte of a character is none of those that continue one (RFC 3629).
+    begins = np.frombuffer(b"".join(texts), np.uint8) & 0b1100_0000 != 0b1000_0000
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    before, ends = np.concatenate([[0], np.cumsum(begins)]), np.cumsum(lengths)
+    characters = before[ends] - before[ends - lengths]
+    if (unk_id := without_tensorflow(vocabulary).unk_id) is not None:
+        characters[unk_id] = 1
+    return characters
 
 
 def byte_level_alphabet() -> dict[int, str]:
@@ -64,6 +75,3 @@ def byte_level_alphabet() -> dict[int, str]:
     stay = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in set(stay)]
     return {byte: chr(byte) for byte in stay} | {byte: chr(256 + place) for place, byte in enumerate(others)}
-
-
-_CONTINUATIONS = {character for byte, character in byte_level_alphabet().items() if not _begins_character(byte)}

@@ -7,15 +7,14 @@ stands for the student's token with which that token's text begins.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from limba.data import sentinels, text_pieces
+from limba.data import sentinels
 from limba.tasks.vocabularies import piece_characters
-from limba.tasks.vocabularies.tokenizer_files import T5TokenizerVocabulary
-from limba.tasks.vocabularies.vocabulary import ByteVocabulary, SentencePieceVocabulary, without_tensorflow
+from limba.tasks.vocabularies.vocabulary import without_tensorflow
 
 # Segments between sentinels come again and again.
 _KEPT_SEGMENTS = 100_000
@@ -41,37 +40,12 @@ def piece_texts(vocabulary: Any) -> list[bytes | None]:
     Raises:
       ValueError: for a kind of vocabulary whose pieces are not known.
     """
-    vocabulary = without_tensorflow(vocabulary)
-    is_text = text_pieces.of_vocabulary(vocabulary, vocabulary.vocab_size)
-    if vocabulary.unk_id is not None:
-        is_text[vocabulary.unk_id] = False
-    if isinstance(vocabulary, ByteVocabulary):
-        texts: Iterator[bytes] = (bytes([max(0, id_ - 3) % 256]) for id_ in range(vocabulary.vocab_size))
-    elif isinstance(vocabulary, SentencePieceVocabulary):
-        model = vocabulary.tokenizer
-        size = model.get_piece_size()
-        pieces = (model.id_to_piece(id_) if id_ < size else "" for id_ in range(vocabulary.vocab_size))
-        texts = (_text(piece, id_ < size and model.is_byte(id_)) for id_, piece in enumerate(pieces))
-    elif isinstance(vocabulary, T5TokenizerVocabulary):
-        tokenizer = vocabulary.tokenizer
-        pieces = (tokenizer.id_to_token(id_) or "" for id_ in range(vocabulary.vocab_size))
-        if '"ByteLevel"' in tokenizer.to_str():
-            bytes_of = {character: byte for byte, character in piece_characters.byte_level_alphabet().items()}
-            texts = (bytes(bytes_of.get(x, 0) for x in piece) for piece in pieces)
-        elif type(tokenizer.model).__name__ in ("WordPiece", "WordLevel"):
-            texts = (piece[2:].encode() if piece.startswith("##") else f" {piece}".encode() for piece in pieces)
-        else:
-            texts = (_text(piece, bool(piece_characters.BYTE.fullmatch(piece))) for piece in pieces)
-    else:
+    if (texts := piece_characters.texts_of(vocabulary)) is None:
         raise ValueError(
             f"The texts of the tokens of a {type(vocabulary).__name__} are not known, so a teacher and a student with "
-            "different vocabularies cannot be compared by it. Give both a SentencePiece model or a T5's tokenizer.json."
+            "different vocabularies cannot be compared by it. Give both a SentencePiece model or a tokenizer.json."
         )
-    return [text if known else None for text, known in zip(texts, is_text, strict=True)]
-
-
-def _text(piece: str, is_byte: bool) -> bytes:
-    return bytes([int(piece[3:5], 16)]) if is_byte else piece.replace("▁", " ").encode()
+    return [text or None for text in texts]
 
 
 class _Tokens:
@@ -109,6 +83,7 @@ class Translation:
         if self._student.eos_id is None or self._teacher.eos_id is None:
             raise ValueError("A teacher with another vocabulary than the student needs an EOS in both.")
         pairs = zip(sentinels.of_vocabulary(self._student), sentinels.of_vocabulary(self._teacher), strict=False)
+        self._sentinels = frozenset(sentinels.of_vocabulary(self._student))
         self._special = dict(pairs) | {self._student.eos_id: self._teacher.eos_id}
         self._tokens = _Tokens(self._teacher_texts)
         self._encoded = functools.lru_cache(_KEPT_SEGMENTS)(self._encode)
@@ -156,7 +131,7 @@ class Translation:
             for place, token in zip(places, tokens, strict=True):
                 of_teacher = self._special.get(token)
                 if of_teacher is None:
-                    if token != self._student.unk_id or self._teacher.unk_id is None:
+                    if token in self._sentinels or self._teacher.unk_id is None:
                         return row
                     row.ids.append(self._teacher.unk_id)
                     is_whole = False

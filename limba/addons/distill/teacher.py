@@ -287,8 +287,8 @@ class AlignedLikeliest:
 def _check_not_packed(is_packed: bool) -> None:
     if is_packed:
         raise ValueError(
-            "A teacher with another vocabulary (TEACHER_ALIGNS_TEXTS) reads rows of one text, and these are packed: set "
-            "DatasetConfig.pack = False."
+            "A teacher with another vocabulary (TEACHER_ALIGNS_TEXTS) reads rows of one text, and these are packed: "
+            "set DatasetConfig.pack = False."
         )
 
 
