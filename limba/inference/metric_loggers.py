@@ -107,34 +107,6 @@ class JSONLogger:
         storage.replace_text(file, "".join(f"{line}\n" for line in lines))
 
 
-class PairsLogger:
-    """`<task>-pairs-<step>.jsonl` of a task of minimal pairs: a line a pair, with the scores of both sentences.
-
-    Of other tasks nothing is written.
-    """
-
-    def __init__(self, output_dir: str):
-        self.output_dir = output_dir
-
-    def __call__(
-        self, task_name: str, step: int | None, inferences: Mapping[str, Any], targets: Sequence[Any], **others: Any
-    ) -> None:
-        del others
-        if not inferences or "score" not in inferences or not all(hasattr(x, "is_right") for x in targets):
-            return
-        lines: dict[int, dict[str, Any]] = {}
-        for sentence, score in zip(targets, inferences["score"], strict=True):
-            line = lines.setdefault(sentence.pair, {"pair": sentence.pair, "phenomenon": sentence.phenomenon})
-            kind = "good" if sentence.is_right else "bad"
-            names = ("sentence", "score", "tokens")
-            values = (sentence.sentence, score, sentence.num_tokens)
-            line |= {f"{name}_{kind}": value for name, value in zip(names, values, strict=True)}
-        for line in lines.values():
-            line["is_right"] = line["score_good"] > line["score_bad"]
-        file = Path(self.output_dir) / f"{task_name}-pairs-{-1 if step is None else step:06}.jsonl"
-        storage.replace_text(file, "".join(f"{_json(line)}\n" for line in lines.values()))
-
-
 def _text(metric: Any) -> str:
     return str(getattr(metric, "textdata", f"a {type(metric).__name__}, which is not written here"))
 

@@ -3,6 +3,7 @@
 import argparse
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,7 +25,7 @@ from limba.checkpoints import checkpointing, run_configuration
 from limba.checkpoints.parameters import checkpoint_step, load_model_params, no_checkpoint
 from limba.data.contract import DatasetConfig
 from limba.devices import native_logs
-from limba.files import storage
+from limba.files import json_text, storage
 from limba.gin_config import gin_files
 from limba.inference import evaluation, tasks_door
 from limba.models import BaseTransformerModel
@@ -281,3 +282,31 @@ def run(flags: argparse.Namespace, bindings: Mapping[str, Any]) -> int:
     if command_line.goes_on(flags):
         configured(files=files, columns=columns, mode=flags.mode or "", score=flags.score, **of_ngrams)
     return 0
+
+
+class PairsLogger:
+    """`<task>-pairs-<step>.jsonl` of a task of minimal pairs: a line a pair, with the scores of both sentences.
+
+    Of other tasks nothing is written.
+    """
+
+    def __init__(self, output_dir: str):
+        self.output_dir = output_dir
+
+    def __call__(
+        self, task_name: str, step: int | None, inferences: Mapping[str, Any], targets: Sequence[Any], **others: Any
+    ) -> None:
+        del others
+        if not inferences or "score" not in inferences or not all(hasattr(x, "is_right") for x in targets):
+            return
+        lines: dict[int, dict[str, Any]] = {}
+        for sentence, score in zip(targets, inferences["score"], strict=True):
+            line = lines.setdefault(sentence.pair, {"pair": sentence.pair, "phenomenon": sentence.phenomenon})
+            kind = "good" if sentence.is_right else "bad"
+            names = ("sentence", "score", "tokens")
+            values = (sentence.sentence, float(score), int(sentence.num_tokens))
+            line |= {f"{name}_{kind}": value for name, value in zip(names, values, strict=True)}
+        for line in lines.values():
+            line["is_right"] = line["score_good"] > line["score_bad"]
+        file = Path(self.output_dir) / f"{task_name}-pairs-{-1 if step is None else step:06}.jsonl"
+        storage.replace_text(file, "".join(f"{json_text.dumps(line, ensure_ascii=False)}\n" for line in lines.values()))

@@ -13,7 +13,7 @@ from limba.addons import pairs as minimal_pairs
 from limba.addons.pairs import eval_pairs, model_forms, text_scorer
 from limba.checkpoints import checkpointing, train_state
 from limba.data import contract
-from limba.inference import evaluation, metric_loggers, task_metrics
+from limba.inference import evaluation, task_metrics
 from limba.network import decoder_only, t5
 from limba.network.encoders import classifier, encoder
 from limba.optimizers import adafactor
@@ -36,7 +36,7 @@ class Evaluator(task_metrics.Evaluator):
     """What gin makes of eval_pairs.gin."""
 
     def __init__(self, **arguments):
-        super().__init__(**arguments, logger_cls=[metric_loggers.PairsLogger])
+        super().__init__(**arguments, logger_cls=[eval_pairs.PairsLogger])
 
 
 def _optimizer():
