@@ -52,50 +52,5 @@ def test_a_loop_has_work_for_all_cores(monkeypatch, cores, batch, length, loops)
         assert _trips(jax.make_jaxpr(attend)(array)) == 0  # eight devices have their rows already
 
 
-@pytest.mark.parametrize("kind", ["each query", "all queries", "none"])
-def test_some_queries_after_others_give_the_numbers_of_all(monkeypatch, kind):
-    """Outputs and gradients, with masks that are of each query or of all, and a bias that rows share."""
-    rng = np.random.default_rng(0)
-    query, key, value = (jnp.float32(rng.normal(size=(2, length, 3, 4))) for length in (12, 20, 20))
-    bias = jnp.float32(rng.normal(size=(1, 3, 12, 20)))
-    mask = None if kind == "none" else jnp.array(rng.random((2, 1, 12 if kind == "each query" else 1, 20)) < 0.8)
-
-    def found(most):
-        monkeypatch.setattr(attention_by_rows, "_LOGITS_OF_A_CORE", most)
-
-        def loss(*given):
-            attended = attention_by_rows.attend(attention.dot_product_attention, *given, mask)
-            return jnp.sum(jnp.sin(attended)), attended
-
-        return jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True))(query, key, value, bias)
-
-    monkeypatch.setattr(attention_by_rows, "_FEWEST_QUERIES", 2)
-    monkeypatch.setattr(attention_by_rows.os, "cpu_count", lambda: 1)
-    whole, divided = found(10**9), found(2 * 3 * 4 * 20)
-    for x, y in zip(jax.tree.leaves(divided), jax.tree.leaves(whole), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
-
-
-def test_the_logits_of_a_long_row_are_never_there_at_once(monkeypatch):
-    """4,096 queries of 4 heads: 256 at once for two cores, in the backward pass, too."""
-    monkeypatch.setattr(attention_by_rows.os, "cpu_count", lambda: 2)
-    row = jax.ShapeDtypeStruct((1, 4096, 4, 8), jnp.float32)
-
-    def loss(query):
-        return jnp.sum(attention_by_rows.attend(attention.dot_product_attention, query, query, query, None, None))
-
-    assert _trips(jax.make_jaxpr(loss)(row)) == 16
-    assert (
-        max(x.aval.size for e in _all(jax.make_jaxpr(jax.grad(loss))(row).jaxpr) for x in e.outvars) == 4 * 256 * 4096
-    )
-
-
-def _all(jaxpr):
-    for e in jaxpr.eqns:
-        yield e
-        for inner in jax.core.jaxprs_in_params(e.params):
-            yield from _all(inner)
-
-
 def _trips(jaxpr):
     return sum(e.params["length"] for e in jaxpr.eqns if e.primitive.name == "scan")
