@@ -94,7 +94,7 @@ ADDONS: Mapping[str, Addon] = {
             "limba.addons.pairs.words_command",
         ),
         gin_names={
-            "limba.addons.pairs.eval_pairs": ("evaluate_pairs",),
+            "limba.addons.pairs.eval_pairs": ("evaluate_pairs", "PairsLogger"),
             "limba.addons.pairs.score_command": ("score_texts",),
             "limba.addons.pairs.lm_eval_command": ("open_requests",),
             "limba.addons.pairs.scoreboard.board_rows": ("open_checkpoint",),

@@ -14,7 +14,7 @@ from datatrove.pipeline.readers.base import BaseDiskReader
 from limba.addons.corpus.recipe_file import Recipe, Source
 from limba.addons.corpus.row_readers import KEPT, LinesReader, PagesReader, ParquetReader, RowsReader, TableReader
 from limba.files import untrusted_files
-from limba.files.untrusted_files import cut, shown
+from limba.files.untrusted_files import cut
 
 _PACKED = (".gz", ".zst")
 
@@ -94,7 +94,7 @@ def _check_name(path: str, where: str) -> None:
     """datatrove reads names from a file, one a line without blanks around it: others would name another file."""
     if path != path.strip() or not path.isprintable():
         raise ValueError(
-            f"{where}: the name {shown(path)} has a line break or another character that cannot be shown; rename it."
+            f"{where}: the name '{cut(path)}' has a line break or another character that cannot be shown; rename it."
         )
 
 

@@ -133,6 +133,9 @@ def _transformers(folder: Path, file: str) -> Reader | str:
     transformers.logging.set_verbosity_error()
     try:
         transformers_library.check_named_files(folder)
+    except ValueError as error:
+        return f"does not load the folder: {error}"
+    try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **transformers_library.NO_CODE)
     except Exception as error:  # The library in Rust raises Exception itself.
         reason = next(iter(str(error).splitlines()), type(error).__name__)
