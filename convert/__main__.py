@@ -22,9 +22,7 @@ _COMMANDS = {
     "from-hf": ("limba.convert.from_hf", "write a checkpoint and a gin file from a Hugging Face T5 or encoder"),
     "to-t5x": ("limba.convert.to_t5x", "write a checkpoint that T5X resumes from"),
     "from-t5x": ("limba.convert.from_t5x", "write a Limba checkpoint from one of T5X"),
-    "all": ("limba.convert.all_checkpoints", "write a Hugging Face folder of every checkpoint of a run"),
     "check": ("limba.convert.check", "compare two models: parameters, logits, loss and greedy output"),
-    "push": ("limba.convert.push", "upload a converted folder to the Hugging Face hub"),
     **{name: row for addon in table.ADDONS.values() for name, row in addon.conversions.items()},
 }
 

@@ -67,7 +67,14 @@ def place(tmp_path_factory, new_run, spiece_model):  # noqa: F811
     line.write_corpus(root / "corpus")
     tasks = TASKS.replace("CORPUS", str(root / "corpus/validation-0.jsonl")).replace("VOCAB", str(spiece_model))
     (root / "broken_tasks.py").write_text(tasks)
-    warm = ["convert.to_hf", "convert.from_hf", "convert.from_t5x", "convert.to_t5x", "convert.push", "datasets"]
+    warm = [
+        "convert.to_hf",
+        "convert.from_hf",
+        "convert.from_t5x",
+        "convert.to_t5x",
+        "limba.addons.publish.push",
+        "datasets",
+    ]
     forks = forked.Server(root, [*warm, "limba.addons.plan.command", "limba.addons.plan.lint.command"])
     names = {"RUN": root / "run", "EXPORT": root / "export", "T5X": root / "t5x", "VOCAB": spiece_model}
     yield root, forks, {name: str(path) for name, path in names.items()}

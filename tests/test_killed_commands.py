@@ -84,7 +84,8 @@ def place(tmp_path_factory, new_run, spiece_model):  # noqa: F811
         for name, value in hub.environment(root / "home").items():
             patched.setenv(name, value)
         forks = forked.Server(
-            root, [*warm, "limba.addons.sweep.command", "convert.push", "datasets", "huggingface_hub.hf_api"]
+            root,
+            [*warm, "limba.addons.sweep.command", "limba.addons.publish.push", "datasets", "huggingface_hub.hf_api"],
         )
     names = {"RUN": run, "EXPORT": root / "export", "T5X": root / "t5x", "VOCAB": spiece_model}
     names |= {"SWEEP": root / "sweep.yaml", "OUT": root / "outputs/out"}

@@ -55,6 +55,7 @@ PARTS: Mapping[str, str] = {
     "check(sparse, num_heads, longest_row), visible(config, segments), seen_keys(config, length), "
     "attend(config, query, key, value, visible, bias, relative_keys)",
     "launch": "`limba launch --to KIND`: main(argv)",
+    "upload": "the upload of an export by another command: push(folder, repo, public=…)",
     "card": "the model card of `limba convert to-hf`: add_arguments(parser), given(args), check(export, card), "
     "write(folder, name, export, report, card); and for other cards and pages results_of(metrics, accuracy), "
     "losses_in(text)",
@@ -126,6 +127,17 @@ ADDONS: Mapping[str, Addon] = {
         other_names={"tasks.pipeline.cached": "limba.addons.cache"},
     ),
     "cards": Addon(parts={"card": "limba.addons.cards.export_card"}),
+    "publish": Addon(
+        conversions={
+            "all": ("limba.addons.publish.all_checkpoints", "write a Hugging Face folder of every checkpoint of a run"),
+            "push": ("limba.addons.publish.push", "upload a converted folder to the Hugging Face hub"),
+        },
+        parts={"upload": "limba.addons.publish.push"},
+        other_names={
+            "convert.all_checkpoints": "limba.addons.publish.all_checkpoints",
+            "convert.push": "limba.addons.publish.push",
+        },
+    ),
     "derived_runs": Addon(
         {
             "branch": (

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from limba.addons import table
 from limba.addons.run import columns, data, earlier_run, given_files, starting_model, trackers, trainer_checkpoints
 from limba.addons.run.keys.request import Request
 from limba.addons.run.keys.row_answers import TEXT, WORD_TASKS
@@ -186,6 +187,8 @@ def _check_push(repo: str, is_dry: bool) -> None:
     """Raises ValueError if the upload at the end cannot work. A dry run needs no token, and warns."""
     from limba.convert.model_files.hf import hub_models
 
+    if not any(table.parts("upload")):
+        raise ValueError("push_to_hub is true, and this Limba has no add-on that uploads (publish); leave it out.")
     hf = hub_models.client()
     if not hf.get_token():
         needed = f"push_to_hub needs a token for {hf.constants.ENDPOINT}: {hub_models.TOKEN_REMEDY}."

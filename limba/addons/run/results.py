@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from limba.addons import table
 from limba.addons.run import data
 from limba.addons.run.keys.row_answers import ANSWERS, TEXT, WORD_LABELS, RowAnswers
 from limba.addons.run.plan import Plan
@@ -188,7 +189,7 @@ def export(plan: Plan, checkpoint: AnyPath) -> None:
     An encoder that no class of Hugging Face holds stays where it is.
     """
     from limba.addons.run import starting_model
-    from limba.convert import push, to_hf
+    from limba.convert import to_hf
 
     out, keys = plan.out, plan.keys
     staged = out / ".exported" / out.name  # The model card's title.
@@ -198,7 +199,8 @@ def export(plan: Plan, checkpoint: AnyPath) -> None:
         return
     to_hf.to_hf(checkpoint, staged, formats=("safetensors",), overwrite=True, named=out)
     if keys.pushes:
-        push.push(staged, keys.hub_model_id or out.name, public=not keys.hub_private_repo)
+        (upload,) = table.parts("upload")
+        upload.push(staged, keys.hub_model_id or out.name, public=not keys.hub_private_repo)
     for file in sorted(staged.iterdir()):
         file.replace(out / file.name)
     staged.rmdir()

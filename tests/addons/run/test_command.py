@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import tokenizers
 
-from convert import from_hf, push, to_hf
+from convert import from_hf, to_hf
 from convert.model_files.hf import hub_models
 from limba import train
+from limba.addons import table
+from limba.addons.publish import push
 from limba.addons.run import command, starting_model
 from limba.checkpoints import checkpointing
 from limba.reports import writers
@@ -178,6 +180,9 @@ def test_a_dry_run_accepts_what_the_run_accepts(here, capsys, caplog, monkeypatc
     assert "push_to_hub needs a token" in caplog.text and "TRAIN_STEPS" in capsys.readouterr().out
     with pytest.raises(ValueError, match="push_to_hub needs a token"):
         _run(here / "run.json", "--push_to_hub", "--hub_model_id", "me/mine")
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="no add-on that uploads"):
+        patch.delitem(table.ADDONS, "publish")
+        _run(here / "run.json", "--push_to_hub")
     rows = ["--label_column_name", "mood", "--test_file", "test.jsonl", "--do_predict", "--do_train", "false"]
     monkeypatch.chdir(here)
     _run(

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from convert import push
 from convert.__main__ import main
 from convert.families import heads
 from convert.model_files import any_format
 from convert.tensors import tensor_parts
 from convert.to_hf import to_hf
+from limba.addons.publish import push
 from limba.addons.serve.base_engine import BaseEngine
 from limba.addons.vectors.sentence_folder import SentenceFolder
 from limba.addons.vectors.to_sentence_transformers import to_sentence_transformers

@@ -8,9 +8,9 @@ import types
 import numpy as np
 import pytest
 
-from convert import all_checkpoints
 from convert.t5x import limba_run, t5x_checkpoint
 from limba import eval as evaluation
+from limba.addons.publish import all_checkpoints
 from limba.addons.run import command as hf_command
 from limba.addons.run import results
 from limba.addons.sweep import sweep_report, trial_folders

@@ -57,6 +57,9 @@ def test_names_that_files_of_users_have():
     for name, real in names.items():
         module = importlib.import_module(name)
         assert module is importlib.import_module(real) and module.__name__ == module.__spec__.name == real
+    from tasks.pipeline import cached
+
+    assert cached.__name__ == "limba.addons.cache"
     with pytest.raises(ModuleNotFoundError, match=r"limba\.commands\.nothing"):
         importlib.import_module("limba.commands.nothing")
 

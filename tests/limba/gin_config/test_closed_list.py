@@ -20,7 +20,7 @@ ATTACKS = {
     "with an effect": ("import antigravity", "the module antigravity is not imported"),
     "an installed package": ("import torch.utils.cpp_extension", "the module torch.utils.cpp_extension"),
     "a program": ("import limba.__main__", "the module limba.__main__ is not imported: it is a program"),
-    "another of our packages": ("import convert.push", "of convert it is no part that gin files use"),
+    "another of our packages": ("import convert.to_hf", "of convert it is no part that gin files use"),
     "a module of a module": (
         f"import jax\n{TARGET} = @jax.profiler.start_server()",
         "profiler is a module that gin files do",

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from convert import __main__, from_hf, to_hf
-from convert.all_checkpoints import convert_all
 from convert.model_files import any_format
+from limba.addons.publish.all_checkpoints import convert_all
 
 OPTIONS = {"formats": ("safetensors",), "verify": False}
 

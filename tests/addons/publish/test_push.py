@@ -11,12 +11,12 @@ import pytest
 
 from convert.__main__ import main
 from convert.model_files.hf import hub_models
-from convert.push import push
 from convert.tensors import flax_files, safetensors_files, weight_files
+from limba.addons.publish.push import push
 from limba.checkpoint_files.saved_tensors import from_array
 from tests import loopback_hub
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 # The first file is uploaded in parts, the others at once.
 ARRAYS = {"a": np.random.default_rng(0).normal(size=(300, 100)).astype(np.float32), "b": np.zeros(5, np.float32)}
 
@@ -328,7 +328,7 @@ def test_a_newer_huggingface_hub(loopback, folder, tmp_path):
     if not Path(python).exists():
         pytest.fail(f"There is no {python}. tests/run.sh makes that environment; LIMBA_HF5_PYTHON may name another.")
     begin = f"import sys; sys.path += {site.getsitepackages()!r}; "
-    begin += "from convert import push; from convert.model_files.hf import hub_models; "
+    begin += "from limba.addons.publish import push; from convert.model_files.hf import hub_models; "
     code = "push.push(sys.argv[1], 'org/model'); print(hub_models.download('org/model'))"
     done = run(python, begin + code, loopback, tmp_path, folder)
     assert done.returncode == 0, done.stderr
