@@ -1,12 +1,11 @@
 """The forward pass of Hugging Face's encoders in NumPy: what an export means, computed without the code that wrote it.
 
 It reads config.json and Hugging Face's tensors, follows the papers (BERT arXiv:1810.04805, RoBERTa-PreLayerNorm
-arXiv:2202.08005, ModernBERT arXiv:2412.13663), and shares nothing with Limba's network or tables of names. For checks,
+arXiv:2202.08005), and shares nothing with Limba's network or tables of names. For checks,
 not for speed.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,7 +19,6 @@ from limba.convert.compare.float64 import Rounding, product, rows_of
 Array = np.ndarray
 Config = Mapping[str, Any]
 
-_MODERNBERT = "modernbert"
 _EMBEDDING = ".embeddings.word_embeddings.weight"
 
 
@@ -69,8 +67,6 @@ def logits(
     `[batch, length]`, and `pad_token_id` is padding.
     """
     weights = Weights(tensors, rounding)
-    if config["model_type"] == _MODERNBERT:
-        return _logits_of_modernbert(weights, config, input_ids)
     return logits_of(_layout(config), weights, config, input_ids, token_type_ids)
 
 
@@ -88,8 +84,6 @@ def hidden_states(
 ) -> Array:
     """Float64 outputs `[batch, length, embed]` of the encoder; for the ids see `logits`."""
     weights = Weights(tensors, rounding)
-    if config["model_type"] == _MODERNBERT:
-        return _modernbert(weights, config, input_ids)
     return states_of(_layout(config), weights, config, input_ids, token_type_ids)
 
 
@@ -222,48 +216,6 @@ def _distances(table: Array | None, query: Array, key: Array, both: bool) -> Arr
     distances = np.arange(length)[:, None] - np.arange(length) + table.shape[0] // 2
     added = np.einsum("bhld,lrd->bhlr", query, table[distances])
     return added + np.einsum("bhrd,lrd->bhlr", key, table[distances]) if both else added
-
-
-# ------------------------------------------------------ ModernBERT --------------------------------------------------
-
-
-_EMBEDDING_OF_MODERNBERT = "model.embeddings.tok_embeddings.weight"
-
-
-def _logits_of_modernbert(weights: Weights, config: Config, input_ids: Array) -> Array:
-    x, name = _modernbert(weights, config, input_ids), class_of(config)
-    if name.endswith("ForSequenceClassification"):
-        is_token = input_ids != config["pad_token_id"]
-        mean = (x * is_token[..., None]).sum(1) / is_token.sum(1, keepdims=True)
-        x = mean if config["classifier_pooling"] == "mean" else x[:, 0]
-    x = ACTIVATIONS[config["classifier_activation"]](weights.product("head.dense", x))
-    x = weights.norm("head.norm", x, config["norm_eps"])
-    if name.endswith("Classification"):
-        return weights.product("classifier", x)
-    return weights.attend(_EMBEDDING_OF_MODERNBERT, x) + weights.bias("decoder")
-
-
-def _modernbert(weights: Weights, config: Config, input_ids: Array) -> Array:
-    epsilon, visible = config["norm_eps"], (input_ids != config["pad_token_id"])[:, None, None, :]
-    x = weights.norm("model.embeddings.norm", weights.rows(_EMBEDDING_OF_MODERNBERT, input_ids), epsilon)
-    places = np.arange(input_ids.shape[1])
-    near = np.abs(places[:, None] - places) <= config["local_attention"] // 2
-    for i in range(config["num_hidden_layers"]):
-        layer = f"model.layers.{i}"
-        is_global = i % config["global_attn_every_n_layers"] == 0
-        base = config["global_rope_theta" if is_global else "local_rope_theta"]
-        turn = functools.partial(turned, base=base, interleaved=False)
-        y = weights.norm(f"{layer}.attn_norm", x, epsilon) if i else x
-        joined = np.split(weights.product(f"{layer}.attn.Wqkv", y), 3, axis=-1)
-        query, key, value = (by_head(part, config["num_attention_heads"]) for part in joined)
-        seen = visible if is_global else visible & near
-        attended = attend(query, key, value, seen, None, turn, 0.0, weights.rounding)
-        x = weights.rounding(x + weights.product(f"{layer}.attn.Wo", attended))
-        y = weights.norm(f"{layer}.mlp_norm", x, epsilon)
-        active, gate = np.split(weights.product(f"{layer}.mlp.Wi", y), 2, axis=-1)
-        hidden = weights.rounding(ACTIVATIONS[config["hidden_activation"]](active) * gate)
-        x = weights.rounding(x + weights.product(f"{layer}.mlp.Wo", hidden))
-    return weights.norm("model.final_norm", x, epsilon)
 
 
 # ------------------------------------------------------ attention ---------------------------------------------------

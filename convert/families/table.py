@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from limba.addons import table as addons
 from limba.convert.families import byt5, heads, mt5, t5_1_0, t5_1_1, umt5
-from limba.convert.families.encoders import bert, modernbert, roberta, roberta_prelayernorm
+from limba.convert.families.encoders import bert, roberta, roberta_prelayernorm
 from limba.convert.families.encoders.encoder_family import EncoderFamily
 from limba.convert.families.family import Family
 from limba.convert.families.heads import Head
@@ -21,7 +21,7 @@ from limba.network.t5 import T5Config
 # The order counts: a T5 is of the first family that it fits, and others must be named. mT5 is never the first.
 _ROWS: tuple[Family, ...] = (
     *(t5_1_0.FAMILY, t5_1_1.FAMILY, mt5.FAMILY, umt5.FAMILY, byt5.FAMILY),
-    *(bert.FAMILY, roberta_prelayernorm.FAMILY, modernbert.FAMILY),
+    *(bert.FAMILY, roberta_prelayernorm.FAMILY),
     *roberta.FAMILIES,
 )
 _GROUP = "limba.families"

@@ -255,7 +255,9 @@ ADDONS: Mapping[str, Addon] = {
     "encoders": Addon(
         families=tuple(
             f"limba.addons.encoders.{name}"
-            for name in ("mpnet", "roformer", "distilbert", "eurobert", "nomic_bert", "electra", "deberta_v2")
+            for name in (
+                *("mpnet", "roformer", "modernbert", "distilbert", "eurobert", "nomic_bert", "electra", "deberta_v2"),
+            )
         )
     ),
     "longt5": Addon(

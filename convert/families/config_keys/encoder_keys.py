@@ -6,7 +6,6 @@ _FROM_SCRATCH = (
     "No class of transformers has it. Such a network is trained from scratch, from the config.json alone; for weights "
     "remove the key if they are of a plain BERT."
 )
-SCALED = "Train such a model where it comes from; for the one without remove the key."
 
 # Of all encoders, and of all that are like BERT; families add their own.
 ENCODER = (
@@ -83,37 +82,3 @@ NEW_BERT = BERT | table(
     )
 )
 ROBERTA_PRELAYERNORM = table(*OF_BERT)
-
-MODERNBERT = table(
-    *ENCODER,
-    *carried(
-        hidden_activation="mlp_activations",
-        embedding_dropout="dropout_rate",
-        attention_dropout="attention_dropout_rate",
-        norm_eps="norm_epsilon",
-        norm_bias="norm",
-        attention_bias="attention_bias",
-        mlp_bias="mlp_bias",
-        classifier_bias="head_bias, dense_bias of a classifier",
-        classifier_activation="head_activation, activation of a classifier",
-        classifier_pooling="pooling of a classifier",
-        decoder_bias="logits_bias",
-        global_rope_theta="rotary_base",
-        local_rope_theta="local_rotary_base",
-        rope_parameters="rotary_base and local_rotary_base",
-        layer_types="global_attention_every",
-        global_attn_every_n_layers="global_attention_every, before version 5",
-        local_attention="local_attention_window",
-    ),
-    only("rope_theta", (), "one version of transformers takes it for global_rope_theta", "Write global_rope_theta."),
-    only("rope_scaling", ({"rope_type": "default"},), "other rotary positions than Limba's", SCALED),
-    *settings("a rate of training: a run's file says its own", classifier_dropout=0.0, mlp_dropout=0.0),
-    *without_effect("no class reads it: positions are rotary", "position_embedding_type"),
-    *without_effect("no class reads it: norm_eps is read", "layer_norm_eps"),
-    *without_effect(
-        "another way to compute the same",
-        *("deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index", "reference_compile"),
-        "repad_logits_with_grad",
-    ),
-    *settings("of new weights, which Limba does not cut off", initializer_cutoff_factor=2.0),
-)

@@ -197,38 +197,6 @@ def common_limits(config: EncoderConfig) -> Iterator[str]:
         yield f"rotary_dim is {config.rotary_dim}, and must be head_dim, {config.head_dim}"
 
 
-def gated_limits(config: EncoderConfig, usual: str) -> Iterator[str]:
-    """Those of classes whose MLP is a gated one; `usual` is the activation that most of their models have."""
-    yield from common_limits(config)
-    if len(config.mlp_activations) != 2 or config.mlp_activations[1] != "linear":
-        yield f"mlp_activations is {tuple(config.mlp_activations)!r}, and must be a gated one, {(usual, 'linear')!r}"
-
-
-def by_usual_keys(
-    content: Mapping[str, Any], other_keys: Mapping[str, str], defaults: Mapping[str, Any]
-) -> dict[str, Any]:
-    """A config.json with the values of other keys under the usual ones too.
-
-    Args:
-      other_keys: by the usual ones.
-      defaults: values of usual keys that transformers writes unasked; they do not contradict.
-
-    Raises:
-      ValueError: if two keys that mean the same have different values.
-    """
-    found = dict(content)
-    for usual, other in other_keys.items():
-        if content.get(other) is None:
-            continue
-        if content.get(usual) not in (None, defaults.get(usual), content[other]):
-            raise ValueError(
-                f"{usual} is {shown(content[usual])} and {other} {shown(content[other])}; they mean the same. Leave "
-                "one out"
-            )
-        found[usual] = content[other]
-    return found
-
-
 def value(content: Mapping[str, Any], key: str, default: Any, kinds: type | tuple[type, ...]) -> Any:
     """A value of config.json, where null counts as missing.
 

@@ -4,10 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from limba.addons.encoders.other_keys import by_usual_keys
 from limba.convert.families.config_keys import encoder_keys
 from limba.convert.families.config_keys.keys import carried, only, settings, table, without_effect
 from limba.convert.families.encoders import bert
-from limba.convert.families.encoders.encoder_family import HeadClass, by_usual_keys
+from limba.convert.families.encoders.encoder_family import HeadClass
 from limba.convert.tensors.table import Row
 from limba.network.encoders.config import EncoderConfig
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from limba.addons.encoders.gated_mlp import SCALED, gated_limits
 from limba.convert.families import heads
 from limba.convert.families.config_keys import encoder_keys
 from limba.convert.families.config_keys.keys import carried, only, settings, table, without_effect
@@ -12,7 +13,6 @@ from limba.convert.families.encoders.encoder_family import (
     HeadClass,
     activation,
     activation_name,
-    gated_limits,
     numbers,
     read_numbers,
     refuse_unless,
@@ -89,7 +89,7 @@ def _fields_of_rows(content: Mapping[str, Any], config: EncoderConfig) -> dict[s
 OWN_CLASS = settings("transformers has this class itself, and Limba takes that one", auto_map=())
 ROTARY_KEYS = (
     *carried(rope_theta="rotary_base", rope_parameters="rotary_base", head_dim="must be hidden_size / heads"),
-    only("rope_scaling", ({"rope_type": "default"},), "other rotary positions than Limba's", encoder_keys.SCALED),
+    only("rope_scaling", ({"rope_type": "default"},), "other rotary positions than Limba's", SCALED),
     *without_effect("no class reads it: positions are rotary", "position_embedding_type"),
 )
 _KEYS = table(

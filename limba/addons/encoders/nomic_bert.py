@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from limba.addons.encoders import eurobert
+from limba.addons.encoders.gated_mlp import gated_limits
+from limba.addons.encoders.other_keys import by_usual_keys
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.convert.families.config_keys import encoder_keys
 from limba.convert.families.config_keys.keys import carried, fixed, only, settings, table, without_effect
@@ -13,8 +15,6 @@ from limba.convert.families.encoders import bert, rotary_keys
 from limba.convert.families.encoders.encoder_family import (
     HeadClass,
     activation,
-    by_usual_keys,
-    gated_limits,
     refuse_unless,
 )
 from limba.convert.tensors.table import Row, rows_of

@@ -4,14 +4,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from limba.addons.encoders.gated_mlp import SCALED, gated_limits
 from limba.convert.families import heads
 from limba.convert.families.config_keys import encoder_keys
+from limba.convert.families.config_keys.keys import carried, only, settings, table, without_effect
 from limba.convert.families.encoders.encoder_family import (
     EncoderFamily,
     HeadClass,
     activation,
     activation_name,
-    gated_limits,
     known_activations,
     numbers,
     read_numbers,
@@ -156,6 +157,40 @@ _OF_ROWS = dataclasses.replace(
 )
 
 
+_KEYS = table(
+    *encoder_keys.ENCODER,
+    *carried(
+        hidden_activation="mlp_activations",
+        embedding_dropout="dropout_rate",
+        attention_dropout="attention_dropout_rate",
+        norm_eps="norm_epsilon",
+        norm_bias="norm",
+        attention_bias="attention_bias",
+        mlp_bias="mlp_bias",
+        classifier_bias="head_bias, dense_bias of a classifier",
+        classifier_activation="head_activation, activation of a classifier",
+        classifier_pooling="pooling of a classifier",
+        decoder_bias="logits_bias",
+        global_rope_theta="rotary_base",
+        local_rope_theta="local_rotary_base",
+        rope_parameters="rotary_base and local_rotary_base",
+        layer_types="global_attention_every",
+        global_attn_every_n_layers="global_attention_every, before version 5",
+        local_attention="local_attention_window",
+    ),
+    only("rope_theta", (), "one version of transformers takes it for global_rope_theta", "Write global_rope_theta."),
+    only("rope_scaling", ({"rope_type": "default"},), "other rotary positions than Limba's", SCALED),
+    *settings("a rate of training: a run's file says its own", classifier_dropout=0.0, mlp_dropout=0.0),
+    *without_effect("no class reads it: positions are rotary", "position_embedding_type"),
+    *without_effect("no class reads it: norm_eps is read", "layer_norm_eps"),
+    *without_effect(
+        "another way to compute the same",
+        *("deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index", "reference_compile"),
+        "repad_logits_with_grad",
+    ),
+    *settings("of new weights, which Limba does not cut off", initializer_cutoff_factor=2.0),
+)
+
 FAMILY = EncoderFamily(
     name="modernbert",
     title="ModernBERT",
@@ -171,7 +206,8 @@ FAMILY = EncoderFamily(
         "num_token_types": (0,),
         "num_kv_heads": (None,),
     },
-    keys=encoder_keys.MODERNBERT,
+    numpy_forward="limba.addons.encoders.numpy_modernbert",
+    keys=_KEYS,
     defaults={
         "vocab_size": 50368,
         "hidden_size": 768,
