@@ -94,7 +94,7 @@ _REASONS: dict[tuple[str, str], str] = {
     ("limba/addons/examples/python_docs.py", "warnings.catch_warnings"): "in a program without threads",
     ("limba/training/from_counts/fit_processes.py", "signal.signal"): "in a process of its own, as it starts",
     ("tasks/pipeline/prefetch/reader_processes.py", "signal.signal"): "in a process of its own, as it starts",
-    ("tasks/pipeline/seqio/tf_iterators.py", "tf.data.Dataset.random"): _IMPORT,
+    ("limba/addons/seqio/tf_iterators.py", "tf.data.Dataset.random"): _IMPORT,
     ("tasks/vocabularies/tokenizer_files.py", "os.environ"): _IMPORT,
 }
 # Some do it more than once.
@@ -175,7 +175,7 @@ thread.join()
 def test_pipelines_of_seqio_are_built_by_one_thread_at_a_time():
     """SeqIO counts seeds of steps in a global variable: of two readers that began at once, one had other examples."""
     tf = importlib.import_module("tensorflow")
-    tf_iterators = importlib.import_module("tasks.pipeline.seqio.tf_iterators")
+    tf_iterators = importlib.import_module("limba.addons.seqio.tf_iterators")
     plain, found = tf.data.Dataset.random(5).take(1).get_single_element().numpy(), []
 
     def build() -> None:

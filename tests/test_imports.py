@@ -20,8 +20,8 @@ NEVER = {
 }
 # Where SeqIO's tasks are read, or ours are given to SeqIO: all else of `tasks` runs without TensorFlow.
 OF_SEQIO = (
-    *("tasks.pipeline.seqio", "tasks.t5", "tasks.registry.tf_steps", "tasks.sources.tf_documents"),
-    "limba.addons.plan.data.seqio_sources",
+    "limba.addons.seqio",
+    "tasks.t5",
 )
 NEVER_AT_THE_TOP = {
     "convert": ("tensorflow", "seqio", "datasets", "torch", "transformers", "tasks"),

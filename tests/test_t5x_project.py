@@ -39,7 +39,7 @@ def test_it_trains_and_evaluates_unedited(tmp_path, forks):
             env=line.environment(tmp_path, PYTHONPATH=f"{project}:{line.ROOT}"),
         )
 
-    # That a stream of such a task resumes: tests/tasks/pipeline/seqio/test_seqio_streams.py.
+    # That a stream of such a task resumes: tests/addons/seqio/test_seqio_streams.py.
     first = train(2)
     assert first.returncode == 0, first.stderr
     assert "tasks.py is hidden by Limba's own package" in first.stderr

@@ -55,6 +55,11 @@ PARTS: Mapping[str, str] = {
     "check(sparse, num_heads, longest_row), visible(config, segments), seen_keys(config, length), "
     "attend(config, query, key, value, visible, bias, relative_keys)",
     "launch": "`limba launch --to KIND`: main(argv)",
+    "seqio": "tasks, sources and feature converters of SeqIO's: kind_of(config, provider, converter), "
+    "open_readers(stream, layout, seed), may_be_endless(task, config), reads_documents(task, config), chunks(…), "
+    "DatasetBatches, make_evaluator(…), set_folders(…), check(task, config, role, steps); and for SeqIO, "
+    "apply(step, dataset), documents(chunks, num_epochs)",
+    "seqio_registry": "a module whose import registers our tasks with SeqIO",
     "upload": "the upload of an export by another command: push(folder, repo, public=…)",
     "card": "the model card of `limba convert to-hf`: add_arguments(parser), given(args), check(export, card), "
     "write(folder, name, export, report, card); and for other cards and pages results_of(metrics, accuracy), "
@@ -127,6 +132,10 @@ ADDONS: Mapping[str, Addon] = {
         other_names={"tasks.pipeline.cached": "limba.addons.cache"},
     ),
     "cards": Addon(parts={"card": "limba.addons.cards.export_card"}),
+    "seqio": Addon(
+        parts={"seqio": "limba.addons.seqio.foreign_tasks", "seqio_registry": "limba.addons.seqio.registry_copies"},
+        other_names={"tasks.pipeline.seqio": "limba.addons.seqio"},
+    ),
     "publish": Addon(
         conversions={
             "all": ("limba.addons.publish.all_checkpoints", "write a Hugging Face folder of every checkpoint of a run"),
@@ -311,3 +320,14 @@ def parts(what: str) -> Iterator[Any]:
     for addon in ADDONS.values():
         if what in addon.parts:
             yield importlib.import_module(addon.parts[what])
+
+
+def part(what: str, needed_by: str) -> Any:
+    """The one module that is for this.
+
+    Raises:
+      ValueError: if no add-on has it; `needed_by` is the subject of its sentence.
+    """
+    if (found := next(parts(what), None)) is None:
+        raise ValueError(f"{needed_by} needs an add-on that this Limba does not have: {what} (limba/addons/table.py).")
+    return found

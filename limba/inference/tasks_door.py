@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from limba.addons import table
 from limba.data import contract
 
 
@@ -162,9 +163,7 @@ def open_vocabulary(record: Mapping[str, Any]) -> Any:
 
 def resumable(batches: Any, cfg: contract.DatasetConfig, shard_id: int, num_shards: int) -> contract.BatchIterator:
     """A user's `tf.data.Dataset` of this host's rows as a stream whose position can be saved."""
-    from limba.tasks.pipeline.seqio import foreign_readers
-
-    return foreign_readers.DatasetBatches(batches, cfg, shard_id, num_shards)
+    return table.part("seqio", "A tf.data.Dataset").DatasetBatches(batches, cfg, shard_id, num_shards)
 
 
 def num_tasks(cfg: contract.DatasetConfig) -> int:
@@ -241,16 +240,12 @@ def seqio_evaluator(
     tensorboard_logger: Callable[[str], Any],
     settings: Mapping[str, Any],
 ) -> Any:
-    """`tasks.pipeline.seqio.seqio_predictions.make_evaluator`: SeqIO's evaluator of a task's metrics."""
-    from limba.tasks.pipeline.seqio import seqio_predictions
-
-    return seqio_predictions.make_evaluator(
+    """SeqIO's evaluator of a task's metrics, by the add-on for SeqIO."""
+    return table.part("seqio", "SeqIO's evaluator").make_evaluator(
         config, evaluator_cls, feature_converter, log_dir, tensorboard_logger, settings
     )
 
 
 def set_folders(tfds_data_dir: str | None, cache_dirs: Sequence[str]) -> None:
     """Where TensorFlow Datasets and SeqIO's offline caches are looked for."""
-    from limba.tasks.pipeline.seqio import seqio_predictions
-
-    seqio_predictions.set_folders(tfds_data_dir, cache_dirs)
+    table.part("seqio", "A folder of TensorFlow Datasets or of SeqIO's caches").set_folders(tfds_data_dir, cache_dirs)

@@ -1,6 +1,6 @@
 """Examples of a task for inference, in the order of the files, and files of predictions.
 
-Tasks that need SeqIO are read by `tasks.pipeline.seqio.seqio_predictions`, which TensorFlow comes with.
+Tasks that need SeqIO are read by the add-on that is for it, which TensorFlow comes with.
 """
 
 import itertools
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
+from limba.addons import table
 from limba.data import contract
 from limba.files import json_text
 from limba.tasks.metrics import metric_packages
@@ -58,13 +59,15 @@ def needs_seqio(task: Any, feature_converter: Any) -> bool:
     return not ours or not converters.is_known(feature_converter)
 
 
+def _of_seqio(task: Any) -> Any:
+    return table.part("seqio", f"Task {task.name!r}, which has parts of SeqIO's,")
+
+
 def may_be_endless(task: Any, config: contract.DatasetConfig) -> bool:
     """Whether the split of a task is not known to end."""
     if isinstance(task.source, ShardedSource):
         return False
-    from limba.tasks.pipeline.seqio import seqio_streams
-
-    return seqio_streams.may_be_endless(task, config)
+    return _of_seqio(task).may_be_endless(task, config)
 
 
 def has_blanks(config: contract.DatasetConfig) -> bool:
@@ -179,9 +182,7 @@ def chunks(
       the chunk, and the model's features `[examples, length]`.
     """
     if needs_seqio(task, feature_converter):
-        from limba.tasks.pipeline.seqio import seqio_predictions
-
-        yield from seqio_predictions.chunks(task, config, feature_converter, shard_id, num_shards, size, skip)
+        yield from _of_seqio(task).chunks(task, config, feature_converter, shard_id, num_shards, size, skip)
         return
     found = examples(task, config, shard_id, num_shards)
     for number, part in enumerate(iter(lambda: list(itertools.islice(found, size)), [])):

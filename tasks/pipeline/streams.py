@@ -53,7 +53,7 @@ class Stream:
     """A checked configuration: which tasks are read, and how their examples become batches.
 
     Here all sources can begin anywhere, all preprocessors are steps and the feature converter is one of ours;
-    `tasks.pipeline.seqio.seqio_streams` has the others.
+    The add-on `seqio` has the others.
     """
 
     # Whether a position is a few counters, since all sources can begin anywhere.

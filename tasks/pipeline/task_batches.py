@@ -1,6 +1,6 @@
 """Opens tasks and mixtures as the batches that the engine trains and evaluates on (`limba.data.contract`).
 
-Those that need SeqIO are given to `tasks.pipeline.seqio`, which TensorFlow comes with.
+Those that need SeqIO are given to the add-on that is for it, which TensorFlow comes with.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from limba.addons import table
 from limba.data import contract
 from limba.files import json_text
 from limba.tasks.pipeline import converters, fingerprints, readers, stages
@@ -74,10 +75,7 @@ def _open_batches(stream: Stream, layout: contract.ReaderRows, seed: int) -> Tra
         deals = stream.find_deals(seed, layout.num_readers)
         readers = [CountedReader(stream, reader, layout, seed, open_batches, deals) for reader in layout.readers]
         return TrainBatches(readers, stream)
-    from limba.tasks.pipeline.seqio import foreign_readers, seqio_streams
-
-    assert isinstance(stream, seqio_streams.ForeignStream)
-    return TrainBatches(foreign_readers.open_readers(stream, layout, seed), stream)
+    return TrainBatches(_of_seqio(stream.config).open_readers(stream, layout, seed), stream)
 
 
 def _open_processes(stream: Stream, layout: contract.ReaderRows) -> OpenBatches | None:
@@ -197,9 +195,11 @@ def kind_of_stream(config: contract.DatasetConfig, provider: Any, feature_conver
     ours = all(isinstance(x, Task) and isinstance(x.source, ShardedSource) for x in get_subtasks(provider))
     if ours and converters.is_known(feature_converter):
         return Stream
-    from limba.tasks.pipeline.seqio import seqio_streams
+    return _of_seqio(config).kind_of(config, provider, feature_converter)
 
-    return seqio_streams.kind_of(config, provider, feature_converter)
+
+def _of_seqio(config: contract.DatasetConfig) -> Any:
+    return table.part("seqio", f"{config.name!r}, which has parts of SeqIO's,")
 
 
 def data_facts(config: contract.DatasetConfig) -> dict[str, str]:

@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
+from limba.addons import table
 from limba.data.lint_findings import Finding
 from limba.tasks.registry.rows import ColumnType, Rows
 
@@ -48,9 +49,7 @@ class Step(abc.ABC):
 
     def __call__(self, dataset: Any) -> Any:
         """A `tf.data.Dataset` of the rows that are made."""
-        from limba.tasks.registry import tf_steps  # TensorFlow
-
-        return tf_steps.apply(self, dataset)
+        return table.part("seqio", "A tf.data.Dataset").apply(self, dataset)
 
 
 def bind(step: Step, output_features: Mapping[str, Any], sequence_length: Mapping[str, int] | None) -> Any:

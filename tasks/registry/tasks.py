@@ -1,7 +1,7 @@
 """Tasks, mixtures and their registries under SeqIO's names, without TensorFlow.
 
 What is registered here is also a SeqIO task or mixture for whoever imports `seqio`
-(`tasks.pipeline.seqio.registry_copies`).
+(`limba.addons.table`, `seqio_registry`).
 """
 
 import dataclasses

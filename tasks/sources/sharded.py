@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from limba.addons import table as addons
 from limba.files import os_errors
 from limba.tasks.sources import arrow_tables, chunks, class_names
 from limba.tasks.sources import splits as splits_lib
@@ -480,10 +481,9 @@ class ShardedSource(abc.ABC):
     ) -> Any:
         """The documents of one reader as a `tf.data.Dataset`; without a number of epochs for ever."""
         del unused_kwargs
-        from limba.tasks.sources import tf_documents  # TensorFlow
-
         reader, num_readers = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
-        return tf_documents.documents(self.chunks_of(split, shuffle, seed, reader, num_readers), num_epochs)
+        chunks_of_reader = self.chunks_of(split, shuffle, seed, reader, num_readers)
+        return addons.part("seqio", "A tf.data.Dataset").documents(chunks_of_reader, num_epochs)
 
 
 def _file_name(shard: arrow_tables.Shard) -> str:

@@ -135,7 +135,7 @@ def newest(directory: Path) -> tuple[int, list[Path]]:
 
 def main(engine: str) -> None:
     if engine == "seqio":
-        from tasks.pipeline.seqio import seqio_streams  # noqa: F401, TensorFlow
+        from limba.addons.seqio import seqio_streams  # noqa: F401, TensorFlow
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         child = os.fork()

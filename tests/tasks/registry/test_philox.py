@@ -7,7 +7,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from tasks.pipeline.seqio import tf_iterators
+from limba.addons.seqio import tf_iterators
 from tasks.registry import philox
 
 # TensorFlow takes the larger ones modulo 2^31 - 1.

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from limba.addons import table
 from limba.addons.plan.data import lint_documents, lint_held_out, lint_letters
 from limba.data import contract
 from limba.data.lint_findings import Finding, refused, unreadable
@@ -243,10 +244,9 @@ def _targets_needed(task: Any, lengths: Mapping[str, int]) -> int | None:
 
 def _check_source(task: Any, config: contract.DatasetConfig, purpose: Purpose) -> Iterator[Finding]:
     if not (isinstance(task, Task) and isinstance(task.source, ShardedSource)):
-        from limba.addons.plan.data import seqio_sources as lint_sources
-
-        if not lint_sources.reads_documents(task, config):
-            yield from lint_sources.check(task, config, purpose.role, purpose.steps)
+        of_seqio = table.part("seqio", f"Task {task.name!r}, which has parts of SeqIO's,")
+        if not of_seqio.reads_documents(task, config):
+            yield from of_seqio.check(task, config, purpose.role, purpose.steps)
             return
     try:
         task.source.check(config.split)

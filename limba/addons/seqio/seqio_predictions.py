@@ -8,9 +8,9 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
+from limba.addons.seqio import registry_copies, tf_iterators
+from limba.addons.seqio.seqio_streams import converter_class
 from limba.data import contract
-from limba.tasks.pipeline.seqio import registry_copies, tf_iterators
-from limba.tasks.pipeline.seqio.seqio_streams import converter_class
 from limba.tasks.registry.providers import find_provider, tasks_with_split
 from limba.tasks.supervised import row_preprocessor
 

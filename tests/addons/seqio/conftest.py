@@ -9,6 +9,7 @@ from tasks.pretraining import denoising
 from tasks.registry import Feature, TaskRegistry
 from tasks.sources import corpora
 from tasks.vocabularies import ByteVocabulary
+from tests.tasks.conftest import _clean_registry  # noqa: F401
 
 LENGTHS = {"inputs": 24, "targets": 24}
 

@@ -11,15 +11,15 @@ import seqio
 import tensorflow as tf
 
 from limba import command_line
+from limba.addons.seqio import foreign_readers, seqio_streams, tf_documents, tf_iterators
 from limba.data import contract
 from tasks.pipeline import task_batches
-from tasks.pipeline.seqio import foreign_readers, seqio_streams, tf_iterators
 from tasks.pipeline.streams import Stream
 from tasks.registry import Task
 from tasks.registry.providers import find_provider
-from tasks.sources import corpora, tf_documents
+from tasks.sources import corpora
 from tasks.t5 import t5_preprocessors
-from tests.tasks.pipeline.seqio.conftest import LENGTHS, STEPS
+from tests.addons.seqio.conftest import LENGTHS, STEPS
 
 
 def config_for(name, **options):

@@ -1,7 +1,7 @@
 """A reader's documents as a `tf.data` pipeline, for SeqIO and T5X.
 
 It is a pure function of counters: `tf.data` saves such a pipeline to the last element, shuffle buffers included, when
-external state is ignored; it cannot save a generator. Only this file of the room needs TensorFlow.
+external state is ignored; it cannot save a generator.
 """
 
 from typing import Any

@@ -10,12 +10,12 @@ import pytest
 import seqio
 import tensorflow as tf
 
+from limba.addons.seqio import foreign_readers, seqio_predictions
 from limba.data import contract
 from limba.inference import tasks_door
 from tasks.pipeline import task_batches
-from tasks.pipeline.seqio import foreign_readers, seqio_predictions
-from tests.tasks.pipeline.seqio.conftest import STEPS
-from tests.tasks.pipeline.seqio.test_seqio_streams import assert_equal, take
+from tests.addons.seqio.conftest import STEPS
+from tests.addons.seqio.test_seqio_streams import assert_equal, take
 
 LENGTHS = {"inputs": 16, "targets": 16}
 

@@ -10,9 +10,9 @@ import seqio
 import tensorflow as tf
 
 from limba.addons.diacritics import diacritics_tasks
+from limba.addons.seqio import registry_copies
 from limba.data import contract
 from tasks.pipeline import predictions
-from tasks.pipeline.seqio import registry_copies
 from tasks.pretraining import denoising
 from tasks.registry import Feature, Mixture, MixtureRegistry, Task, TaskRegistry, mixtures, steps
 from tasks.registry import tasks as registered_tasks

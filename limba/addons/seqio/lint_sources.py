@@ -7,22 +7,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from limba.addons.seqio.seqio_streams import check_cached, may_be_endless, num_shards, reads_cache
 from limba.data import contract
 from limba.data.lint_findings import Finding, refused, unreadable
-from limba.tasks.pipeline.seqio.seqio_streams import (
-    check_cached,
-    may_be_endless,
-    num_shards,
-    reads_cache,
-    reads_documents,
-)
 
 # How much of a split is read to see whether it ends: documents, and seconds.
 _MAX_DOCUMENTS, _MAX_SECONDS = 20_000, 15.0
 # Documents that have to repeat, one after the other, for a stream to have begun again.
 _REPEATED = 3
-
-__all__ = ["check", "reads_documents"]
 
 
 def check(task: Any, config: contract.DatasetConfig, role: str, steps: int | None) -> Iterator[Finding]:

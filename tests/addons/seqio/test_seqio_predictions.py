@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import seqio
 
+from limba.addons.seqio import seqio_predictions
 from limba.data import contract
 from limba.inference import task_metrics
 from tasks.pipeline import predictions
-from tasks.pipeline.seqio import seqio_predictions
 from tasks.supervised import SupervisedDataset, supervised_tasks
 from tasks.vocabularies import ByteVocabulary
 

@@ -9,10 +9,10 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from limba.addons.seqio import empty_tasks, registry_copies, tf_iterators
 from limba.data import contract
 from limba.tasks.pipeline import converters
 from limba.tasks.pipeline.positions import POSITION_SIZE, ReadPlan
-from limba.tasks.pipeline.seqio import empty_tasks, registry_copies, tf_iterators
 from limba.tasks.pipeline.streams import Stream, derive_seed, group_size, rebatch
 from limba.tasks.registry import Task
 from limba.tasks.registry.rows import Columns

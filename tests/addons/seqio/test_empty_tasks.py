@@ -5,11 +5,11 @@ import threading
 import pytest
 import tensorflow as tf
 
+from limba.addons.seqio import empty_tasks
 from tasks.pipeline import task_batches
-from tasks.pipeline.seqio import empty_tasks
 from tasks.sources import corpora
-from tests.tasks.pipeline.seqio.conftest import STEPS
-from tests.tasks.pipeline.seqio.test_seqio_streams import config_for
+from tests.addons.seqio.conftest import STEPS
+from tests.addons.seqio.test_seqio_streams import config_for
 
 
 def _drop_all(dataset):

@@ -12,8 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from limba.addons.seqio import tf_iterators
 from limba.data import contract
-from limba.tasks.pipeline.seqio import tf_iterators
 
 logger = logging.getLogger(__name__)
 

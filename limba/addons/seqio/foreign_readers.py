@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from limba.addons.seqio import empty_tasks, tf_iterators
+from limba.addons.seqio.seqio_streams import ForeignStream, num_shards
 from limba.data import contract
 from limba.files import json_text, storage, untrusted_json
 from limba.files.untrusted_files import cut, is_inside
@@ -25,8 +27,6 @@ from limba.tasks.pipeline import fingerprints, readers
 from limba.tasks.pipeline.epoch_counts import EpochCounter
 from limba.tasks.pipeline.positions import ReadPlan
 from limba.tasks.pipeline.prefetch.open_iterators import close_at_exit
-from limba.tasks.pipeline.seqio import empty_tasks, tf_iterators
-from limba.tasks.pipeline.seqio.seqio_streams import ForeignStream, num_shards
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import seqio
 import tensorflow as tf
 
 from limba.addons.plan.data import lint_tasks
-from limba.addons.plan.data import seqio_sources as lint_sources
+from limba.addons.seqio import lint_sources
 from limba.data import contract
 from tasks.t5 import t5_preprocessors
 

@@ -1,4 +1,4 @@
-"""A step of ours as a preprocessor of `tf.data` pipelines. Only this file of the room needs TensorFlow."""
+"""A step of ours as a preprocessor of `tf.data` pipelines."""
 
 from typing import Any
 
