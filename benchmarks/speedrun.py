@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             _plan(device, price, gin_files)
         return
     if not flags.print:
-        _run(flags.work, "limba.addons.examples.speedrun")
+        _run(flags.work, "limba.addons.instructions.speedrun")
         for seed in flags.seeds:
             for stage in RECIPES:
                 _train(flags.work, seed, stage, gin_files[stage])

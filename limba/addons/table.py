@@ -23,6 +23,7 @@ class Addon(NamedTuple):
       gin_names: of other modules, the names that they may use.
       gin_programs: of these, what acts: a file binds its arguments and has it as no value.
       other_names: of its package and modules, in files of users and in programs that start its server; the real ones.
+      names: of packages of the core, further names that their users write; the modules that have them.
       former_fields: of its configuration, which all T5s had before, the values without effect: runs record them.
       t5x_names: a module whose MODULES says which of its modules have the names of T5X's (`gin_config/t5x_names.py`).
     """
@@ -36,6 +37,7 @@ class Addon(NamedTuple):
     gin_names: Mapping[str, tuple[str, ...]] = {}
     gin_programs: tuple[str, ...] = ()
     other_names: Mapping[str, str] = {}
+    names: Mapping[str, str] = {}
     former_fields: Mapping[str, object] = {}
     t5x_names: str = ""
 
@@ -298,6 +300,21 @@ ADDONS: Mapping[str, Addon] = {
             "tasks.examples.diacritics_small": "limba.addons.diacritics.diacritics_small",
         },
     ),
+    "instructions": Addon(
+        gin_modules=("limba.addons.instructions.instruction_files", "limba.addons.instructions.instruction_tasks"),
+        other_names={
+            "tasks.supervised.instructions": "limba.addons.instructions",
+            "tasks.examples.speedrun": "limba.addons.instructions.speedrun",
+            "limba.addons.examples.speedrun": "limba.addons.instructions.speedrun",
+        },
+        names=dict.fromkeys(
+            (
+                "limba.tasks.supervised.register_instruction_mixture",
+                "limba.tasks.supervised.register_instruction_task",
+            ),
+            "limba.addons.instructions.instruction_tasks",
+        ),
+    ),
     "examples": Addon(other_names={"tasks.examples": "limba.addons.examples"}),
 }
 
@@ -305,6 +322,18 @@ ADDONS: Mapping[str, Addon] = {
 def other_names() -> dict[str, str]:
     """Those of all add-ons, by other name."""
     return {other: real for addon in ADDONS.values() for other, real in addon.other_names.items()}
+
+
+def named(package: str, name: str) -> Any:
+    """What a package of the core has by this name of an add-on's, for its `__getattr__`.
+
+    Raises:
+      AttributeError: if no add-on has it.
+    """
+    for addon in ADDONS.values():
+        if module := addon.names.get(f"{package}.{name}"):
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
 
 def families() -> Iterator[Any]:

@@ -3,11 +3,10 @@
 The rooms of `tasks` above `pretraining` may import it. Task modules use these names.
 """
 
+from typing import Any
+
+from limba.addons import table
 from limba.tasks.supervised.dataset import SupervisedDataset
-from limba.tasks.supervised.instructions.instruction_tasks import (
-    register_instruction_mixture,
-    register_instruction_task,
-)
 from limba.tasks.supervised.supervised_tasks import register_benchmark, register_supervised_task
 from limba.tasks.supervised.token_labels import TokenDataset, register_token_task
 
@@ -15,8 +14,11 @@ __all__ = [
     "SupervisedDataset",
     "TokenDataset",
     "register_benchmark",
-    "register_instruction_mixture",
-    "register_instruction_task",
     "register_supervised_task",
     "register_token_task",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Names of this package that add-ons have."""
+    return table.named(__name__, name)

@@ -20,8 +20,8 @@ from limba.tasks.registry.rows import TEXT, TOKENS, Columns, ColumnType, Rows, T
 from limba.tasks.registry.steps import Step
 from limba.tasks.sources import class_names
 from limba.tasks.sources.sharded import ShardedSource
+from limba.tasks.supervised import few_shots
 from limba.tasks.supervised.complete_rows import CompleteTemplate
-from limba.tasks.supervised.instructions import few_shots
 from limba.tasks.supervised.question_formats import Questions
 from limba.tasks.supervised.row_formats import UNKNOWN, Example, Format, Squad, Template
 from limba.tasks.supervised.several_answers import MultiLabel

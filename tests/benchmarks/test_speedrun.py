@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import speedrun
 from benchmarks.speedrun import Result
-from limba.addons.examples import speedrun as data
+from limba.addons.instructions import speedrun as data
 
 RESULTS = [
     Result(seed, 1.95 + seed / 100, 40.0 + seed, 42.5, (2.5, 0.5), "65,536 x 128", "1 NVIDIA H100", "abc")
@@ -36,7 +36,7 @@ def test_three_seeds_are_trained_one_after_another_and_what_is_done_is_not(calls
     monkeypatch.setattr(speedrun, "_is_done", lambda folder: str(folder).endswith("seed-1/pretrained"))
     speedrun.main(["--work", str(tmp_path), "--finetune_gin", "my.gin"])
     assert [call[:3] for call in calls] == [
-        ("limba.addons.examples.speedrun", "", ""),
+        ("limba.addons.instructions.speedrun", "", ""),
         ("train", "speedrun.gin", "seed-0/pretrained"),
         ("train", "speedrun_instructions.gin", "seed-0/instructions"),
         ("train", "speedrun_instructions.gin", "seed-1/instructions"),

@@ -5,7 +5,7 @@ import json
 import random
 from pathlib import Path
 
-from limba.addons.examples import speedrun
+from limba.addons.instructions import speedrun
 from tests import line
 from tests.loopback_hub import LoopbackHub, Repo
 

@@ -148,7 +148,7 @@ def test_no_other_code_replaces_files():
         "limba/addons/run/results.py": 1,  # of an export
         "limba/addons/run/earlier_run.py": 1,  # into a folder that is new
         "limba/addons/run/refused_starts.py": 3,  # out of that folder again
-        "limba/addons/examples/speedrun.py": 1,
+        "limba/addons/instructions/speedrun.py": 1,
         "limba/addons/cache/write_cache.py": 1,
         "convert/tensors/weight_shards.py": 2,  # inside a folder that is not complete
     }

@@ -1,6 +1,6 @@
 """What the speedrun trains on (docs/speedrun.md), pinned: C4's English, T5 1.1's vocabulary, Super-NaturalInstructions.
 
-    python -m limba.addons.examples.speedrun
+    python -m limba.addons.instructions.speedrun
 
 brings the vocabulary (1 MB) and the instructions (a commit of a git repository), and reads the instructions once: a
 file that is wrong is found before the hours of pre-training. C4 is streamed from the hub.
@@ -16,8 +16,9 @@ import pathlib
 import shutil
 import subprocess
 
+from limba.addons.instructions.instruction_tasks import register_instruction_task
 from limba.files import written_files
-from limba.tasks import pretraining, sources, supervised
+from limba.tasks import pretraining, sources
 
 C4, C4_COMMIT = "allenai/c4", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2"
 VOCABULARY, VOCABULARY_COMMIT = "google/t5-v1_1-base", "b5fc947a416ea3cb079532cb3c2bbadeb7f800fc"
@@ -38,7 +39,7 @@ pretraining.register_pretraining_task(
     ),
     vocabulary=VOCABULARY_FILE,
 )
-_TASK = supervised.register_instruction_task(
+_TASK = register_instruction_task(
     "speedrun_instructions", INSTRUCTIONS_FOLDER, vocabulary=VOCABULARY_FILE, hint=_HINT, shuffle_buffer_size=BUFFER
 )
 
@@ -85,7 +86,7 @@ def bring_instructions(folder: pathlib.Path, url: str = INSTRUCTIONS, commit: st
 
 def main(argv: list[str] | None = None) -> None:
     argparse.ArgumentParser(
-        prog="python -m limba.addons.examples.speedrun",
+        prog="python -m limba.addons.instructions.speedrun",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     ).parse_args(argv)

@@ -4,13 +4,14 @@ import json
 
 import pytest
 
+from limba.addons.instructions import instruction_tasks
+from limba.addons.instructions.instruction_files import InstructionSource
 from limba.data import contract
+from tasks import supervised
 from tasks.metrics import text_metrics
 from tasks.pipeline import predictions
 from tasks.registry import TaskRegistry
-from tasks.supervised.instructions import instruction_tasks
-from tasks.supervised.instructions.instruction_files import InstructionSource
-from tasks.supervised.instructions.instruction_tasks import register_instruction_mixture, register_instruction_task
+from tasks.supervised import register_instruction_mixture, register_instruction_task
 from tasks.vocabularies import ByteVocabulary
 
 BYTES = ByteVocabulary(extra_ids=100)
@@ -54,6 +55,8 @@ def _inputs(task, **lengths):
 def test_shots_are_written_to_the_letter_and_left_out_where_they_do_not_fit(folder):
     task = register_instruction_task("shots", folder, vocabulary=BYTES)
     assert register_instruction_task("shots", folder, vocabulary=BYTES) is task
+    with pytest.raises(AttributeError, match="has no attribute 'register_nothing'"):
+        supervised.register_nothing  # noqa: B018
     assert task.splits == ("train", "validation", "test")
     assert _inputs(task)[0] == TWO
     # EOS counts. A text that does not fit without any example is cut.

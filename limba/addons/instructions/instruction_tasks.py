@@ -16,13 +16,13 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from limba.addons.instructions.instruction_files import InstructionSource
 from limba.files import number_ranges
 from limba.files.number_ranges import AT_LEAST_0
 from limba.tasks.metrics import text_metrics
 from limba.tasks.registry import Mixture, MixtureRegistry, Task, TaskRegistry, mixtures, registering
 from limba.tasks.supervised.dataset import SupervisedDataset
-from limba.tasks.supervised.instructions.few_shots import FewShots
-from limba.tasks.supervised.instructions.instruction_files import InstructionSource
+from limba.tasks.supervised.few_shots import FewShots
 from limba.tasks.supervised.row_formats import Row
 from limba.tasks.supervised.supervised_tasks import register_supervised_task
 from limba.tasks.vocabularies import Vocabulary
