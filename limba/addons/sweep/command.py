@@ -114,8 +114,7 @@ def _run_sweep(sweep: Sweep, folder: SweepFolder, retry: bool, again: str) -> in
             trial.status, trial.attempts, trial.error = "new", 0, ""
             trial.save()
     for trial in trials:
-        if not trial.is_finished:
-            _check_values(sweep, trial)
+        _check_values(sweep, trial)
     finished = sum(trial.is_finished for trial in trials)
     logger.info("%s: %d of %d trials are finished.", folder.path, finished, sweep.trials)
     if not finished:

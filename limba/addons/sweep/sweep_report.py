@@ -11,6 +11,9 @@ from limba.checkpoint_files.directories import PINNED, checkpoint_path
 from limba.files import storage, untrusted_files, written_files
 from limba.reports import text_width, writers
 
+# An axis with larger values has no length that is a number.
+_MOST_DRAWN = 1e100
+
 
 def best_trial(sweep: Sweep, trials: Sequence[Trial]) -> Trial | None:
     """The best finished trial; of several, the first."""
@@ -90,7 +93,8 @@ def write(sweep: Sweep, trials: Sequence[Trial], folder: Path) -> list[Path]:
         cells = [t.number, t.value, *values, t.step, round(t.seconds, 1), t.status, t.error]
         rows.writerow(map(untrusted_files.cell, cells))
     storage.replace_text(written[1], content.getvalue())
-    points = [(float(t.number), t.value) for t in trials if t.status == "done" and t.value is not None]
+    done = [t for t in trials if t.status == "done" and t.value is not None]
+    points = [(float(t.number), t.value) for t in done if t.value is not None and abs(t.value) < _MOST_DRAWN]
     if len(points) > 1:
         from limba.reports import loss_picture
 

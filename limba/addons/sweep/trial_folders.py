@@ -27,7 +27,7 @@ from typing import IO, Any, cast
 
 from limba.checkpoint_files.directories import checkpoint_steps
 from limba.checkpoints.best import metric_values, nearest_metrics
-from limba.files import json_text, storage, untrusted_json, written_files
+from limba.files import json_text, storage, untrusted_files, untrusted_json, written_files
 from limba.files.number_ranges import AT_LEAST_0
 from limba.reports import json_lines
 from limba.workers.preemption import PREEMPTED_EXIT_CODE
@@ -40,6 +40,7 @@ _SHELL = 'trap : TERM INT; "$@"; code=$?; echo "$code" >"$0.tmp"; mv "$0.tmp" "$
 _MOST_ATTEMPTS = 3
 # What is read of a log, for its last line.
 _END_OF_LOG = 2**20
+_MOST_OF_EXIT_CODE = 32
 # Between two checks of a process that an earlier `limba sweep` left running.
 _SECONDS = 0.5
 
@@ -105,9 +106,11 @@ class SweepFolder:
             before = untrusted_json.read_object(record)
             if changed := sorted(name for name in identity if before.get(name) != identity[name]):
                 self._change(changed)
-            crcs = before.get("recipes") or {}
-            if edited := [name for name in crcs if (recipes or {}).get(name) != crcs[name]]:
-                logger.warning("%s changed since earlier trials, which may not compare.", ", ".join(edited))
+            crcs = before.get("recipes")
+            crcs = crcs if isinstance(crcs, dict) else {}
+            if edited := [untrusted_files.cut(name) for name in crcs if (recipes or {}).get(name) != crcs[name]]:
+                what = untrusted_files.some(edited)
+                logger.warning("%s changed since earlier trials, which may not compare.", what)
         kept = {**identity, "recipes": recipes}
         storage.replace_text(record, json_text.dumps(kept, indent=1, ensure_ascii=False) + "\n")
 
@@ -177,7 +180,8 @@ class Process:
                 return earlier
             if self._stopped:
                 return None
-            exit_file.unlink(missing_ok=True)
+            for file in (exit_file, exit_file.with_name(f"{exit_file.name}.tmp")):
+                file.unlink(missing_ok=True)  # The shell would write through a link, and wait at a FIFO.
             written_files.refuse_link(self._trial.model_dir)
             self._trial.status = "running"
             self._trial.attempts += 1
@@ -217,7 +221,7 @@ def _take(lock: IO[str]) -> bool:
 
 def _exit_code(file: Path) -> int | None:
     try:
-        return int(file.read_text())
+        return int(untrusted_files.read_text(file, _MOST_OF_EXIT_CODE))
     except (FileNotFoundError, ValueError):
         return None
 

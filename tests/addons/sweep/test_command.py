@@ -143,15 +143,16 @@ def test_several_at_once_with_a_device_each_and_a_random_search(tmp_path):
         sweep.main([str(file), "--dir", str(folder)])
 
 
+@pytest.mark.parametrize("status", ["new", "done", "failed"])
 @pytest.mark.parametrize(
     "parameters", [{"x": 1.0, "MIXTURE_OR_TASK_MODULE": "theirs"}, {"x": "1"}, {"x": 7.0}, {"y": 1.0}, {}]
 )
-def test_a_trial_that_somebody_else_recorded_does_not_run(tmp_path, parameters):
-    """A sweep's folder has a usual name, so a downloaded one may lie in the working directory."""
+def test_a_trial_that_somebody_else_recorded_does_not_run(tmp_path, parameters, status):
+    """A sweep's folder has a usual name, so a downloaded one may lie in the working directory. Bayes reads results."""
     file = _write(tmp_path, method="random", command=TRIAL, parameters={"x": {"min": 0.0, "max": 6.0}}, run_cap=1)
     trial = tmp_path / "sweep/trials/0000"
     trial.mkdir(parents=True)
-    (trial / "trial.json").write_text(json.dumps({"number": 0, "parameters": parameters, "status": "new"}))
+    (trial / "trial.json").write_text(json.dumps({"number": 0, "parameters": parameters, "status": status}))
     with pytest.raises(ValueError, match=r"trials/0000/trial\.json is no trial of .*that the sweep tries"):
         sweep.main([str(file), "--dir", str(tmp_path / "sweep")])
     assert not (trial / "log.txt").exists()
@@ -178,6 +179,41 @@ def test_records_that_no_sweep_writes(tmp_path, key, value, shown):
     (tmp_path / "trials/0000/trial.json").write_text(json.dumps(record | {key: value}))
     with pytest.raises(ValueError, match=re.escape(f"no record of a trial: {key} is {shown}")):
         trial_folders.SweepFolder(tmp_path, {}).trials()
+
+
+@pytest.mark.parametrize("recipes", [5, "ab", [1], [[1]], True, {"a\x1b[31m" * 1000: 1}])
+def test_recipes_of_a_record_that_no_sweep_writes(tmp_path, recipes, caplog):
+    (tmp_path / "trials/0000").mkdir(parents=True)
+    (tmp_path / "trials/0000/trial.json").write_text('{"number": 0, "parameters": {}}')
+    (tmp_path / "sweep.json").write_text(json.dumps({"recipes": recipes}))
+    trial_folders.SweepFolder(tmp_path, {}).close()
+    assert len(caplog.text) < 500 and "\x1b" not in caplog.text
+
+
+def test_what_lies_where_a_trial_notes_its_exit_code(tmp_path):
+    """A link there is not written through, and a FIFO or a file with holes is not waited for."""
+    kept = tmp_path / "kept"
+    kept.write_text("kept")
+    for number, (name, prepare) in enumerate(
+        [
+            ("exit_code.tmp", lambda file: file.symlink_to(kept)),
+            ("exit_code.tmp", os.mkfifo),
+            ("exit_code", os.mkfifo),
+            ("exit_code", lambda file: (file.touch(), os.truncate(file, 2**40))),
+        ]
+    ):
+        trial = trial_folders.Trial(number, {}, tmp_path / f"trials/{number:04d}")
+        trial.save()
+        prepare(trial.folder / name)
+        assert trial_folders.Process(trial, ["true"], os.environ, tmp_path).run() == 0, name
+        assert (trial.folder / "exit_code").read_text() == "0\n" and kept.read_text() == "kept"
+
+
+def test_a_value_that_no_axis_has_is_not_drawn(tmp_path):
+    file = _write(tmp_path, parameters={"x": {"values": [1, 2, 3]}})
+    trials = [trial_folders.Trial(n, {"x": n + 1}, tmp_path, "done", value=x) for n, x in enumerate([1e308, -1e308, 1])]
+    written = sweep_report.write(sweep_file.load(file)[0], trials, tmp_path)
+    assert [path.name for path in written] == ["results.txt", "results.csv"]
 
 
 def test_without_optuna_a_bayesian_search_leaves_nothing_behind(tmp_path, monkeypatch):
