@@ -38,10 +38,6 @@ def _has_lengths(value: object) -> bool:
     return isinstance(value, dict) and all(x is None or untrusted_json.COUNT[0](x) for x in value.values())
 
 
-def _is_file(value: object) -> bool:
-    return value is None or _is_text(value)
-
-
 # Seeds, and rows of an epoch.
 _LONG = AT_LEAST_0._replace(below=2**63)
 # Sentinels become pieces one by one.
@@ -51,8 +47,10 @@ _OF_VOCABULARY: untrusted_json.Values = {
     "class": (_is_text, "a text"),
     "extra_ids": (_EXTRA_IDS.has, f"a number up to {_MOST_EXTRA_IDS:,}"),
     "vocab_size": untrusted_json.COUNT,
-    "sentencepiece_model_file": (_is_file, "the name of a file, or null"),
-    "tokenizer_file": (_is_file, "the name of a file, or null"),
+    **dict.fromkeys(
+        ("sentencepiece_model_file", "tokenizer_file"),
+        (lambda value: value is None or _is_text(value), "the name of a file, or null"),
+    ),
 }
 
 
@@ -133,9 +131,8 @@ def load_run_info(path: str | AnyPath) -> dict[str, Any]:
         raise ValueError(f"{path}/{FOLDER} is damaged: its list of files lacks {RECORD}")
     where = f"{path}/{FOLDER}/{RECORD}"
     info = untrusted_json.parse_object(record, where)
-    if not isinstance(network := info.get("network", {}), dict):
-        raise ValueError(f"{where} is damaged: network is {shown(network)}; it is a table.")
-    if wrong := untrusted_json.wrong_value({key: x for key, x in info.items() if x is not None}, _OF_RECORD):
+    known = {key: x for key, x in info.items() if x is not None or key == "network"}
+    if wrong := untrusted_json.wrong_value(known, _OF_RECORD):
         raise ValueError(f"{where} is damaged: {wrong}.")
     if info.get("vocabulary") not in (None, {}):  # It has none.
         check_vocabulary(info["vocabulary"], where)

@@ -64,8 +64,7 @@ def is_record(line: json_lines.Record) -> bool:
     seconds = line.get("seconds")
     return (
         isinstance(line.get("step"), int)
-        and json_lines.is_number(line.get("began"))
-        and json_lines.is_number(line.get("time"))
+        and all(json_lines.is_number(line.get(name)) for name in ("step", "began", "time"))
         and isinstance(seconds, dict)
         and all(kind in KINDS and json_lines.is_number(x) for kind, x in seconds.items())
     )

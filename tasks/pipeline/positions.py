@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from limba.files import untrusted_json
+from limba.files.number_ranges import AT_LEAST_0
 from limba.tasks.pipeline import deals
 
 
@@ -100,16 +101,15 @@ def load_state(content: bytes, where: str) -> dict[str, Any]:
         saved = untrusted_json.parse_object(content, "its JSON")
     except ValueError as error:
         raise ValueError(f"{where} is damaged ({error})") from error
-    counts = [saved.get(name) for name in ("batches", "examples", "rows")]
     is_whole = (
-        _are_counts(counts, 0)
-        and _are_tables(saved.get("position"), saved.get("epochs"), saved.get("fingerprint"))
-        and all(isinstance(start, dict) and _is_task_position(start) for start in saved["position"].values())
+        _are_counts([saved.get(name) for name in ("batches", "examples", "rows")], 0)
+        and _are_tables(saved.get("position"), saved.get("epochs"))
+        and _are_tables(*(starts := saved["position"].values()))
+        and all(start.keys() - {"file"} == _FIELDS for start in starts)
+        and all(_are_counts([start[name] for name in _FIELDS], -1) for start in starts)
         and all(task.isascii() and task.isdigit() and len(task) < 10 for task in saved["epochs"])
         and all(isinstance(c, list) and len(c) == 3 and _are_counts(c, -1) for c in saved["epochs"].values())
-        and "seed" in saved["fingerprint"]
-        and _are_tables(saved["fingerprint"].get("tasks"))
-        and _are_tables(*saved["fingerprint"]["tasks"].values())
+        and is_fingerprint(saved.get("fingerprint"))
         and _are_tables(ways := saved.get("deals", {}))
         and ways.keys() <= saved["fingerprint"]["tasks"].keys()
         and all(deal in (deals.ROTATED_ROWS, deals.EXAMPLES) for deal in ways.values())
@@ -119,12 +119,16 @@ def load_state(content: bytes, where: str) -> dict[str, Any]:
     return saved
 
 
+def is_fingerprint(value: Any) -> bool:
+    """Whether it has the seed and the tables that readers take from a fingerprint."""
+    if not _are_tables(value) or not _are_tables(tasks := value.get("tasks")) or not _are_tables(*tasks.values()):
+        return False
+    vocabularies = (task.get("vocabulary", []) for task in tasks.values())
+    return AT_LEAST_0.has(value.get("seed")) and all(isinstance(x, list) and _are_counts(x, 0) for x in vocabularies)
+
+
 def _are_tables(*values: Any) -> bool:
     return all(isinstance(value, dict) for value in values)
-
-
-def _is_task_position(start: dict[str, Any]) -> bool:
-    return start.keys() - {"file"} == _FIELDS and _are_counts([start[name] for name in _FIELDS], -1)
 
 
 def _are_counts(values: Iterable[Any], least: int) -> bool:

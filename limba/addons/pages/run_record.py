@@ -107,7 +107,7 @@ class RunRecord:
             return None
         try:
             return _PASSES * batch * flops.forward_flops(self.info["network"], lengths["inputs"], lengths["targets"])
-        except (KeyError, TypeError):
+        except (AttributeError, KeyError, OverflowError, TypeError):  # A record may come from somebody else.
             return None
 
     def hours_at(self, steps: np.ndarray) -> np.ndarray | None:

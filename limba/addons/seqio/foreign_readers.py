@@ -6,7 +6,6 @@ Python generator, which is read again up to the position.
 
 import functools
 import io
-import json
 import logging
 import pathlib
 import tempfile
@@ -21,9 +20,9 @@ import tensorflow as tf
 from limba.addons.seqio import empty_tasks, tf_iterators
 from limba.addons.seqio.seqio_streams import ForeignStream, num_shards
 from limba.data import contract
-from limba.files import json_text, storage, untrusted_json
+from limba.files import json_text, number_ranges, storage, untrusted_json
 from limba.files.untrusted_files import cut, is_inside
-from limba.tasks.pipeline import fingerprints, readers
+from limba.tasks.pipeline import fingerprints, positions, readers
 from limba.tasks.pipeline.epoch_counts import EpochCounter
 from limba.tasks.pipeline.positions import ReadPlan
 from limba.tasks.pipeline.prefetch.open_iterators import close_at_exit
@@ -88,7 +87,7 @@ class ForeignReader:
             )
             self._open(self._seed)
             return False
-        _restore_iterator(iterator, beginning)  # Sooner than another pipeline, which TensorFlow traces for seconds.
+        _restore_iterator(iterator, beginning, "")  # Sooner than another pipeline, which TensorFlow traces for seconds.
         return True
 
     def _next_element(self) -> dict[str, np.ndarray]:
@@ -141,7 +140,7 @@ class ForeignReader:
         # Opened again: a run without a seed keeps the seed that it drew first, data of a hub their commit.
         self._open(header["fingerprint"]["seed"])
         if self.can_save:
-            _restore_iterator(self._pipeline.iterator, _unzip(state, self.state_name))
+            _restore_iterator(self._pipeline.iterator, _unzip(state, self.state_name), self.state_name)
         else:
             logger.warning("Reader %d reads %d batches again to find its place.", self._reader, header["batches"])
             for _ in range(header["batches"]):
@@ -149,10 +148,12 @@ class ForeignReader:
         self._batches = header["batches"]
 
     def _header(self, state: bytes) -> dict[str, Any]:
-        files = _unzip(state, self.state_name)
-        if "position.json" not in files:
-            raise ValueError(f"The saved data position {self.state_name} is damaged: it has no position.json.")
-        return untrusted_json.parse_object(files["position.json"], f"position.json of {self.state_name}")
+        where = f"The saved data position {self.state_name} is damaged: position.json"
+        header = untrusted_json.parse_object(_unzip(state, self.state_name).get("position.json", b""), where)
+        number_ranges.check(f"{where}: batches", header.get("batches"), number_ranges.AT_LEAST_0)
+        if not positions.is_fingerprint(header.get("fingerprint")):
+            raise ValueError(f"{where} has no fingerprint of readers.")
+        return header
 
 
 class _Pipeline:
@@ -213,9 +214,11 @@ class DatasetBatches:
             )
         self._iterator = iter(self._dataset)
         files = _unzip(state[self._state_name], self._state_name)
-        self._batches = json.loads(files.pop("batches.json"))
+        where = f"The saved data position {self._state_name} is damaged: batches.json"
+        self._batches = untrusted_json.parse(files.pop("batches.json", b""), where)
+        number_ranges.check(where, self._batches, number_ranges.AT_LEAST_0)
         if files:
-            _restore_iterator(self._iterator, files)
+            _restore_iterator(self._iterator, files, self._state_name)
             return
         logger.warning("%s: %d batches are read again to find the place.", self._name, self._batches)
         for _ in range(self._batches):
@@ -228,11 +231,14 @@ def _save_iterator(iterator: Any) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in pathlib.Path(directory).iterdir()}
 
 
-def _restore_iterator(iterator: Any, files: Mapping[str, bytes]) -> None:
+def _restore_iterator(iterator: Any, files: Mapping[str, bytes], position: str) -> None:
     with tempfile.TemporaryDirectory() as directory:
         for name, content in files.items():
             pathlib.Path(directory, name).write_bytes(content)
-        tf.train.Checkpoint(iterator=iterator).read(f"{directory}/iterator").assert_consumed()
+        try:
+            tf.train.Checkpoint(iterator=iterator).read(f"{directory}/iterator").assert_consumed()
+        except (tf.errors.OpError, AssertionError, IndexError) as error:
+            raise ValueError(f"The saved data position {position} is damaged ({cut(str(error))}).") from error
 
 
 def _zip(files: Mapping[str, bytes]) -> bytes:

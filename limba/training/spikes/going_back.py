@@ -81,7 +81,7 @@ class Spikes:
 
         Their checkpoints are gone, and the run will come to these spikes again.
         """
-        is_record = lambda line: all(isinstance(line.get(key), int) for key in _KEYS)  # noqa: E731
+        is_record = lambda line: all(untrusted_json.COUNT[0](line.get(key)) for key in _KEYS)  # noqa: E731
         found = json_lines.read_and_repair(self._file, is_record)
         own = list(found)
         while own and own[-1]["back_to"] > step:
@@ -198,8 +198,8 @@ def _read_state(checkpoint: AnyPath) -> tuple[int, list[Figures], str | None]:
     try:
         before = [Figures(float(loss), None if norm is None else float(norm)) for loss, norm in saved["before"]]
         return operator.index(saved["passed"]), before, saved.get("stage")
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{where} is damaged: it needs `passed` and `before` ({error!r}).") from error
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
+        raise ValueError(f"{where} is damaged: it needs `passed` and `before` ({error!r:.200}).") from error
 
 
 def figures_of(metrics: metrics_lib.Metrics) -> Figures:

@@ -123,8 +123,17 @@ def test_numbers_that_no_array_holds_are_damaged_lines(tmp_path):
     with (folder / "metrics.jsonl").open("a") as file:
         for line in ({"step": 10**30}, {"step": 1, "loss": 10**400}):
             file.write(json.dumps({"dataset": "train", **line}) + "\n")
+    with (folder / "goodput.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 10**400, "began": 0.0, "time": 1.0, "seconds": {}}) + "\n")
     found = run_record.load(folder, "run")
     assert (found.damaged, found.step) == (right.damaged + 2, right.step)
+    np.testing.assert_array_equal(found.pace, right.pace)
+
+
+@pytest.mark.parametrize("size", [{"gemma_layers": 5}, {"gemma_layers": "x"}, {"num_encoder_layers": 10**400}])
+def test_sizes_of_a_network_that_has_none_have_no_flops(tmp_path, size):
+    folder = set_info(make_run(tmp_path / "run"), network=SIZES | size)
+    assert run_record.load(folder, "run").flops_per_step is None
 
 
 def test_a_configuration_that_leads_out_of_the_run_is_on_no_page(tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import json
 import logging
 import types
 import zipfile
@@ -43,6 +44,11 @@ def test_t5x_style_task_that_can_be_saved(register_with_seqio, text_files, monke
         archive.writestr("../elsewhere", "x")
     with pytest.raises(ValueError, match=r"it has a file \.\./elsewhere"):
         batches.restore_state(dict.fromkeys(state, hostile.getvalue()))
+    header = {"batches": 1, "fingerprint": {"seed": 3, "tasks": {}}}
+    for wrong in ({"batches": None}, {"batches": "1"}, {"fingerprint": []}, {"fingerprint": {"seed": 3}}):
+        other = foreign_readers._zip({"position.json": json.dumps(header | wrong).encode()})
+        with pytest.raises(ValueError, match=r"reader-0000-of-0004\.zip is damaged: position\.json"):
+            batches.restore_state(dict.fromkeys(state, other))
     monkeypatch.setattr(foreign_readers.storage, "MOST_BYTES", 1)
     with pytest.raises(ValueError, match=r"it unpacks to [\d,]+ bytes"):
         batches.restore_state(state)
@@ -169,6 +175,13 @@ def test_a_data_set_of_a_users_own_is_endless_and_resumed(can_save, caplog):
     resumed = foreign_readers.DatasetBatches(dataset, config, 0, 1)
     resumed.restore_state(state)
     assert next(resumed)["decoder_target_tokens"][0, 0] == next(batches)["decoder_target_tokens"][0, 0] == 16
+    ((name, content),) = state.items()
+    files = foreign_readers._unzip(content, name)
+    changes = [{"batches.json": x} for x in (b"", b"{}", b'"a"', b"-1", b"1e400", b"null", b"[" * 100_000, b"\xff")]
+    changes += [{file: b""} for file in files if can_save and file != "batches.json"]
+    for change in changes:
+        with pytest.raises(ValueError, match=f"The saved data position {name} is damaged"):
+            resumed.restore_state({name: foreign_readers._zip(files | change)})
     with pytest.raises(ValueError, match="number of hosts"):
         foreign_readers.DatasetBatches(dataset, config, 1, 2).restore_state(state)
     with pytest.raises(ValueError, match=r"get_dataset_fn returned a list for 'any'.*tf.data.Dataset"):

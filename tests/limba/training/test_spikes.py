@@ -15,6 +15,7 @@ from limba.data.contract import Document
 from limba.reports import writers
 from limba.train import train
 from limba.training.loop import NanLossError
+from limba.training.spikes import going_back
 from limba.training.spikes.spike_rule import Figures, SpikeGuard
 from tests.limba import small
 
@@ -273,7 +274,19 @@ def test_the_norm_of_a_gradient_is_measured_on_request(tmp_path):
 def test_a_damaged_record_in_a_checkpoint_is_named(tmp_path):
     _train(tmp_path, {}, total_steps=6)
     files = load_files(tmp_path / "checkpoint_6", "run")
-    shutil.rmtree(tmp_path / "checkpoint_6" / "run")
-    write_files(tmp_path / "checkpoint_6" / "run", files | {"spikes.json": b'{"passed": "x"}'})
-    with pytest.raises(ValueError, match=r"checkpoint_6/run/spikes\.json is damaged"):
-        _train(tmp_path, {})
+    far, long = b"[[1, 1%s]]" % (b"0" * 400), b'[["%s", 1]]' % (b"a" * 100_000)
+    for content in (b'{"passed": "x"}', b'{"passed": 0, "before": %s}' % far, b'{"passed": 0, "before": %s}' % long):
+        shutil.rmtree(tmp_path / "checkpoint_6" / "run")
+        write_files(tmp_path / "checkpoint_6" / "run", files | {"spikes.json": content})
+        with pytest.raises(ValueError, match=r"checkpoint_6/run/spikes\.json is damaged") as error:
+            _train(tmp_path, {})
+        assert len(str(error.value)) < 1000
+
+
+@pytest.mark.parametrize("value", [10**400, True, -1, 2**31])
+def test_a_record_of_a_spike_that_no_run_writes_is_set_aside(tmp_path, value):
+    _train(tmp_path, {}, total_steps=6)
+    record = {"step": 7, "back_to": 6, "passed": value, "reason": "x"}
+    (tmp_path / going_back.FILE_NAME).write_text(json.dumps(record) + "\n")
+    _train(tmp_path, {}, total_steps=7)
+    assert json.loads((tmp_path / f"{going_back.FILE_NAME}.damaged").read_text()) == record

@@ -42,6 +42,12 @@ def _set(state, *path_and_value):
         (lambda s: _set(s, "position", "damaged", "shard", 7), "it is in shard 7 of 'damaged', which has 7"),
         (lambda s: _set(s, "position", "other", s["position"].pop("damaged")), "of 'other', which has 0"),
         (lambda s: _set(s, "fingerprint", "tasks", []), "lacks counters"),
+        *(
+            (lambda s, x=x: _set(s, "fingerprint", "tasks", "damaged", "vocabulary", x), "lacks counters")
+            for x in (2**63, True, "x", {"a": 1}, [1, {}], [[]], [-1])
+        ),
+        *((lambda s, x=x: _set(s, "fingerprint", "seed", x), "lacks counters") for x in (None, {}, -1, 0.5, "0")),
+        (lambda s: _set(s, "position", "damaged", [0]), "lacks counters"),
         (lambda s: _set(s, "fingerprint", "seed", 1), "belongs to other data: seed was 1 and is 0"),
     ],
 )
