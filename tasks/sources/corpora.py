@@ -258,10 +258,10 @@ class HubSource(ShardedSource):
         return {**fingerprint, "hub": self._name, "config": self._config, "revision": self._revision, "commit": commit}
 
     def keep_revision(self, fingerprint: Mapping[str, Any]) -> None:
-        commit, current = fingerprint.get("commit"), self._resolve()[0].commit
-        if commit is None or fingerprint.get("hub") != self._name:
+        commit, revision, current = fingerprint.get("commit"), fingerprint.get("revision"), self._resolve()[0].commit
+        if not isinstance(commit, str) or not isinstance(revision, str) or fingerprint.get("hub") != self._name:
             return
-        if commit != current and fingerprint["revision"] == self._revision:
+        if commit != current and revision == self._revision:
             logger.warning(
                 "%s: revision %s has moved to commit %s; the run keeps %s, where it began.",
                 self._name, self._revision, current, commit,
@@ -272,7 +272,7 @@ class HubSource(ShardedSource):
                 cache.clear()
         elif commit == current:
             # The same commit under another name.
-            self._revision = fingerprint["revision"]
+            self._revision = revision
 
 
 def _remote_shard(url: str) -> arrow_tables.Shard:

@@ -300,6 +300,14 @@ def change(loopback):
     loopback.repos[CORPUS].commits.append(files | changed)
 
 
+@pytest.mark.parametrize("saved", [{"commit": 5}, {"commit": ["x"]}, {"commit": "x"}, {"commit": "x", "revision": {}}])
+def test_a_saved_revision_of_other_types_is_no_revision(loopback, saved):
+    source = HurriedSource(CORPUS, "gz")
+    commit = source.fingerprint("train")["commit"]
+    source.keep_revision({"hub": CORPUS, **saved})
+    assert (source.fingerprint("train")["commit"], source.fingerprint("train")["revision"]) == (commit, "main")
+
+
 def test_a_run_keeps_its_commit_when_the_branch_moves(loopback, lengths, caplog):
     commit = loopback.repos[CORPUS].sha()
     task = register("test_moving", HurriedSource(CORPUS, "gz", chunk_documents=8))
