@@ -209,9 +209,9 @@ def _check_model(recipe: Recipe) -> None:
     assert recipe.identify is not None
     file, label = recipe.identify.model, recipe.identify.label
     if label not in (labels := fasttext_check.labels(file)):
+        known = untrusted_files.some([*map(untrusted_files.cut, labels)], 8)
         raise ValueError(
-            f"{recipe.file}: {file} has no label {label!r}; it has {untrusted_files.some(labels, 8)}. Name the "
-            "language's as identify.label."
+            f"{recipe.file}: {file} has no label {label!r}; it has {known}. Name the language's as identify.label."
         )
 
 
@@ -269,7 +269,8 @@ def _remove_corpus(out: Path, recipe: Recipe) -> None:
     kept = untrusted_json.read_object(done).get("kept") if done.is_file() else None
     before = [name for name in kept if recipe_file.is_name(name)] if isinstance(kept, dict) else []
     for name in ("removed", *before, *(source.name for source in recipe.sources)):
-        written_files.refuse_link(out / name)
+        for folder in (out / name, *(out / name).glob("*")):
+            written_files.refuse_link(folder)
         shards = "*/*.jsonl.zst" if name == "removed" else "train-*.jsonl.zst"
         for shard in sorted((out / name).glob(shards)):
             shard.unlink()

@@ -1,11 +1,13 @@
 """What comes with a corpus: a page about it, a card, and the same figures as JSON. No page has a script."""
 
 import html
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from limba.addons.corpus.counts import Counts
 from limba.addons.corpus.recipe_file import Recipe
+from limba.reports.markdown import cell
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1000px; margin: 0 auto; padding: 0 16px 60px }
@@ -18,6 +20,8 @@ pre { background: #f6f6f6; padding: 8px; white-space: pre-wrap; overflow-wrap: a
 pre { unicode-bidi: plaintext; font-size: 13px }
 .note { color: #666 }
 """
+# A task's name, in the program of the card, is of letters, digits and "_".
+_NO_NAME = re.compile(r"\W")
 # What datatrove's names of rules mean; "#" is a number in them.
 _MEANINGS = {
     "near duplicate": "most of it stands in another document, too",
@@ -89,15 +93,15 @@ def page(recipe: Recipe, counts: Counts, notes: Sequence[str]) -> str:
 
 def card(recipe: Recipe, counts: Counts, notes: Sequence[str], hashes: Mapping[str, str]) -> str:
     """A card for the hub, in Markdown: sources, licences, rules, counts, hashes, and how Limba reads the corpus."""
-    licenses = ", ".join(sorted({source.license or "not said" for source in recipe.sources}))
+    licenses = ", ".join(sorted({cell(source.license or "not said") for source in recipe.sources}))
     lines = ["---", "language:", f"- {recipe.language.partition('_')[0]}", "task_categories:", "- fill-mask"]
     lines += ["configs:"]
     for source in recipe.sources:
         if source.name in counts.kept:
             lines += [f"- config_name: {source.name}", f"  data_files: {source.name}/*.jsonl.zst"]
-    lines += ["---", f"# {recipe.file.stem}", "", f"Language: {recipe.language}. Licences: {licenses}.", ""]
+    lines += ["---", f"# {cell(recipe.file.stem)}", "", f"Language: {recipe.language}. Licences: {licenses}.", ""]
     lines += [
-        *notes,
+        *map(cell, notes),
         "",
         "| source | origin | licence | documents read | kept | words kept |",
         "|---|---|---|---|---|---|",
@@ -105,9 +109,10 @@ def card(recipe: Recipe, counts: Counts, notes: Sequence[str], hashes: Mapping[s
     for source in recipe.sources:
         old, new = (part.get(source.name, {}) for part in (counts.read, counts.kept))
         figures = f"{old.get('documents', 0):,} | {new.get('documents', 0):,} | {new.get('words', 0):,}"
-        lines.append(f"| {source.name} | {source.origin or 'not said'} | {source.license or 'not said'} | {figures} |")
+        origin, terms = (cell(text or "not said") for text in (source.origin, source.license))
+        lines.append(f"| {source.name} | {origin} | {terms} | {figures} |")
     lines += ["", "| left out by | documents |", "|---|---|"]
-    lines += [f"| {rule} | {number:,} |" for rule, number in counts.rules.items()]
+    lines += [f"| {cell(rule)} | {number:,} |" for rule, number in counts.rules.items()]
     lines += ["", "To train on it with Limba:", "", "```python", *_registration(recipe, counts), "```", ""]
     lines += ["| file | SHA-256 |", "|---|---|", *(f"| {name} | `{value}` |" for name, value in hashes.items())]
     return "\n".join(lines) + "\n"
@@ -116,17 +121,17 @@ def card(recipe: Recipe, counts: Counts, notes: Sequence[str], hashes: Mapping[s
 def _registration(recipe: Recipe, counts: Counts) -> list[str]:
     """The tasks of a module of the user's: one a source, and where there are several, their mixture."""
     names = [source.name for source in recipe.sources if source.name in counts.kept]
+    stem = _NO_NAME.sub("_", recipe.file.stem)
     lines = ["from tasks import pretraining, vocabularies", "from tasks.registry import mixtures", ""]
     lines = lines if len(names) > 1 else [lines[0], ""]
     lines += ['vocabulary = vocabularies.SentencePieceVocabulary("spiece.model")']
     sizes = []
     for name in names:
-        task = f"{recipe.file.stem}_{name}".replace("-", "_").replace(".", "_")
+        task = f"{stem}_{_NO_NAME.sub('_', name)}"
         sizes.append(f'"{task}": {counts.kept[name]["characters"]}')
         files = f'{{"train": "{name}/*.jsonl.zst"}}'
         lines.append(f'pretraining.register_pretraining_task("{task}", data_files={files}, vocabulary=vocabulary)')
     if len(names) > 1:
-        stem = recipe.file.stem.replace("-", "_").replace(".", "_")
         lines += ["# A temperature above 1 takes more of small sources.", f'mixtures.register_mixture("{stem}", ']
         lines[-1] += f"{{{', '.join(sizes)}}}, temperature=1 / 0.3)"
     return lines

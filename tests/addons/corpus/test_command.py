@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from limba.addons.corpus import command, recipe_file
+from limba.addons.corpus import command, counts, recipe_file, report_page
 from limba.files import untrusted_yaml
 from tests import house
 from tests.addons.corpus import small_crawl
@@ -287,6 +287,37 @@ def test_what_is_written_over_is_the_commands_own(crawl, tmp_path):
     command._remove_corpus(tmp_path, recipe_file.load(crawl / "recipe.yaml"))
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == {*theirs}
     assert not (tmp_path / "crawl").exists()
+
+
+@pytest.mark.parametrize("name", ["removed", "removed/words", "crawl", "old"])
+def test_what_is_written_over_lies_behind_no_link(crawl, tmp_path, name):
+    """An OUT of somebody else: shards elsewhere stay."""
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    for shard in ("train-0.jsonl.zst", "words/0.jsonl.zst"):
+        (elsewhere / shard).parent.mkdir(parents=True, exist_ok=True)
+        (elsewhere / shard).touch()
+    (out / name).parent.mkdir(parents=True)
+    (out / name).symlink_to(elsewhere)
+    (out / "counts.json").write_text(json.dumps({"kept": {"old": {}}}))
+    with pytest.raises(ValueError, match=f"out/{name} is a link to .*elsewhere"):
+        command._remove_corpus(out, recipe_file.load(crawl / "recipe.yaml"))
+    assert len([*elsewhere.rglob("*.zst")]) == 2
+
+
+def test_a_card_has_no_markup_and_no_program_of_a_recipe(crawl, tmp_path):
+    recipe = tmp_path / 'a", evil(), "<b>.yaml'
+    markup = "<img src=x onerror=y> | `x` [a](b)\n# c"
+    source = json.dumps({"files": "x", "license": markup, "origin": markup})
+    recipe.write_text(f"language: eng_Latn\nsources: {{x-1.y: {source}}}\n")
+    figures = {"documents": 1, "words": 2, "characters": 3}
+    of_x = {"x-1.y": figures}
+    found = counts.Counts(of_x, of_x, {markup: 1}, {}, {}, [], {})
+    card = report_page.card(recipe_file.load(recipe), found, [markup], {})
+    assert "<img" not in card and "<b>" not in card and " `x` [" not in card and "\n# c" not in card
+    (program,) = re.findall("```python\n(.*?)```", card, flags=re.DOTALL)
+    assert 'register_pretraining_task("a___evil______b__x_1_y", data_files={"train": "x-1.y/*' in program
+    table = [line for line in card.splitlines() if line.startswith("| x-1.y")]
+    assert len(re.findall(r"(?<!\\)\|", table[0])) == 7
 
 
 def test_a_folder_of_another_program_is_refused(tmp_path):
