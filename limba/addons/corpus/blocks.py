@@ -35,7 +35,7 @@ from limba.addons.corpus.source_files import Files
 from limba.addons.corpus.thresholds import Thresholds
 
 # FineWeb's: 14 buckets of 8 hashes of 5-grams, which finds three quarters in common in most cases.
-MINHASH = MinhashConfig()
+MINHASH = MinhashConfig(norm_config=word_splitting.AS_IT_IS)
 # Of the characters of lines, those of lines that came before; FineWeb-2's for all languages.
 _REPEATED_LINES = 0.1
 # datatrove stops after one, which a busy machine may take.
@@ -84,6 +84,15 @@ class Count(PipelineStep):
             self.stat_update(f"characters/{source}", value=len(document.text), unit="document")
             self.stat_update(f"length/{len(document.text).bit_length()}")
             yield document
+
+
+class PersonalData(PIIFormatter):
+    """datatrove's block, whose pattern of addresses begins to match at each word."""
+
+    def format(self, text: str) -> str:
+        """The text with other addresses."""
+        self.remove_emails = "@" in text
+        return super().format(text)
 
 
 class WordBudget(BaseFilter):
@@ -162,7 +171,7 @@ def duplicates(recipe: Recipe, tasks: int, work: Path) -> list[Stage]:
             tasks,
             [
                 JsonlReader(str(work / "1_read"), adapter=_as_written),
-                MinhashDedupSignature(signatures, MINHASH, word_splitting.of_language(recipe.language)),
+                MinhashDedupSignature(signatures, MINHASH, word_splitting.of_simplified(recipe.language)),
             ],
         ),
         Stage("3_buckets", MINHASH.num_buckets, [MinhashDedupBuckets(signatures, buckets, config=MINHASH)]),
@@ -184,7 +193,7 @@ def rules(recipe: Recipe, thresholds: Thresholds | None, index: Path | None, tas
     if recipe.repair_characters:
         steps.append(FTFYFormatter())
     if recipe.remove_personal_data:
-        steps.append(PIIFormatter())
+        steps.append(PersonalData())
     steps.append(SymbolLinesFormatter(symbols_to_remove=["|"], replace_char="\n"))
     if index is not None:
         steps += [_leaks(recipe, index / str(n), n, work) for n in N_GRAMS]
@@ -195,9 +204,8 @@ def rules(recipe: Recipe, thresholds: Thresholds | None, index: Path | None, tas
 
 def _leaks(recipe: Recipe, folder: Path, n: int, work: Path) -> BaseFilter:
     removed = _removed(work, f"evaluation_{n}_grams")
-    return NGramsDecontFilter(
-        str(folder), NGramsDecontConfig(n_grams=n), removed, word_splitting.of_language(recipe.language)
-    )
+    settings = NGramsDecontConfig(n_grams=n, norm_config=word_splitting.AS_IT_IS)
+    return NGramsDecontFilter(str(folder), settings, removed, word_splitting.of_simplified(recipe.language))
 
 
 def budget(quotas: Mapping[int, tuple[float, int]], tasks: int, work: Path) -> Stage:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from datatrove.pipeline.decont.n_grams import NGramsDecontConfig
 from datatrove.utils.hashing import create_hash_func
-from datatrove.utils.text import ngrams, simplify_text
+from datatrove.utils.text import ngrams
 from loguru import logger
 
 from limba.addons.corpus import word_splitting
@@ -35,13 +35,13 @@ def write(recipe: Recipe, folder: Path) -> Index:
     Raises:
       FileNotFoundError, ValueError: as `source_files.find`; ValueError also for a row that cannot be read.
     """
-    words_of = word_splitting.of_language(recipe.language).word_tokenize
+    words_of = word_splitting.of_simplified(recipe.language).word_tokenize
     source = Source("evaluation_files", recipe.evaluation_files, "", "", "")
     rows, short = 0, 0
     for number, files in enumerate(find([source], recipe.file)):
         hashes: dict[int, set[int]] = {n: set() for n in N_GRAMS}
         for text in _rows(files, folder / f"files{number}.txt", f"{recipe.file}: evaluation_files"):
-            words = words_of(simplify_text(text))
+            words = words_of(text)
             n = next((n for n in N_GRAMS if len(words) >= n), None)
             rows += 1
             short += n is None

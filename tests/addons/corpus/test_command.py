@@ -57,6 +57,9 @@ word_splitting._MOST_PARTS = 8
 words, theirs = (of("deu_Latn").word_tokenize for of in (word_splitting.of_language, load_word_tokenizer))
 texts = ["Das ist z.B. gut-gemeint.", "", "Ist  das\\u00a0(gut)?\\n\\n Ja", "5km/h bzw. z. B. 5 km/h", "Das ist ..."]
 print([words(x) == theirs(x) and words(x) for x in texts], words.__self__.parts, file=sys.stderr)
+from datatrove.utils.text import simplify_text
+words, texts = word_splitting.of_simplified("deu_Latn").word_tokenize, [*texts, "Café:\\tÅ 1,5 x\\u0316\\u0301 İ Σ\\n"]
+print([words(x) == theirs(simplify_text(x)) and words(x) for x in texts], file=sys.stderr)
 print("===", 0, file=sys.stderr)
 """
 _OF_MORE = {
@@ -270,10 +273,13 @@ def test_what_changes_grows_or_dies_is_told(name, crawl, results):
 
 def test_words_are_datatroves_also_after_another_spacy_took_over(results):
     """Of five texts; the parts of the last two have no room beside those before."""
-    words, parts = re.fullmatch(r"(\[.*\]) (\{.*\})\n", results["words"][1]).groups()
+    words, parts, simplified = re.fullmatch(r"(\[.*\]) (\{.*\})\n(.*)\n", results["words"][1]).groups()
     found = ast.literal_eval(words)
     assert found[0] == ["Das", "ist", "z.B.", "gut-gemeint", "."] and found[1] == [] and False not in found
     assert ast.literal_eval(parts) == {"Das", "ist", "..."}
+    simple = ast.literal_eval(simplified)
+    assert simple[2] == ["ist", "das", "gut", "ja"] and simple[5] == ["cafe", "a", "0", "x", "i", "σ"]
+    assert False not in simple
 
 
 def test_what_is_written_over_is_the_commands_own(crawl, tmp_path):
