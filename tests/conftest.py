@@ -188,12 +188,13 @@ def checks_in_forks(request, tmp_path_factory):
     Only those of this process: commands that tests start have a new process for each, as a user's. The value is what
     runs such a process: `[python, "-m", module, *arguments]`, or `[python, "-c", code, *arguments]`.
     """
-    from convert.compare import auto_tokenizer, transformers_process
+    from convert.compare import auto_tokenizer
+    from limba.addons.transformers_check import transformers_process
     from tests import forked
 
     families = ("t5", "umt5", "modernbert")  # which import what the others do
     warm = [f"transformers.models.{name}.modeling_{name}" for name in families]
-    warm += ["tests.convert.transformers_fork", "convert.compare.transformers_process"]
+    warm += ["tests.convert.transformers_fork", "limba.addons.transformers_check.transformers_process"]
     servers = []
 
     def run(command, *, env, **_):

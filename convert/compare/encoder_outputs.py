@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from limba.convert.compare import finite_logits, float64, numpy_encoders, transformers_library, transformers_process
+from limba.addons import table as addons
+from limba.convert.compare import finite_logits, float64, numpy_encoders, outputs, transformers_library
 from limba.convert.compare.comparison_rows import Comparison, compare_tensors
 from limba.convert.compare.outputs import Batch, Logits, Measures, Output
 from limba.convert.families import heads, networks
@@ -175,7 +176,8 @@ def in_transformers(model: EncoderModel, batch: Batch) -> Output:
     inputs = {"input_ids": order[batch["tokens"]], "attention_mask": batch["tokens"] != model.config.pad_id}
     types = {"token_type_ids": batch["token_types"]} if "type_vocab_size" in model.folder.content else {}
     request = {"head": model.head.kind, "config": str(model.folder.config_file or model.path)}
-    found = transformers_process.run_encoder(Path(model.path), model.dtype, inputs | types, request)
+    (part,) = addons.parts("in_transformers")
+    found = part.run_encoder(Path(model.path), model.dtype, inputs | types, request)
     return Output({what: in_order(what, logits, model) for what, logits in found.items()})
 
 
@@ -192,6 +194,8 @@ def _impossible(model: EncoderModel) -> str | None:
     """Why transformers cannot run a folder here; None if it can."""
     assert model.folder is not None
     version = transformers_library.version()
+    if not any(addons.parts("in_transformers")):
+        return outputs.NO_ADDON
     if not importlib.util.find_spec("torch"):
         return "torch is not installed"
     if version is None:

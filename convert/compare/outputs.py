@@ -10,6 +10,7 @@ from limba.convert.compare.float64 import Measure
 Batch = Mapping[str, np.ndarray]
 # Logits by what they are of: "logits" of tokens or labels, and "pair logits" of sentence pairs.
 Logits = Mapping[str, np.ndarray]
+NO_ADDON = "this Limba has no add-on that runs transformers' classes"
 
 
 @dataclasses.dataclass(frozen=True)

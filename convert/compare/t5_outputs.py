@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from limba.addons import table as addons
 from limba.checkpoint_files import run_folder
 from limba.convert.compare import (
     finite_logits,
     float64,
     forward,
     numpy_t5,
-    torch_forward,
+    outputs,
     transformers_library,
-    transformers_process,
 )
 from limba.convert.compare.comparison_rows import Comparison, compare_tensors
 from limba.convert.compare.outputs import Batch, Logits, Measures, Output
@@ -144,12 +144,14 @@ def in_transformers(model: T5Model, batch: Batch) -> Output:
     folder: Any = model.folder
     if folder.is_flax:
         return Output(reason="the weights are Flax's")
-    if reason := torch_forward.possible(model.family):
+    if (part := next(addons.parts("in_transformers"), None)) is None:
+        return Output(reason=outputs.NO_ADDON)
+    if reason := part.possible(model.family):
         return Output(reason=reason)
     request = {"format": folder.format, "num_tokens": 0 if model.head.labels else _GREEDY_TOKENS}
     in_folder = {name: _other_ids(model, ids) for name, ids in batch.items()}
     config = model.family.with_own_keys(folder.content)
-    answer = transformers_process.run_t5(Path(model.path), config, model.dtype, in_folder, request)
+    answer = part.run_t5(Path(model.path), config, model.dtype, in_folder, request)
     # The PyTorch class of some families scales the logits of untied models; see `T5Family.scales_untied`.
     scales = model.family.scales_untied and not model.config.logits_via_embedding and not model.head.labels
     is_5 = int((transformers_library.version() or "0").split(".")[0]) > 4

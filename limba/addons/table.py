@@ -62,6 +62,8 @@ PARTS: Mapping[str, str] = {
     "DatasetBatches, make_evaluator(…), set_folders(…), check(task, config, role, steps); and for SeqIO, "
     "apply(step, dataset), documents(chunks, num_epochs)",
     "seqio_registry": "a module whose import registers our tasks with SeqIO",
+    "in_transformers": "what transformers' classes compute, for checks: possible(family), run_t5(path, config, dtype, "
+    "batch, request), run_encoder(path, dtype, batch, request)",
     "upload": "the upload of an export by another command: push(folder, repo, public=…)",
     "card": "the model card of `limba convert to-hf`: add_arguments(parser), given(args), check(export, card), "
     "write(folder, name, export, report, card); and for other cards and pages results_of(metrics, accuracy), "
@@ -138,6 +140,7 @@ ADDONS: Mapping[str, Addon] = {
         parts={"seqio": "limba.addons.seqio.foreign_tasks", "seqio_registry": "limba.addons.seqio.registry_copies"},
         other_names={"tasks.pipeline.seqio": "limba.addons.seqio"},
     ),
+    "transformers_check": Addon(parts={"in_transformers": "limba.addons.transformers_check.transformers_process"}),
     "publish": Addon(
         conversions={
             "all": ("limba.addons.publish.all_checkpoints", "write a Hugging Face folder of every checkpoint of a run"),

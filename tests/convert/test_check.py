@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from convert import __main__
-from convert.compare import encoder_outputs, forward, t5_outputs, torch_forward
+from convert.compare import encoder_outputs, forward, t5_outputs
 from convert.model_files import any_format
 from convert.tensors import safetensors_files
 from convert.to_hf import to_hf
+from limba.addons import table
 from limba.checkpoint_files.saved_tensors import from_array
 from tests.convert.conftest import FAMILIES
 from tests.convert.encoders.conftest import VARIANTS, new_encoder, tokenizer_file  # noqa: F401
@@ -108,8 +109,7 @@ def pairs(new_run, new_encoder, tmp_path_factory) -> dict[str, tuple[Path, Path]
 @pytest.fixture
 def without_pytorch(monkeypatch):
     """Whatever finds a wrong model here is there for every user."""
-    monkeypatch.setattr(torch_forward, "possible", lambda family: "left out here")
-    monkeypatch.setattr(encoder_outputs, "_impossible", lambda model: "left out here")
+    monkeypatch.delitem(table.ADDONS, "transformers_check")
 
 
 def _copy(folder: Path, out: Path, change: Callable[[Tensors], Tensors] | dict[str, Any]) -> Path:

@@ -18,13 +18,14 @@ from flax import serialization, traverse_util
 from sentencepiece import sentencepiece_model_pb2
 
 from convert import __main__
-from convert.compare import encoder_outputs, folder_tokens, torch_forward
+from convert.compare import encoder_outputs, folder_tokens
 from convert.model_files import any_format
 from convert.tensors import safetensors_files
 from convert.to_hf import to_hf
 from limba.addons.engines.to_ct2 import to_ct2
 from limba.addons.engines.to_gguf import to_gguf
 from limba.addons.engines.to_onnx import to_onnx
+from limba.addons.transformers_check import transformers_process
 from limba.addons.vectors.to_sentence_transformers import to_sentence_transformers
 from limba.checkpoint_files.saved_tensors import from_array
 from limba.files import output_folder
@@ -392,7 +393,7 @@ FORGED: dict[str, dict[str, Damage]] = {
 @pytest.fixture
 def limba_alone(monkeypatch):
     """Whatever finds damage here is there for every user."""
-    monkeypatch.setattr(torch_forward, "possible", lambda family: "left out here")
+    monkeypatch.setattr(transformers_process, "possible", lambda family: "left out here")
     monkeypatch.setattr(encoder_outputs, "_impossible", lambda model: "left out here")
     monkeypatch.setattr(folder_tokens.transformers_library, "version", lambda: None)
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convert.compare import t5_outputs, transformers_library, transformers_process
+from convert.compare import t5_outputs, transformers_library
 from convert.families import table
 from convert.families.config_files import t5_config
 from convert.from_hf import from_hf
 from convert.model_files import any_format
 from convert.to_hf import to_hf
 from limba.addons.t5gemma.t5gemma2 import FAMILY
+from limba.addons.transformers_check import transformers_process
 from limba.checkpoints import checkpointing
 from limba.network.gemma_layers import GemmaLayers
 from limba.network.t5 import T5Config

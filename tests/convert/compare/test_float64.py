@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convert.compare import encoder_outputs, float64, forward, numpy_t5, t5_outputs, torch_forward
+from convert.compare import encoder_outputs, float64, forward, numpy_t5, t5_outputs
 from convert.families import heads, networks
 from convert.families.config_files import encoder_config, t5_config
 from convert.families.table import find_encoder, t5_families
 from convert.model_files.model import EncoderModel, Folder
+from limba.addons.transformers_check import torch_forward
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
 from limba.network.encoders.config import EncoderConfig
 from limba.network.t5 import T5Config

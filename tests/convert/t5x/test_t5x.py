@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from convert import __main__ as convert_command
-from convert.compare import comparison, t5_outputs, torch_forward
+from convert.compare import comparison, t5_outputs
 from convert.from_hf import from_hf
 from convert.from_t5x import from_t5x
 from convert.model_files import any_format
@@ -18,6 +18,7 @@ from convert.model_files.model import ModelHints
 from convert.t5x import model_gin
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
+from limba.addons.transformers_check import transformers_process
 from limba.checkpoint_files import classic_format, saved_tensors
 from limba.checkpoints import checkpointing
 from limba.gin_config import gin_files
@@ -214,7 +215,7 @@ def bare(new_run, tmp_path):
 
 
 def test_a_guess_is_said_once_and_in_the_card(bare, spiece_model, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(torch_forward, "possible", lambda family: "left out here")
+    monkeypatch.setattr(transformers_process, "possible", lambda family: "left out here")
     run, t5x = bare
     capsys.readouterr()
     to_hf(t5x, tmp_path / "hf", hints=ModelHints(vocab=str(spiece_model)), formats=("safetensors",))

@@ -13,9 +13,9 @@ import torch
 import transformers
 from safetensors.numpy import load_file
 
-from convert.compare import torch_forward
 from convert.families import t5_1_0
 from convert.tensors import tensor_parts
+from limba.addons.transformers_check import torch_forward, transformers_process
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
 
 REPOSITORY = Path(__file__).parents[3]
@@ -247,15 +247,16 @@ def test_settings_are_left_alone(folders, batch):
 def test_nothing_is_imported_before_it_is_needed_and_tensorflow_never():
     code = (
         "import os, sys; os.environ.pop('USE_TF', None); "
-        "from convert.compare import torch_forward, transformers_library; from convert.families import t5_1_0;"
-        "assert torch_forward.possible(t5_1_0.FAMILY) is None and not {'torch', 'transformers'} & set(sys.modules);"
+        "from limba.addons.transformers_check import transformers_process; from convert.families import t5_1_0;"
+        "from convert.compare import transformers_library; possible = transformers_process.possible(t5_1_0.FAMILY);"
+        "assert possible is None and not {'torch', 'transformers'} & set(sys.modules);"
         "assert not transformers_library.load().utils.is_tf_available()"
     )
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
 
 
 def test_what_is_not_installed_is_named(monkeypatch):
-    monkeypatch.setattr(torch_forward.transformers_library, "version", lambda: None)
-    assert torch_forward.possible(t5_1_0.FAMILY) == "transformers is not installed"
-    monkeypatch.setattr(torch_forward.importlib.util, "find_spec", lambda name: None)
-    assert torch_forward.possible(t5_1_0.FAMILY) == "torch is not installed"
+    monkeypatch.setattr(transformers_process.transformers_library, "version", lambda: None)
+    assert transformers_process.possible(t5_1_0.FAMILY) == "transformers is not installed"
+    monkeypatch.setattr(transformers_process.importlib.util, "find_spec", lambda name: None)
+    assert transformers_process.possible(t5_1_0.FAMILY) == "torch is not installed"

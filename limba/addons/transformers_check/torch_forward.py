@@ -6,7 +6,6 @@ transformers are imported when a function is called.
 """
 
 import functools
-import importlib.util
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,18 +22,6 @@ from limba.convert.tensors import table, tensor_parts
 
 # There are two copies of a part: as read, and in torch.
 _BLOCK_BYTES = 32 * 2**20
-
-
-def possible(family: T5Family) -> str | None:
-    """Why a family's class cannot be used here; None if it can."""
-    if not family.in_transformers:
-        return f"transformers has no {family.model_class}"
-    if not importlib.util.find_spec("torch"):
-        return "torch is not installed"
-    if not (version := transformers_library.version()):
-        return "transformers is not installed"
-    has_class = transformers_library.has_model(family.model_type)
-    return None if has_class else f"transformers {version} has no {family.model_class}"
 
 
 def logits(folder: Path, tensors: Mapping[str, SavedTensor], batch: Mapping[str, np.ndarray]) -> np.ndarray:

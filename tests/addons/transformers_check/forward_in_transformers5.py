@@ -1,4 +1,4 @@
-"""Runs where transformers is 5: whether `convert.compare.torch_forward` gives what `from_pretrained` does.
+"""Runs where transformers is 5: whether `torch_forward` gives what `from_pretrained` does.
 
 python forward_in_transformers5.py REPOSITORY SITE_PACKAGES BATCH.npz OUT.json FOLDER…
 
@@ -20,7 +20,7 @@ def main(repository: str, site_packages: str, batch_file: str, out: str, *folder
     assert transformers.__version__.startswith("5."), transformers.__version__
     sys.path.insert(0, repository)
     sys.path.append(site_packages)
-    from convert.compare import torch_forward
+    from limba.addons.transformers_check import torch_forward
     from limba.checkpoint_files.saved_tensors import from_array
 
     batch = dict(np.load(batch_file))

@@ -2,9 +2,12 @@
 
 Their imports take 0.4 GB, which the process frees at its end, and cannot disturb a training or conversion beside it.
 
-    python -m convert.compare.transformers_process DIRECTORY    (with request.json, config.json and batch.npz)
+    python -m limba.addons.transformers_check.transformers_process DIRECTORY
+
+with request.json, config.json and batch.npz in it.
 """
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -16,15 +19,29 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from limba.convert.compare import memory, torch_forward, transformers_library
+from limba.addons.transformers_check import torch_forward
+from limba.convert.compare import memory, transformers_library
 from limba.convert.compare.outputs import Batch
 from limba.convert.families import heads
 from limba.convert.families.config_files import t5_config
+from limba.convert.families.t5_family import T5Family
 from limba.convert.model_files import t5_files
 from limba.convert.tensors import tensor_parts
 from limba.files import json_text, python_path
 
 _REQUEST, _BATCH, _ANSWER = "request.json", "batch.npz", "answer.npz"
+
+
+def possible(family: T5Family) -> str | None:
+    """Why a family's class cannot be used here; None if it can."""
+    if not family.in_transformers:
+        return f"transformers has no {family.model_class}"
+    if not importlib.util.find_spec("torch"):
+        return "torch is not installed"
+    if not (version := transformers_library.version()):
+        return "transformers is not installed"
+    has_class = transformers_library.has_model(family.model_type)
+    return None if has_class else f"transformers {version} has no {family.model_class}"
 
 
 def run_t5(
@@ -73,7 +90,7 @@ def _run(
         Path(directory, "config.json").write_text(json_text.dumps(dict(config)), "utf-8")
         np.savez(Path(directory, _BATCH), **batch)  # type: ignore[arg-type]
         environment = python_path.with_path({"JAX_PLATFORMS": "cpu"})
-        command = [sys.executable, "-m", "limba.convert.compare.transformers_process", directory]
+        command = [sys.executable, "-m", "limba.addons.transformers_check.transformers_process", directory]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:
             said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
