@@ -12,12 +12,8 @@ from typing import Any
 # Of text and JSON that is parsed as a whole. The largest in use, tokenizers of 250,000 pieces, have 17 MB.
 MOST_BYTES = 64 * 2**20
 
-_KINDS = (
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
+_DEVICE = "a device"
+_KINDS = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, _DEVICE), (stat.S_ISBLK, _DEVICE))
 # What git-lfs leaves in place of a file that it did not download; by its specification below this size.
 _POINTER, _MOST_OF_POINTER = b"version https://git-lfs.github.com/", 1024
 # Text up to this length is shown whole.
@@ -54,10 +50,12 @@ def check_is_file(path: Path) -> int:
 
 
 def refuse_endless(path: Path, mode: int) -> None:
-    """Raises ValueError for what waits when it is opened or read, or never ends."""
+    """Raises ValueError for what waits when it is opened or read, or never ends, or has a process's environment."""
     for is_kind, kind in _KINDS:
         if is_kind(mode):
             raise _no_file(path, kind)
+    if path.resolve().is_relative_to("/proc"):
+        raise _no_file(path, "of the kernel")
 
 
 def _no_file(path: Path, kind: str) -> ValueError:

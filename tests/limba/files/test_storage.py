@@ -128,10 +128,12 @@ def test_a_file_larger_than_what_is_read_at_once(tmp_path, monkeypatch):
     os.truncate(tmp_path / "holes.gin", 20 * 2**30)
     monkeypatch.setattr(storage, "MOST_BYTES", 1000)
     (tmp_path / "device.gin").symlink_to("/dev/zero")
+    (tmp_path / "memory.gin").symlink_to("/proc/self/mem")
     os.mkfifo(tmp_path / "fifo.gin")
     problems = {
         "holes": "has more than 1,000 bytes, which are read at once",
         "device": "is a device",
+        "memory": "is of the kernel",
         "fifo": "is a FIFO",
     }
     for name, problem in problems.items():

@@ -21,9 +21,11 @@ def make_socket(path):
         (lambda path: path.mkdir(), "file is a folder, not a file"),
         (os.mkfifo, "file is a FIFO, not a file"),
         (lambda path: path.symlink_to("/dev/zero"), "file is a device, not a file"),
+        (lambda path: path.symlink_to("/proc/self/environ"), "file is of the kernel, not a file"),
+        (lambda path: path.symlink_to("/proc/self/mem"), "file is of the kernel, not a file"),
         (lambda path: None, "There is no file .*file .working directory"),
     ],
-    ids=["dangling", "circle", "folder", "fifo", "device", "nothing"],
+    ids=["dangling", "circle", "folder", "fifo", "device", "environment", "memory", "nothing"],
 )
 def test_what_is_no_file_is_named_and_not_opened(tmp_path, make, words):
     path = tmp_path / "file"
