@@ -114,7 +114,7 @@ def _unset_safe_path() -> None:
 def closed_readers():
     """What tests leave open reads ahead, and its thread and its batches stay as long as the process."""
     yield
-    if open_iterators := sys.modules.get("tasks.pipeline.prefetch.open_iterators"):
+    if open_iterators := sys.modules.get("limba.tasks.pipeline.open_iterators"):
         open_iterators.close_all()
 
 

@@ -93,7 +93,7 @@ _REASONS: dict[tuple[str, str], str] = {
     ("limba/workers/preemption.py", "signal.signal"): _MAIN,
     ("limba/addons/examples/python_docs.py", "warnings.catch_warnings"): "in a program without threads",
     ("limba/training/from_counts/fit_processes.py", "signal.signal"): "in a process of its own, as it starts",
-    ("tasks/pipeline/prefetch/reader_processes.py", "signal.signal"): "in a process of its own, as it starts",
+    ("limba/addons/reader_processes/served_batches.py", "signal.signal"): "in a process of its own, as it starts",
     ("limba/addons/seqio/tf_iterators.py", "tf.data.Dataset.random"): _IMPORT,
     ("tasks/vocabularies/tokenizer_files.py", "os.environ"): _IMPORT,
 }

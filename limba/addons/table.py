@@ -64,6 +64,7 @@ PARTS: Mapping[str, str] = {
     "seqio_registry": "a module whose import registers our tasks with SeqIO",
     "in_transformers": "what transformers' classes compute, for checks: possible(family), run_t5(path, config, dtype, "
     "batch, request), run_encoder(path, dtype, batch, request)",
+    "reader_processes": "`DatasetConfig.num_workers`: ReaderProcesses(stream, num_rows, num_workers)",
     "upload": "the upload of an export by another command: push(folder, repo, public=…)",
     "card": "the model card of `limba convert to-hf`: add_arguments(parser), given(args), check(export, card), "
     "write(folder, name, export, report, card); and for other cards and pages results_of(metrics, accuracy), "
@@ -140,6 +141,7 @@ ADDONS: Mapping[str, Addon] = {
         parts={"seqio": "limba.addons.seqio.foreign_tasks", "seqio_registry": "limba.addons.seqio.registry_copies"},
         other_names={"tasks.pipeline.seqio": "limba.addons.seqio"},
     ),
+    "reader_processes": Addon(parts={"reader_processes": "limba.addons.reader_processes.reader_processes"}),
     "transformers_check": Addon(parts={"in_transformers": "limba.addons.transformers_check.transformers_process"}),
     "publish": Addon(
         conversions={

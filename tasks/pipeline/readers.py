@@ -15,8 +15,8 @@ from limba.files import json_text
 from limba.files.untrusted_files import shown
 from limba.tasks.pipeline import fingerprints
 from limba.tasks.pipeline.epoch_counts import EpochCounter
+from limba.tasks.pipeline.open_iterators import close_at_exit
 from limba.tasks.pipeline.positions import POSITION_SIZE, Position, ReadPlan, TaskPosition, load_state
-from limba.tasks.pipeline.prefetch.open_iterators import close_at_exit
 from limba.tasks.pipeline.streams import UNREADABLE, Stream
 from limba.tasks.registry.rows import Columns
 

@@ -88,9 +88,8 @@ def _open_processes(stream: Stream, layout: contract.ReaderRows) -> OpenBatches 
             f"DatasetConfig.num_workers is {stream.config.num_workers}, and {stream.config.name!r} has parts of "
             "SeqIO's, which are read in this process: set num_workers to 0."
         )
-    from limba.tasks.pipeline.prefetch.reader_processes import ReaderProcesses  # what they need is seldom needed
-
-    return ReaderProcesses(stream, layout.rows_per_reader, num_workers).open
+    part = table.part("reader_processes", f"DatasetConfig.num_workers = {stream.config.num_workers}")
+    return part.ReaderProcesses(stream, layout.rows_per_reader, num_workers).open
 
 
 def get_eval_batches(

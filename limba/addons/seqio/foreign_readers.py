@@ -24,8 +24,8 @@ from limba.files import json_text, number_ranges, storage, untrusted_json
 from limba.files.untrusted_files import cut, is_inside
 from limba.tasks.pipeline import fingerprints, positions, readers
 from limba.tasks.pipeline.epoch_counts import EpochCounter
+from limba.tasks.pipeline.open_iterators import close_at_exit
 from limba.tasks.pipeline.positions import ReadPlan
-from limba.tasks.pipeline.prefetch.open_iterators import close_at_exit
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from limba.addons.cards import run_example
-from tasks.pipeline.prefetch import reader_processes
+from limba.addons.reader_processes import served_batches
 from tests import line
 from tests.convert import vocabularies
 
@@ -65,15 +65,15 @@ def test_a_model_card(project, monkeypatch):
 def test_a_reader_s_process(monkeypatch):
     """It has no import of the main process: what a stream's functions import is found there too."""
     prepared = []
-    monkeypatch.setattr(reader_processes.importing, "prepare", lambda: prepared.append(pickle))
+    monkeypatch.setattr(served_batches.importing, "prepare", lambda: prepared.append(pickle))
 
     class Ended:
         def recv(self):
             assert prepared, "before anything is unpickled"
             raise EOFError
 
-    monkeypatch.setattr(reader_processes.signal, "signal", lambda *_: None)
-    reader_processes._serve(Ended(), 8)
+    monkeypatch.setattr(served_batches.signal, "signal", lambda *_: None)
+    served_batches.serve(Ended(), 8)
     assert prepared
 
 

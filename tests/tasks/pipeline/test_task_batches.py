@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from limba.addons import table
 from limba.data import contract
 from limba.inference import tasks_door
 from tasks import objectives, pretraining
@@ -278,6 +279,15 @@ def test_errors(task, lengths, caplog, tmp_path, monkeypatch):
         task_batches.get_train_batches(dataclasses.replace(config, task_feature_lengths=None))
     with pytest.raises(ValueError, match=r"num_workers is -1; it is a whole number of at least 0, or None"):
         dataclasses.replace(config, num_workers=-1)
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match=r"num_workers = 2 needs an add-on that"):
+        patch.delitem(table.ADDONS, "reader_processes")
+        task_batches.get_train_batches(dataclasses.replace(config, num_workers=2))
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(ValueError, match=r"parts of SeqIO's, needs an add-on"),
+    ):
+        patch.delitem(table.ADDONS, "seqio")
+        task_batches.get_train_batches(config, "LMFeatureConverterOfSeqIO")
     with pytest.raises(ValueError, match=r"no task or mixture 'test_tsk'.*'test_task'.*import"):
         task_batches.get_train_batches(dataclasses.replace(config, mixture_or_task_name="test_tsk"))
     with pytest.raises(ValueError, match="There is no module 'no_such_module'"):
