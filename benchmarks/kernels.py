@@ -23,7 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from limba.addons.block_sparse import block_attention, block_layout
-from limba.network.kernels import attention, device_check, layer_norm_gpu
+from limba.addons.kernels import layer_norm_gpu
+from limba.network.kernels import attention, device_check
 
 _FLAGS = ("has_bias", "is_packed", "has_prefix", "causal")
 KINDS = {
@@ -160,7 +161,7 @@ def time_attention(name: str) -> None:
 
 def time_tilings(name: str) -> None:
     """Prints a row for each tiling of Limba's attention; one that does not compile, or is wrong, is named as that."""
-    from limba.network.kernels import attention_gpu
+    from limba.addons.kernels import attention_gpu
 
     of = _rows_of(name)
     expected = None

@@ -65,6 +65,10 @@ PARTS: Mapping[str, str] = {
     "in_transformers": "what transformers' classes compute, for checks: possible(family), run_t5(path, config, dtype, "
     "batch, request), run_encoder(path, dtype, batch, request)",
     "reader_processes": "`DatasetConfig.num_workers`: ReaderProcesses(stream, num_rows, num_workers)",
+    "attention_gpu": "`limba.network.kernels.attention` on GPUs: attention(query, key, value, …)",
+    "attention_tpu": "the same on TPUs",
+    "attention_cudnn": "the same by cuDNN, and reason_against(dtype, head_dim, lengths, is_plain)",
+    "layer_norm_gpu": "`limba.network.layers` on GPUs: is_right(x, has_update, epsilon), add_and_norm(x, update, …)",
     "upload": "the upload of an export by another command: push(folder, repo, public=…)",
     "card": "the model card of `limba convert to-hf`: add_arguments(parser), given(args), check(export, card), "
     "write(folder, name, export, report, card); and for other cards and pages results_of(metrics, accuracy), "
@@ -276,6 +280,12 @@ ADDONS: Mapping[str, Addon] = {
             )
         )
     ),
+    "kernels": Addon(
+        parts={
+            name: f"limba.addons.kernels.{name}"
+            for name in ("attention_gpu", "attention_tpu", "attention_cudnn", "layer_norm_gpu")
+        }
+    ),
     "longt5": Addon(
         families=("limba.addons.longt5.longt5_family",),
         gin_modules=("limba.addons.longt5",),
@@ -354,6 +364,11 @@ def parts(what: str) -> Iterator[Any]:
     for addon in ADDONS.values():
         if what in addon.parts:
             yield importlib.import_module(addon.parts[what])
+
+
+def has(what: str) -> bool:
+    """Whether an add-on has this part; nothing is imported."""
+    return any(what in addon.parts for addon in ADDONS.values())
 
 
 def part(what: str, needed_by: str) -> Any:

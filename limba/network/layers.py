@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax.linen import partitioning as nn_partitioning
 from jax.ad_checkpoint import checkpoint_name
 
+from limba.addons import table as addons
 from limba.devices import target
 from limba.files.untrusted_files import shown
 from limba.network import products
@@ -206,8 +207,7 @@ class ResidualLayerNorm(_RootMeanSquareNorm):
         """
         scale = self._scale(x.shape[-1])
         if x.dtype == self.dtype and _has_norm_kernel(self.kernels, x):
-            from limba.network.kernels import layer_norm_gpu  # Pallas takes 0.2 s, and CPUs do without.
-
+            (layer_norm_gpu,) = addons.parts("layer_norm_gpu")  # Pallas takes 0.2 s, and CPUs do without.
             if layer_norm_gpu.is_right(x, update is not None, self.epsilon):
                 is_cpu = target.platform() == "cpu"
                 return layer_norm_gpu.add_and_norm(x, update, scale, self.epsilon, interpret=is_cpu)
@@ -222,7 +222,7 @@ _WIDEST, _MOST_NUMBERS = 8192, 2**31
 
 def _has_norm_kernel(choice: str, x: Array) -> bool:
     """On TPUs XLA fuses norms itself."""
-    if not target.wants_kernels(choice) or target.platform() == "tpu":
+    if not target.wants_kernels(choice) or target.platform() == "tpu" or not addons.has("layer_norm_gpu"):
         return False
     if x.shape[-1] > _WIDEST or x.size >= _MOST_NUMBERS:
         return False

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks import kernels
-from limba.network.kernels import attention_cudnn, attention_gpu, device_check
+from limba.addons.kernels import attention_cudnn, attention_gpu
+from limba.network.kernels import device_check
 
 
 def test_each_kind_of_input_is_compared_and_a_wrong_kernel_is_counted(monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""Programs for accelerators that XLA does not find by itself, compared with XLA before their use.
+"""What calls programs for accelerators, of add-ons, and compares them with XLA before their use; a loss in chunks.
 
 Networks and losses may import it.
 """

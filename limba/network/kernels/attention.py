@@ -5,7 +5,6 @@
 
 import dataclasses
 import functools
-import importlib
 import logging
 import math
 from collections.abc import Callable
@@ -18,8 +17,9 @@ import numpy as np
 from flax.linen import partitioning as nn_partitioning
 from jax.sharding import PartitionSpec
 
+from limba.addons import table as addons
 from limba.devices import target
-from limba.network.kernels import attention_cudnn, device_check
+from limba.network.kernels import device_check
 
 Array = jax.Array
 logger = logging.getLogger(__name__)
@@ -107,13 +107,18 @@ def is_fused(choice: str, head_dim: int) -> bool:
 _CUDNN = "attention_cudnn"
 
 
+def _fused(platform: str) -> str:
+    """The part of an add-on that has the kernels; those of GPUs also run on CPUs, interpreted."""
+    return "attention_tpu" if platform == "tpu" else "attention_gpu"
+
+
 def _kernels(config: KernelConfig, lengths: tuple[int, int], is_plain: bool) -> list[str]:
     """Modules that can compute it on the device that is traced for, the preferred one first."""
     found = []
     if config.kernels == "cudnn" and target.wants_kernels(config.kernels):
         found += [_CUDNN] * _is_for_cudnn(config.dtype, config.head_dim, lengths, is_plain)
     if is_fused(config.kernels, config.head_dim):
-        found.append("attention_tpu" if target.platform() == "tpu" else "attention_gpu")
+        found.append(_fused(target.platform()))
     return found
 
 
@@ -123,6 +128,9 @@ _WIDEST_ON_GPUS = 128
 
 @functools.cache  # said once
 def _serves(head_dim: int, platform: str) -> bool:
+    if not addons.has(_fused(platform)):
+        logger.info("Attention by XLA: this Limba has no add-on with fused kernels.")
+        return False
     if head_dim < 16 or head_dim & (head_dim - 1):
         logger.info("Attention by XLA: the fused kernels need a head_dim that is a power of 2, and it is %d.", head_dim)
         return False
@@ -142,8 +150,10 @@ def _is_for_cudnn(dtype: Any, head_dim: int, lengths: tuple[int, int], is_plain:
     """Whether cuDNN can compute attention that was asked of it; what it cannot do is done as with "auto"."""
     if target.platform() != "gpu":
         reason = "it is for GPUs"
+    elif (kernel := next(addons.parts(_CUDNN), None)) is None:
+        reason = "this Limba has no add-on with it"
     else:
-        reason = attention_cudnn.reason_against(dtype, head_dim, lengths, is_plain)
+        reason = kernel.reason_against(dtype, head_dim, lengths, is_plain)
     if reason:
         _say_why_not_cudnn(reason)
     return not reason
@@ -196,11 +206,11 @@ def _spec(axes: Axes) -> PartitionSpec:
 
 
 def _attend(query, key, value, table, query_segments, key_segments, prefix, *, causal, by_cudnn):
-    if by_cudnn:
-        return attention_cudnn.attention(query, key, value, table, (query_segments, key_segments), causal=causal)
     # Imported where it is used: Pallas takes 0.2 s, and CPUs do without.
-    module = "attention_tpu" if target.platform() == "tpu" else "attention_gpu"
-    return importlib.import_module(f"limba.network.kernels.{module}").attention(
+    (kernel,) = addons.parts(_CUDNN if by_cudnn else _fused(target.platform()))
+    if by_cudnn:
+        return kernel.attention(query, key, value, table, (query_segments, key_segments), causal=causal)
+    return kernel.attention(
         query,
         key,
         value,

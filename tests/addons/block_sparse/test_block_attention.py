@@ -14,9 +14,9 @@ from limba.network.encoders import encoder
 from limba.network.kernels import attention, device_check
 from limba.partitioning.meshes import PjitPartitioner
 from tests.addons.block_sparse.test_sparse_attention import NEITHER, PER_HEAD, WIDE
+from tests.addons.kernels import test_against_float64
 from tests.limba.network.encoders import test_encoder
 from tests.limba.network.encoders.test_encoder import _loss, _packed
-from tests.limba.network.kernels import test_against_float64
 
 pytestmark = pytest.mark.usefixtures("kernels_are_right")
 

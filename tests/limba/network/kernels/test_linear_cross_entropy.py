@@ -10,7 +10,7 @@ import pytest
 from limba.models import losses
 from limba.network.kernels import linear_cross_entropy
 from limba.network.kernels.linear_cross_entropy import LinearLogits
-from tests.limba.network.kernels import networks
+from tests.addons.kernels import networks
 
 BATCH, LENGTH, EMBED, VOCAB = 2, 6, 8, 48
 
@@ -67,7 +67,7 @@ def test_no_array_has_the_size_of_the_logits(monkeypatch):
 
 @pytest.mark.usefixtures("kernels_are_right")
 def test_a_tied_model_trains_the_same_without_logits():
-    """Loss, all metrics and gradients; tests/limba/network/kernels/test_attention.py has a kernel of its own."""
+    """Loss, all metrics and gradients; tests/addons/kernels/test_attention.py has a kernel of its own."""
     config = dataclasses.replace(networks.SIZES, logits_via_embedding=True)
     results = []
     for kernels in ("fused", "xla"):

@@ -20,7 +20,7 @@ STEPS = {
 
 def _compile(*names: str) -> list[dict]:
     environment = os.environ | {"XLA_FLAGS": ""}
-    command = [sys.executable, "-m", "tests.limba.network.kernels.compile_absent", *names]
+    command = [sys.executable, "-m", "tests.addons.kernels.compile_absent", *names]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

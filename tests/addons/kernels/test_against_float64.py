@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba.network.kernels import attention_gpu, attention_tpu, layer_norm_gpu, linear_cross_entropy
+from limba.addons.kernels import attention_gpu, attention_tpu, layer_norm_gpu
+from limba.network.kernels import linear_cross_entropy
 from tests import compilation
-from tests.limba.network.kernels import networks
+from tests.addons.kernels import networks
 
 # As users have it: without optimizations XLA does not fuse and reorder sums.
 OPTIMIZED = compilation.AS_USERS | {"xla_backend_optimization_level": 3}

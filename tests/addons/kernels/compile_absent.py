@@ -1,6 +1,6 @@
 """Compiles for devices that are not here, in a process of its own.
 
-    python -m tests.limba.network.kernels.compile_absent NAME …
+    python -m tests.addons.kernels.compile_absent NAME …
 
 Prints a JSON object for each topology: what fused attention's gradients need in memory by case; and of the first one
 all cases, whether XLA's attention fits at 6,144 tokens, and bytes and peak of a small network's training step; of GPUs
@@ -121,16 +121,16 @@ def _attention(topology: topologies.Topology, cases: Iterable[str]) -> dict[str,
 
     device = compiled_step.devices_of(topology)[0]
     if topology.chip.platform == "gpu":
-        from limba.network.kernels.attention_gpu import attention
+        from limba.addons.kernels.attention_gpu import attention
     else:
-        from limba.network.kernels.attention_tpu import attention
+        from limba.addons.kernels.attention_tpu import attention
     return {case: _attention_memory(case, device, attention) for case in cases}
 
 
 def _cudnn_calls(topology: topologies.Topology) -> dict[str, int]:
     """How often the gradients of attention call cuDNN: forward and backward."""
+    from limba.addons.kernels.attention_cudnn import attention
     from limba.addons.plan import compiled_step
-    from limba.network.kernels.attention_cudnn import attention
 
     device = compiled_step.devices_of(topology)[0]
     programs = {case: _attention_program(case, device, attention) for case in ("encoder", "decoder", "cross")}
@@ -141,7 +141,7 @@ def _by_xla(topology: topologies.Topology) -> int | None:
     """At 6,144 tokens, where it is beyond the device already; longer ones take half a minute to fail. Without
     gradients, which need more."""
     from limba.addons.plan import compiled_step
-    from tests.limba.network.kernels.networks import plain_attention
+    from tests.addons.kernels.networks import plain_attention
 
     device = compiled_step.devices_of(topology)[0]
     return _attention_memory("6,144", device, plain_attention, gradients=False)

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from limba import models
+from limba.addons.kernels import attention_gpu, attention_tpu
 from limba.network import t5
-from limba.network.kernels import attention_gpu, attention_tpu
 from limba.optimizers import adafactor
 
 SIZES = t5.T5Config(

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from limba.addons.kernels import attention_cudnn, attention_gpu, attention_tpu
 from limba.checkpoints.train_state import TrainStateInitializer
 from limba.devices import target
 from limba.network import t5
-from limba.network.kernels import attention, attention_cudnn, attention_gpu, attention_tpu
+from limba.network.kernels import attention
 from limba.partitioning.meshes import PjitPartitioner
-from tests.limba.network.kernels import networks
+from tests.addons.kernels import networks
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.usefixtures("kernels_are_right")]
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from limba.addons.kernels import layer_norm_gpu
 from limba.network import layers
-from limba.network.kernels import layer_norm_gpu
 
 EPSILON = 1e-6
 fused = functools.partial(layer_norm_gpu.add_and_norm, epsilon=EPSILON, most_programs=5, interpret=True)
