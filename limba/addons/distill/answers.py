@@ -17,7 +17,7 @@ import numpy as np
 
 from limba.addons.distill.distilled_model import LOG_PROBS, TEMPERATURE, TOKENS, WEIGHTS
 from limba.data.contract import Batch
-from limba.files import storage
+from limba.files import storage, written_files
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +88,7 @@ class KeptAnswers:
         self._folder.mkdir(parents=True, exist_ok=True)
         name = f"{self._teacher.fingerprint}-{length}"
         own = self._folder / f"{name}-{self._process}.answers"
+        written_files.refuse_link(own)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = os.open(own, flags, 0o644)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -123,7 +124,8 @@ class KeptAnswers:
     def _can_be(self, record: Any) -> bool:
         tokens, log_probs = record[TOKENS], record[LOG_PROBS]
         is_token = (tokens >= 0) & (tokens < self._num_tokens)
-        return bool(is_token.all() and (log_probs <= 1e-3).all() and np.isfinite(log_probs).all())
+        is_share = (record[WEIGHTS] <= 1).all()
+        return bool(is_token.all() and is_share and (log_probs <= 1e-3).all() and np.isfinite(log_probs).all())
 
 
 def _keys(batch: Batch) -> list[bytes]:

@@ -299,6 +299,16 @@ def test_what_a_kill_or_a_stranger_left_is_asked_again(tmp_path):
     counted, kept = _kept(tmp_path, num_tokens=69_000)
     kept(_features(0))
     assert counted.asked == 1
+    # A position that counts 255 times, with a right checksum.
+    counted, kept = _kept(tmp_path)
+    kept(_features(0))
+    records = np.fromfile(file, kept._record)
+    records[WEIGHTS][:] = 255
+    for record in records:
+        record["checksum"] = answers._checksum(record)
+    records.tofile(file)
+    counted, kept = _kept(tmp_path)
+    assert [_equal(kept(_features(seed)), x) for seed, x in enumerate(expected)] == [True, True] and counted.asked == 2
     # Holes: numbers without a key end what is read.
     with file.open("r+b") as opened:
         opened.truncate(size * 10**7)
@@ -311,7 +321,7 @@ def test_what_a_kill_or_a_stranger_left_is_asked_again(tmp_path):
     file.unlink()
     (tmp_path / "elsewhere").write_bytes(b"mine")
     file.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError):
+    with pytest.raises(ValueError, match=r"\.answers is a link to .*elsewhere"):
         _kept(tmp_path)[1](_features(0))
     assert (tmp_path / "elsewhere").read_bytes() == b"mine"
     with pytest.raises(ValueError, match=r"TEACHER_ANSWERS\) is 'gs://a/b'; give a folder of this machine"):
