@@ -50,8 +50,9 @@ def change(
         if distributed.from_first("initial values of an earlier start", lambda: _read(file, text) is not None):
             logger.info("The initial values are those that an earlier start has made (%s).", file)
             kept = _read(file, text)
-            if kept is None:
-                raise ValueError(f"{file} cannot be read here, and worker 0 has read it: remove it.")
+            is_same = kept is not None and jax.tree.map(np.shape, kept) == jax.tree.map(np.shape, params)
+            if not is_same or any(x.dtype != np.float32 for x in jax.tree.leaves(kept)):
+                raise ValueError(f"{file} has no initial values of this network that can be read here: remove it.")
             return kept
         made = make(params)
         if jax.process_index() == 0:

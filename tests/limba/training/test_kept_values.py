@@ -2,6 +2,7 @@
 
 import logging
 import struct
+import types
 import zipfile
 
 import numpy as np
@@ -45,3 +46,23 @@ def test_an_encrypted_archive_is_made_again(tmp_path, caplog):
     content[6] = content[content.index(b"PK\1\2") + 8] = 1
     file.write_bytes(content)
     assert kept_values._read(file, "facts") is None and "is encrypted" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [{}, {"a/x": np.ones(3, "f4")}, {"a": np.ones(2, "f4")}, {"a": np.ones(3, "f4"), "b": np.ones(3, "f4")}]
+    + [{"a": np.ones(3, kind)} for kind in ("f8", "U1", "c8", "M8[s]", [("x", "f4")])],
+)
+def test_values_of_another_network_are_named(tmp_path, arrays):
+    params, model = {"a": np.zeros(3, np.float32)}, types.SimpleNamespace(module=None)
+    made = lambda params, model, dataset: {"a": params["a"] + 1}  # noqa: E731
+    change = kept_values.change(made, model, None, {}, tmp_path)
+    for _ in range(2):
+        np.testing.assert_array_equal(change(params)["a"], np.ones(3))
+    with np.load(tmp_path / START_VALUES) as found:
+        facts = str(found[kept_arrays.FACTS])
+    kept_arrays.write(tmp_path / START_VALUES, facts, arrays)
+    with pytest.raises(
+        ValueError, match=f"^{tmp_path / START_VALUES} has no initial values of this network .*remove it"
+    ):
+        change(params)
