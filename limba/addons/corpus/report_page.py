@@ -10,15 +10,17 @@ from limba.addons.corpus.recipe_file import Recipe
 from limba.reports.markdown import cell
 
 _STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1000px; margin: 0 auto; padding: 0 16px 60px }
+:root { color-scheme: light dark }
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 1000px; margin: 0 auto; padding: 0 16px 60px }
 h1 { font-size: 21px; overflow-wrap: anywhere } h2 { font-size: 18px; margin: 30px 0 6px }
-table { border-collapse: collapse; font-size: 14px } th, td { padding: 3px 14px 3px 0; border-bottom: 1px solid #eee }
-th { text-align: left; color: #555; vertical-align: bottom } td { vertical-align: top }
+.wide { overflow-x: auto } table { border-collapse: collapse; font-size: 14px }
+th, td { padding: 3px 14px 3px 0; border-bottom: 1px solid #8884; text-align: left; vertical-align: top }
+th { vertical-align: bottom } th, .note { opacity: .75 }
 .n { text-align: right; font-variant-numeric: tabular-nums }
-.bar { background: #0060a0; height: 11px } .share { width: 120px }
-pre { background: #f6f6f6; padding: 8px; white-space: pre-wrap; overflow-wrap: anywhere }
-pre { unicode-bidi: plaintext; font-size: 13px }
-.note { color: #666 }
+.bar { background: #3080c0; height: 11px; margin-top: 5px } .share { min-width: 120px }
+pre { background: #8882; padding: 8px; white-space: pre-wrap; overflow-wrap: anywhere }
+pre { unicode-bidi: plaintext; font-size: 13px; max-height: 260px; overflow-y: auto }
+@media (max-width: 640px) { th, td { padding-right: 8px; font-size: 13px } .share { display: none } }
 """
 # A task's name, in the program of the card, is of letters, digits and "_".
 _NO_NAME = re.compile(r"\W")
@@ -56,10 +58,11 @@ def page(recipe: Recipe, counts: Counts, notes: Sequence[str]) -> str:
     rows = []
     for source in recipe.sources:
         old, new = (part.get(source.name, {}) for part in (counts.read, counts.kept))
-        figures = [x.get(key, 0) for key in ("documents", "words", "characters") for x in (old, new)]
-        rows.append([source.name, *figures, source.license or "not said"])
-    heads = ["source", "documents read", "kept", "words read", "kept", "characters read", "kept", "license"]
-    parts += ["<h2>Sources</h2>", _table(heads, rows)]
+        beside = (source.name, f"license: {source.license or 'not said'}", "")
+        for name, key in zip(beside, ("documents", "words", "characters"), strict=True):
+            figures = old.get(key, 0), new.get(key, 0)
+            rows.append([name, key, *figures, _share(figures[1], figures[0])])
+    parts += ["<h2>Sources</h2>", _table(["source", "", "read", "kept", "of read"], rows)]
     rules = sorted(counts.rules.items(), key=lambda found: (-found[1], found[0]))
     shares = [[rule, _meaning(rule), number, _share(number, before)] for rule, number in rules]
     parts += ["<h2>Left out, by the first rule that a document breaks</h2>"]
@@ -67,9 +70,10 @@ def page(recipe: Recipe, counts: Counts, notes: Sequence[str]) -> str:
     if counts.languages:
         parts += ["<h2>Other languages</h2>", _table(["the model's label", "documents"], [*counts.languages.items()])]
     total = sum(counts.lengths.values())
+    by_bits = {int(bits): number for bits, number in counts.lengths.items()}
     lengths = [
-        [f"{2 ** (int(bits) - 1):,} to {2 ** int(bits) - 1:,}", number, _share(number, total)]
-        for bits, number in counts.lengths.items()
+        [f"{2 ** (bits - 1):,} to {2**bits - 1:,}", by_bits.get(bits, 0), _share(by_bits.get(bits, 0), total)]
+        for bits in range(min(by_bits, default=0), max(by_bits, default=-1) + 1)
     ]
     parts += [
         "<h2>Characters of kept documents</h2>",
@@ -78,7 +82,7 @@ def page(recipe: Recipe, counts: Counts, notes: Sequence[str]) -> str:
     if counts.skipped:
         parts += [f"<h2>Not read: {len(counts.skipped):,}</h2>"]
         parts += [f"<pre>{_text(line)}</pre>" for line in counts.skipped[:10]]
-    for rule, texts in counts.examples.items():
+    for rule, texts in sorted(counts.examples.items(), key=lambda found: -counts.rules.get(found[0], 0)):
         parts.append(f"<h2>Left out: {_text(rule)}</h2>")
         if why := _meaning(rule):
             parts.append(f'<p class="note">{_text(why)}</p>')
@@ -151,14 +155,16 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]], bar: bool = Fals
     named = [f"<th{kind}>{_text(head)}</th>" for head, kind in zip(heads, kinds, strict=True)]
     body = []
     for row in rows:
-        cells = [f"<td>{_text(row[0])}</td>"]
+        cells = [f"<td>{_text(row[0]).replace('_', '_<wbr>')}</td>"]
         for value in row[1:]:
             shown = f"{value:.2%}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
             cells.append(f"<td{_class(value)}>{_text(shown)}</td>")
         if bar:
             cells.append(f'<td class="share"><div class="bar" style="width:{100 * row[-1]:.1f}%"></div></td>')
         body.append(f"<tr>{''.join(cells)}</tr>")
-    return f"<table><tr>{''.join(named)}{'<th></th>' * bar}</tr>{''.join(body)}</table>"
+    last = '<th class="share"></th>' * bar
+    head = f"<tr>{''.join(named)}{last}</tr>"
+    return f'<div class="wide"><table>{head}{"".join(body)}</table></div>'
 
 
 def _text(value: Any) -> str:

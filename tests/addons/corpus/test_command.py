@@ -194,8 +194,12 @@ def test_the_card_has_licences_and_how_to_train(corpus):
     assert "| crawl | a test | CC0-1.0 | 32 | 25 | 2,294 |" in card
     assert 'register_pretraining_task("recipe_crawl", data_files={"train": "crawl/*.jsonl.zst"}' in card
     assert "buy now cheap" in page and "<script" not in page
-    assert "<td>duplicated_5_n_grams</td><td>what comes again of 5 words in a row is too much of it</td>" in page or (
-        "<td>top_2_gram</td><td>its most frequent 2 words in a row are too much of it</td>" in page
+    assert '<td>documents</td><td class="n">32</td><td class="n">25</td><td class="n">78.12%</td>' in page
+    assert page.count("<table>") == page.count('<div class="wide"><table>') > 2, "a phone scrolls a table, not the page"
+    assert (
+        "<td>duplicated_<wbr>5_<wbr>n_<wbr>grams</td><td>what comes again of 5 words in a row is too much of it</td>"
+        in page
+        or ("<td>top_<wbr>2_<wbr>gram</td><td>its most frequent 2 words in a row are too much of it</td>" in page)
     )
 
 
