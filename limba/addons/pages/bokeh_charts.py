@@ -24,6 +24,8 @@ _GRAY = "#777777"
 # characters do not fit beside each other.
 _HEIGHT, _WITHOUT_LEGEND, _LEGEND_LINE = 340, 270, 23
 _LONG_NAME = 36
+# Pixels beside a name: in Bokeh's 20, a dot covers what tells a dashed line from a solid one.
+_LEGEND_GLYPH = 40
 _DASHES = ("solid", "dashed", "dotted", "dotdash", "dashdot", "10 3")
 # Where an evaluation has more, its dots would hide the curve.
 _MOST_DOTS = 60
@@ -123,6 +125,7 @@ class Charts:
             items=items,
             click_policy="hide",
             label_text_font_size="9pt",
+            glyph_width=_LEGEND_GLYPH,
             border_line_color=None,
             ncols=columns,
             tags=[columns],

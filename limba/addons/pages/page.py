@@ -38,6 +38,7 @@ summary { cursor: pointer }
 @media (max-width: 640px) {
   body { padding: 0 12px 40px } nav { flex-wrap: nowrap; overflow-x: auto }
   header h1 { white-space: nowrap; overflow: hidden; text-overflow: ellipsis }
+  .facts td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 130px }
 }
 """
 # Below a width of 640 pixels, that of the style above, two names of curves do not fit beside each other.

@@ -16,14 +16,17 @@ _PAGE = """<!DOCTYPE html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>NAME</title>
 <style>
+:root { color-scheme: light dark; }
 body { font: 17px/1.5 system-ui, sans-serif; max-width: 42rem; margin: 3rem auto; padding: 0 1rem; }
 textarea, input { font: inherit; width: 100%; box-sizing: border-box; padding: .5rem; }
 button { font: inherit; margin: .8rem 0; padding: .4rem 1.6rem; }
 #answer { white-space: pre-wrap; overflow-wrap: anywhere; min-height: 1.5em; }
 #answer { border-left: 4px solid #999; padding: .2rem .8rem; }
-#answer.error { border-color: #b00; }
+#answer:empty { border-color: transparent; }
+#answer.error { border-color: #c33; }
 #more { overflow-wrap: anywhere; }
-#example { border: 0; background: none; padding: 0; text-align: start; text-decoration: underline; cursor: pointer; }
+#example { border: 0; background: none; color: inherit; padding: 0; text-align: start; }
+#example { text-decoration: underline; cursor: pointer; }
 </style>
 </head>
 <body>

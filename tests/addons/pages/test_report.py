@@ -67,11 +67,13 @@ def test_a_narrow_page_breaks_no_number_and_its_links_can_be_reached(tmp_path):
     links = re.search(r"<nav>(.*?)</nav>", text)[1]
     assert re.findall(r'<a href="#s\d+">(.*?)</a>', links) == _titles(text)
     style = re.search(r"<style>(.*?)</style>", text, re.S)[1]
-    for selector in re.findall(r"([^{}]*)\{[^{}]*overflow-wrap: anywhere[^{}]*\}", style):
-        assert selector.strip() == "header h1"  # anywhere else it makes cells as narrow as a letter
+    for selector, rule in re.findall(r"([^{}]*)\{([^{}]*overflow-wrap: anywhere[^{}]*)\}", style):
+        # Anywhere else it makes cells as narrow as a letter.
+        assert selector.strip() == "header h1" or "min-width: 130px" in rule
     assert ".numbers td { white-space: nowrap }" in style and text.count("<table") == text.count('<div class="wide">')
     narrow = style.partition("@media (max-width: 640px) {")[2]
     assert "nav { flex-wrap: nowrap; overflow-x: auto }" in narrow
+    assert ".facts td:first-child { white-space: normal" in narrow, "names of bindings hid their values"
 
 
 def test_charts_have_the_values(tmp_path):
@@ -86,6 +88,7 @@ def test_charts_have_the_values(tmp_path):
     np.testing.assert_allclose(lines["train"], np.arange(4.9, 3.95, -0.1))
     np.testing.assert_allclose(lines["stories"], 1.25 * lines["train"], rtol=1e-6)
     assert [item.label.value for item in figure.legend[0].items] == ["train", "stories"] and drawn.lines_per_point == 1
+    assert figure.legend[0].glyph_width == 40, "a dot hid the dashes of a line"
 
 
 def test_a_page_of_100_000_lines_is_small_and_keeps_a_spike(tmp_path):
