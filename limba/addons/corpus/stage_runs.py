@@ -25,6 +25,8 @@ from limba.files.untrusted_files import cut
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _SECONDS = 0.2
 _SECONDS_OF_SLURM = 10.0
+# Between two lines of a bar that is no terminal's.
+_SECONDS_OF_LOG = 60.0
 # Of datatrove's log: a row or a file that it could not read, and went on.
 _SKIPPED = re.compile(r"\| WARNING  \| \S+ - ((?:Error when reading|File `|⏰).*)")
 
@@ -63,7 +65,9 @@ def run(stage: Stage, work: Path, workers: int, slurm: Mapping[str, Any] | None,
     """
     logs = work / "logs" / stage.name
     logs.mkdir(parents=True, exist_ok=True)
-    with tqdm(total=stage.tasks, desc=stage.name, unit="task", file=people, initial=_done(logs)) as bar:
+    often = _SECONDS if people.isatty() else _SECONDS_OF_LOG
+    shown = {"desc": stage.name, "unit": "task", "file": people, "mininterval": often}
+    with tqdm(total=stage.tasks, initial=_done(logs), **shown) as bar:
         if slurm is not None:
             _on_slurm(stage, logs, slurm, bar)
         elif _done(logs) < stage.tasks:

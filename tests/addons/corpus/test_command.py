@@ -180,6 +180,7 @@ def test_each_rule_leaves_out_what_it_is_for(corpus):
     assert "example" in texts and "mail.org" not in texts and "8.8.8.8" not in texts, "personal data"
     assert "It\u2019s the road" in texts, "characters"
     assert "31 documents" in said and "2 rows or files could not be read" in said
+    assert said.count("5_rules:") < 5, "the bar filled logs"
 
 
 def test_columns_of_strangers_name_no_file(corpus):
