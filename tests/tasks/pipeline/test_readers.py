@@ -134,17 +134,6 @@ def test_every_document_once_per_epoch(register_named, data_files, places, num_r
     assert orders[0] != orders[1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("num_readers", [1, 3])
-def test_processes_deliver_what_threads_do(data_files, num_readers):
-    _register_ours("test_named", data_files["train"])
-    config = contract.DatasetConfig("test_named", LENGTHS, "train", 48, seed=2, num_readers=num_readers)
-    threads, processes = (
-        task_batches.get_train_batches(dataclasses.replace(config, num_workers=number)) for number in (0, 2)
-    )
-    assert read_documents(processes, 18) == read_documents(threads, 18)
-
-
 @pytest.mark.parametrize(
     ("register_named", "rows"),
     [*((_register_ours, rows) for rows in ([20], [1] * 17, [0, 18, 0])), (_register_with_seqio, [0, 18, 0])],

@@ -237,10 +237,9 @@ def breaks(part):
     return lambda asked: 503 if part in asked and asked.startswith("GET /datasets/") else None
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_shard_that_stays_broken_stops_with_its_name(loopback, lengths, num_workers):
+def test_a_shard_that_stays_broken_stops_with_its_name(loopback, lengths):
     task = register("test_broken", HurriedSource(CORPUS, "gz", chunk_documents=8))
-    batches = open_batches(task, lengths, num_workers=num_workers)
+    batches = open_batches(task, lengths)
     loopback.fault = breaks("part-3")
     message = (
         r"BrokenFileError: Shard gz/part-3\.json\.gz cannot be read from row \d+ on \(.*14 requests.*HTTP status 503"
