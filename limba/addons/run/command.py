@@ -40,9 +40,10 @@ import jax
 
 from limba import command_line, infer, train
 from limba import eval as evaluation
-from limba.addons.run import core_words, earlier_run, gin_text, refused_starts, results
+from limba.addons.run import core_words, gin_text, results
 from limba.addons.run.keys import script_keys
 from limba.addons.run.keys.request import Request
+from limba.addons.run.output_dir import earlier_run, refused_starts
 from limba.addons.run.plan import Plan
 from limba.checkpoint_files import run_folder
 from limba.files import json_text, redaction, storage, written_files

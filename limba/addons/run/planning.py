@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from limba.addons import table
-from limba.addons.run import columns, data, earlier_run, given_files, starting_model, trackers, trainer_checkpoints
+from limba.addons.run import columns, data, starting_model, trackers
 from limba.addons.run.keys.request import Request
 from limba.addons.run.keys.row_answers import TEXT, WORD_TASKS
+from limba.addons.run.output_dir import earlier_run, given_files, trainer_checkpoints
 from limba.addons.run.plan import Plan
 from limba.addons.run.starting_model import StartingModel
 from limba.devices import native_logs

@@ -146,8 +146,8 @@ def test_no_other_code_replaces_files():
         "limba/addons/sweep/trial_folders.py": 1,
         "limba/addons/corpus/command.py": 1,  # out of its folder of unfinished work
         "limba/addons/run/results.py": 1,  # of an export
-        "limba/addons/run/earlier_run.py": 1,  # into a folder that is new
-        "limba/addons/run/refused_starts.py": 3,  # out of that folder again
+        "limba/addons/run/output_dir/earlier_run.py": 1,  # into a folder that is new
+        "limba/addons/run/output_dir/refused_starts.py": 3,  # out of that folder again
         "limba/addons/instructions/speedrun.py": 1,
         "limba/addons/cache/write_cache.py": 1,
         "convert/tensors/weight_shards.py": 2,  # inside a folder that is not complete

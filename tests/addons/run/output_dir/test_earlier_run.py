@@ -5,8 +5,9 @@ import logging
 
 import pytest
 
-from limba.addons.run import earlier_run, given_files, planning
+from limba.addons.run import planning
 from limba.addons.run.keys.script_keys import from_values
+from limba.addons.run.output_dir import earlier_run, given_files
 
 KEYS = {"model_name_or_path": "m", "train_file": "t.csv", "do_train": True, "label_column_name": "l"}
 GIN = "RANDOM_SEED = 42\nTRAIN_STEPS = 9\n"

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from limba.addons.run import command, earlier_run, refused_starts
+from limba.addons.run import command
 from limba.addons.run.keys.script_keys import from_values
+from limba.addons.run.output_dir import earlier_run, refused_starts
 from limba.checkpoints import restore
 from limba.data import contract
 from tests.addons.run.plans import plan_of

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from limba.addons.run import given_files, trainer_checkpoints
 from limba.addons.run.keys import script_keys
 from limba.addons.run.keys.request import Request
+from limba.addons.run.output_dir import given_files, trainer_checkpoints
 from limba.checkpoint_files.directories import checkpoint_path, checkpoint_steps
 from limba.files.local_paths import local_path
 from limba.reports import run_lock

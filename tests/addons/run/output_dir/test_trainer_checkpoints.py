@@ -6,8 +6,9 @@ import shutil
 
 import pytest
 
-from limba.addons.run import earlier_run, gin_text, planning, refused_starts, trainer_checkpoints
+from limba.addons.run import gin_text, planning
 from limba.addons.run.keys.script_keys import from_values
+from limba.addons.run.output_dir import earlier_run, refused_starts, trainer_checkpoints
 from limba.addons.run.plan import Counted
 from tests.addons.run.plans import plan_of
 
