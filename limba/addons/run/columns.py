@@ -185,6 +185,7 @@ def _rows_of_samples(request: Request, described: Mapping[str, Any]) -> dict[str
     Args:
       described: the vocabulary of an encoder.
     """
+    from limba.addons.run import counted_documents
     from limba.tasks.pretraining import masked_text
 
     keys = {split: key for split, key in data.MOST.items() if split in request.used_splits and getattr(request, key)}
@@ -196,9 +197,9 @@ def _rows_of_samples(request: Request, described: Mapping[str, Any]) -> dict[str
     objective = data.masked_lm(request.mlm_probability, request.use_nsp, described)
     found = {}
     for split, key in keys.items():
-        masked_text.check(source, split, column)
+        counted_documents.check(source, split, column)
         wanted, opened = getattr(request, key), masked_text.open_vocabulary(described)
-        found[key], made = masked_text.documents_of_examples(
+        found[key], made = counted_documents.documents_of_examples(
             source, split, column, opened, objective.raw_length(length), wanted, request.line_by_line
         )
         logger.info(

@@ -172,13 +172,14 @@ def count_examples(request: Request, corpus: Corpus, vocabulary: Any, is_encoder
     """
     if request.is_finetuning:
         return _count_rows(request, corpus, vocabulary)
+    from limba.addons.run import counted_documents
     from limba.tasks import objectives
     from limba.tasks.pretraining import masked_text
 
     column = request.text_column
     source = masked_text.open_source(corpus.files, corpus.dataset, corpus.dataset_config, corpus.splits, column)
     for split in request.used_splits:
-        masked_text.check(source, split, column)
+        counted_documents.check(source, split, column)
     counts = request.counts_examples(source.is_remote)
     if not (counts or (request.do_train and not source.is_remote("train"))):
         return Counted()
@@ -197,14 +198,14 @@ def count_examples(request: Request, corpus: Corpus, vocabulary: Any, is_encoder
     if request.line_by_line and not is_encoder:
         logger.warning("Without effect: line_by_line (it is a key of run_mlm.py, and a T5 learns full rows).")
     if request.line_by_line and is_encoder:
-        number, is_exact = masked_text.count_lines(source, "train", column), True
+        number, is_exact = counted_documents.count_lines(source, "train", column), True
         if not counts:
             return Counted(buffer=min(BUFFER, number))
     elif not counts:
-        tokens, _ = masked_text.count_tokens(source, "train", column, opened)
+        tokens, _ = counted_documents.count_tokens(source, "train", column, opened)
         return Counted(buffer=min(BUFFER, max(1, tokens // objective.raw_length(length))))
     else:
-        number, is_exact = masked_text.count_examples(source, "train", column, opened, objective, length)
+        number, is_exact = counted_documents.count_examples(source, "train", column, opened, objective, length)
     return Counted(number, is_exact, min(BUFFER, number), drops_last=not is_encoder)
 
 

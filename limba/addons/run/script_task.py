@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from limba.addons.run import script_metrics
+from limba.addons.run.glue_metrics import COMBINED_SCORES
 from limba.files import setting_names
 from limba.tasks.metrics import tagging_metrics, text_metrics
-from limba.tasks.metrics.glue_metrics import COMBINED_SCORES
 from limba.tasks.sources import corpora
 from limba.tasks.sources.sharded import ShardedSource
 from limba.tasks.supervised import dataset_table, supervised_tasks, token_labels

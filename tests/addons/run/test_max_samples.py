@@ -6,8 +6,9 @@ import types
 from pathlib import Path
 
 import pytest
+import tokenizers
 
-from limba.addons.run import columns, data, script_task
+from limba.addons.run import columns, counted_documents, data, script_task
 from limba.addons.run.keys.script_keys import from_values
 from limba.checkpoint_files import run_folder
 from limba.data import contract
@@ -15,7 +16,9 @@ from tasks import objectives
 from tasks.pipeline import predictions
 from tasks.pretraining import masked_text
 from tasks.registry import TaskRegistry
+from tasks.sources import corpora
 from tasks.supervised import row_formats
+from tasks.vocabularies import TokenizerVocabulary
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
 
 ROWS = 60
@@ -165,3 +168,17 @@ def test_line_by_line_a_line_is_a_row(tmp_path, keys, rows):
     examples = list(predictions.examples(TaskRegistry.get(name), config))
     TaskRegistry.remove(name)
     assert [len(example["inputs"]) for example in examples] == [7, 12] * 10
+
+
+def test_blank_lines_make_no_rows_though_blanks_have_tokens(tmp_path):
+    """As run_mlm.py leaves them out; the last line has a no-break space alone."""
+    letters = {token: i for i, token in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"ab \n\u00a0"))}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(letters, [], unk_token="[UNK]"))
+    tokenizer.add_special_tokens(list(letters)[:5])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    vocabulary = TokenizerVocabulary(str(tmp_path / "tokenizer.json"))
+    lines = ["ab", "", " ", "b \n", "\n \n", "\u00a0"]
+    (tmp_path / "lines.jsonl").write_text("".join(json.dumps({"text": x}) + "\n" for x in lines))
+    source = corpora.HuggingFaceSource({"train": str(tmp_path / "lines.jsonl")}, ("text",))
+    counted = counted_documents.documents_of_examples(source, "train", "text", vocabulary, 6, 9, line_by_line=True)
+    assert counted == (6, 2)

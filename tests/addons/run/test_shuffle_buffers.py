@@ -4,13 +4,12 @@ import dataclasses
 
 import pytest
 
-from limba.addons.run import data, gin_text, script_task
+from limba.addons.run import counted_documents, data, gin_text, script_task
 from limba.addons.run.keys.script_keys import from_values
 from limba.addons.run.plan import Counted
 from limba.checkpoint_files import run_folder
 from limba.data import contract
 from tasks.pipeline import task_batches
-from tasks.pretraining import masked_text
 from tasks.registry import TaskRegistry
 from tasks.sources.sharded import ShardedSource
 from tasks.vocabularies import ByteVocabulary
@@ -74,7 +73,7 @@ def test_of_documents(tmp_path, monkeypatch):
     assert _counted(arguments, vocabulary) == Counted(None, True, of_epochs.buffer)
     assert _counted(_arguments(tmp_path / "short.txt", **OF_DOCUMENTS), vocabulary).buffer == 1
     monkeypatch.setattr(ShardedSource, "num_bytes", lambda self, split: 2e9)
-    monkeypatch.setattr(masked_text, "count_tokens", lambda *_: pytest.fail("it is tokenized"))
+    monkeypatch.setattr(counted_documents, "count_tokens", lambda *_: pytest.fail("it is tokenized"))
     assert _counted(arguments, vocabulary) == Counted(None, True, 4096)
 
 

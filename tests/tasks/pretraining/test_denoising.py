@@ -1,5 +1,4 @@
 import functools
-import json
 
 import numpy as np
 import pytest
@@ -8,9 +7,8 @@ import tokenizers
 from limba.data import contract
 from tasks import objectives
 from tasks.pipeline import predictions
-from tasks.pretraining import denoising, masked_text
+from tasks.pretraining import denoising
 from tasks.registry import Feature, rows, steps
-from tasks.sources import corpora
 from tasks.vocabularies import ByteVocabulary, TokenizerVocabulary
 from tasks.vocabularies.vocabulary import encode_batch
 
@@ -103,7 +101,3 @@ def test_blank_lines_make_no_rows_though_blanks_have_tokens(tmp_path):
     lines = [b"ab", b"", b" ", b"b \n", b"\n \n", "\u00a0".encode()]
     examples, documents = step.function()(lines, seed=0)
     assert documents.tolist() == [0, 3] and examples["inputs"][1].tolist() == [4, 5]
-    (tmp_path / "lines.jsonl").write_text("".join(json.dumps({"text": x.decode()}) + "\n" for x in lines))
-    source = corpora.HuggingFaceSource({"train": str(tmp_path / "lines.jsonl")}, ("text",))
-    counted = masked_text.documents_of_examples(source, "train", "text", feature.vocabulary, 6, 9, line_by_line=True)
-    assert counted == (6, 2)

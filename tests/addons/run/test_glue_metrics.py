@@ -3,7 +3,7 @@
 import pytest
 
 from limba.addons.run import script_task
-from tasks.metrics.glue_metrics import combined_score
+from limba.addons.run.glue_metrics import combined_score
 from tasks.metrics.text_metrics import mse
 
 # As `glue_compute_metrics` of transformers 4.57 gives acc_and_f1 and corr.
