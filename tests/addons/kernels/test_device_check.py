@@ -10,11 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba.addons import table
 from limba.addons.kernels import attention_cudnn, attention_gpu, attention_tpu, layer_norm_gpu
 from limba.checkpoints import run_description
 from limba.devices import target
-from limba.network import layers
 from limba.network.kernels import attention, device_check
 from limba.workers import distributed
 from tests.addons.kernels import networks
@@ -279,22 +277,6 @@ def test_nothing_is_compared_without_kernels_or_without_the_device(monkeypatch):
         with target.tracing_for_platform(platform):
             assert attention.visible(networks.SIZES, tokens, tokens, None, None) is not None
     assert device_check.results() == []
-
-
-def test_xla_computes_where_the_addon_is_not_there(monkeypatch, caplog):
-    caplog.set_level(logging.INFO)
-    monkeypatch.delitem(table.ADDONS, "kernels")
-    attention._serves.cache_clear()
-    config, tokens = (
-        dataclasses.replace(networks.SIZES, kernels="cudnn", dtype="bfloat16"),
-        jnp.ones((2, 32), jnp.int32),
-    )
-    with target.tracing_for_platform("gpu"):
-        assert attention.visible(config, tokens, tokens, None, None) is None
-        assert not layers._has_norm_kernel("fused", jnp.ones((2, 32, 16)))
-    attention._serves.cache_clear()
-    assert "Attention is not cuDNN's: this Limba has no add-on with it." in caplog.text
-    assert "Attention by XLA: this Limba has no add-on with fused kernels." in caplog.text
 
 
 def test_cudnn_that_is_wrong_leaves_it_to_the_kernels_of_limba(monkeypatch):
