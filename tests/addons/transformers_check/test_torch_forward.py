@@ -235,15 +235,6 @@ def test_another_model_is_refused(batch, tmp_path):
         torch_forward.logits(tmp_path, {}, batch)
 
 
-def test_settings_are_left_alone(folders, batch):
-    def settings():
-        return torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads(), torch.is_grad_enabled()
-
-    before = settings()
-    torch_forward.logits(folders["untied"], _tensors(folders["untied"]), batch)
-    assert settings() == before
-
-
 def test_nothing_is_imported_before_it_is_needed_and_tensorflow_never():
     code = (
         "import os, sys; os.environ.pop('USE_TF', None); "

@@ -7,7 +7,6 @@ import collections
 import dataclasses
 import functools
 import json
-import multiprocessing
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -41,11 +40,6 @@ class NameDocument(steps.Step):
 
     is_random: ClassVar[bool] = True
     rows_per_group: ClassVar[int] = 4
-
-    def __setstate__(self, state):
-        self.__dict__.update(state)
-        if multiprocessing.parent_process() is not None:  # a reader's, which `_small_groups` does not reach
-            streams._DOCUMENTS_PER_GROUP = _SMALL_GROUP
 
     def columns(self):
         return {"inputs": TOKENS, "targets": TOKENS}
@@ -119,7 +113,11 @@ def read_documents(batches, steps):
     return found
 
 
-@pytest.mark.parametrize("num_readers", [1, 3])
+@pytest.mark.parametrize(
+    ("register_named", "num_readers"),
+    [(_register_ours, 1), (_register_ours, 3), (_register_with_seqio, 3)],
+    indirect=["register_named"],
+)
 def test_every_document_once_per_epoch(register_named, data_files, places, num_readers):
     """Through the readers and their shuffle buffers, over 7 uneven shards, for the first two epochs and more."""
     register_named("test_named", data_files["train"])
@@ -134,16 +132,12 @@ def test_every_document_once_per_epoch(register_named, data_files, places, num_r
     assert orders[0] != orders[1]
 
 
-@pytest.mark.parametrize(
-    ("register_named", "rows"),
-    [*((_register_ours, rows) for rows in ([20], [1] * 17, [0, 18, 0])), (_register_with_seqio, [0, 18, 0])],
-    indirect=["register_named"],
-)
-def test_16_readers_of_few_documents(register_named, tmp_path, write_jsonl, rows):
+@pytest.mark.parametrize("rows", [[20], [1] * 17, [0, 18, 0]], ids=str)
+def test_16_readers_of_few_documents(tmp_path, write_jsonl, rows):
     """No reader starves: of one shard, of shards with fewer rows than readers, and with empty shards between them."""
     for shard, count in enumerate(rows):
         write_jsonl(tmp_path / f"{shard:02d}.jsonl", [{"text": f"{shard} {row}"} for row in range(count)])
-    register_named("test_few", str(tmp_path / "*.jsonl"))
+    _register_ours("test_few", str(tmp_path / "*.jsonl"))
     config = contract.DatasetConfig("test_few", LENGTHS, "train", 16, shuffle=False, seed=2, num_readers=16)
     first = read_documents(task_batches.get_train_batches(config), 1)
     assert len(set(first)) == 16
