@@ -149,11 +149,11 @@ def test_cudnn_computes_what_it_can():
         {"length": 33},
         {"is_packed": True},
         {"has_prefix": True},
-        {"head_dim": 256},
         {"platform": "tpu"},
     ):
         assert _visible(**changes).by_cudnn is False, changes
-    assert _visible(head_dim=20) is None  # neither does
+    for head_dim in (20, 256):  # neither does
+        assert _visible(head_dim=head_dim) is None
     assert _visible(platform="cpu") is None
     with target.without_kernels():  # one row, which initializes a network on a mesh
         assert _visible() is None
