@@ -168,7 +168,9 @@ ADDONS: Mapping[str, Addon] = {
                 "limba.addons.derived_runs.average_command",
                 "the mean of the last checkpoints of a run, as a run of its own",
             ),
-        }
+        },
+        gin_names={"limba.addons.derived_runs.configured_network": ("check",)},
+        gin_programs=("limba.addons.derived_runs.configured_network.check",),
     ),
     "distill": Addon(gin_modules=("limba.addons.distill",)),
     "serve": Addon(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from limba.addons.derived_runs import source_run
+from limba.addons.derived_runs import configured_network, source_run
 from limba.checkpoint_files import assignment_maps, classic_format, pretraining_parts, run_folder, saved_tensors
 from limba.checkpoint_files.directories import checkpoint_path
 from limba.checkpoint_files.run_folder import load_run_info
@@ -46,8 +46,9 @@ def open_means(paths: Sequence[AnyPath]) -> dict[str, "Mean"]:
     """The mean of each parameter over the checkpoints, by name. Parts that only a pre-training needs are left out.
 
     Raises:
-      ValueError: if the checkpoints have other vocabularies or parameters, or parameters of other shapes; if a gin
-        file of the run is a link that leads out of it.
+      ValueError: if the checkpoints have other vocabularies or parameters, or parameters of other shapes; if these are
+        not those of the network that the newest one's configuration has; if a gin file of the run is a link that leads
+        out of it.
     """
     for file in _gin_files(paths[-1].parent):
         storage.check_stays(file)
@@ -71,6 +72,7 @@ def open_means(paths: Sequence[AnyPath]) -> dict[str, "Mean"]:
                     f"{name} is {list(tensor.shape)} in {path} and {list(last[name].shape)} in {newest}: checkpoints "
                     "of one network have a mean."
                 )
+    configured_network.check_configured(newest)
     return {name: Mean(name, [tensors[name] for tensors in opened], checksums) for name in sorted(last)}
 
 

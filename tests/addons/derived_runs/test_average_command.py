@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from limba.addons.derived_runs import mean_checkpoint
+from limba.addons.derived_runs import configured_network, mean_checkpoint
 from limba.addons.derived_runs.average_command import average, main
 from limba.checkpoint_files import saved_tensors
 from limba.checkpoints import checkpointing
@@ -15,6 +15,31 @@ from limba.files import json_text
 from tests.limba import small
 
 STEPS = (2, 4, 6)
+# A configuration, in place of which tests without a network have one that is not asked.
+OF_ANY = b"# gin\n"
+BYT5 = """include 'gin/models/byt5/base.gin'
+from __gin__ import dynamic_registration
+from limba.network import t5 as network
+DROPOUT_RATE = 0.0
+network.T5Config.emb_dim = 16
+network.T5Config.num_heads = 2
+network.T5Config.head_dim = 8
+network.T5Config.mlp_dim = 16
+network.T5Config.num_encoder_layers = 1
+network.T5Config.num_decoder_layers = 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def _any_network(monkeypatch):
+    """The configurations of most runs here are empty."""
+    check = configured_network.check_configured
+
+    def check_real(checkpoint):
+        if (checkpoint / "run/config.gin").read_bytes() != OF_ANY:
+            check(checkpoint)
+
+    monkeypatch.setattr(configured_network, "check_configured", check_real)
 
 
 def _parameters(step, shape=(3, 2)):
@@ -33,13 +58,13 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
-def _save(folder, parameters, use_orbax=True, dtype="float32"):
+def _save(folder, parameters, use_orbax=True, dtype="float32", gin=OF_ANY):
     config = checkpointing.SaveCheckpointConfig(dtype=dtype)
     checkpointer = checkpointing.Checkpointer(folder, config, use_orbax)
     for step, params in parameters.items():
         state = checkpointing.TrainState(np.int32(step), params, jax.tree.map(np.zeros_like, params))
         record = json_text.dumps({"network": {}, "vocabulary": {}, "seeds": {"random": 1}}).encode()
-        checkpointer.save(jax.tree.map(jax.numpy.asarray, state), {}, {"run.json": record, "config.gin": b"# gin\n"})
+        checkpointer.save(jax.tree.map(jax.numpy.asarray, state), {}, {"run.json": record, "config.gin": gin})
     checkpointer.close()
 
 
@@ -129,6 +154,42 @@ def test_other_networks_have_no_mean_and_nothing_is_left(run):
     with pytest.raises(ValueError, match=words):
         average(str(run), 2)
     assert [path.name for path in run.parent.iterdir()] == ["run"]
+
+
+def _byt5(**fields):
+    shapes, _ = small.model(
+        vocab_size=384, logits_via_embedding=False, mlp_activations=("gelu", "linear"), **(small.TINY | fields)
+    ).param_shapes_and_axes()
+    return jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
+
+
+def _with_part(params):
+    return params | {"more": {"kernel": np.zeros((3, 2), np.float32)}}
+
+
+@pytest.mark.parametrize(
+    ("params", "gin", "words"),
+    [
+        (_byt5(), BYT5, None),
+        (_byt5(mlp_dim=4096), BYT5, r"decoder/layers_0/mlp/wi_0/kernel: saved as \(16, 4096\), configured as \(16, 16\)"),
+        (_with_part(_byt5()), BYT5, "target/more/kernel: not in the configured model"),
+        ({"decoder": _byt5()["decoder"]}, BYT5, "target/encoder/encoder_norm/scale: missing"),
+        (_byt5(), BYT5 + "network.T5Config.emb_dims = 3\n", "emb_dims"),
+        (_byt5(), BYT5 + "import subprocess\nnetwork.T5Config.emb_dim = @subprocess.getoutput()\n", "the module subprocess is not imported"),
+    ],
+    ids=["its own", "other sizes", "a further tensor", "half", "a damaged configuration", "a module of others"],
+)
+def test_the_network_is_that_of_the_configuration(tmp_path, monkeypatch, params, gin, words):
+    """A tensor takes the memory of its shape, however small its file is: shapes are compared before one is read."""
+    run = tmp_path / "run"
+    _save(run, dict.fromkeys(STEPS, params), gin=gin.encode())
+    if words is None:
+        assert average(str(run), 2) == tmp_path / "run_mean_of_2" / "checkpoint_6"
+        return
+    monkeypatch.setattr(mean_checkpoint.Mean, "read", lambda _: pytest.fail("a tensor was read"))
+    with pytest.raises(Exception, match=words):
+        average(str(run), 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_other_vocabularies_have_no_mean(run):
