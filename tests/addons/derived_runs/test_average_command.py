@@ -171,11 +171,19 @@ def _with_part(params):
     ("params", "gin", "words"),
     [
         (_byt5(), BYT5, None),
-        (_byt5(mlp_dim=4096), BYT5, r"decoder/layers_0/mlp/wi_0/kernel: saved as \(16, 4096\), configured as \(16, 16\)"),
+        (
+            _byt5(mlp_dim=4096),
+            BYT5,
+            r"decoder/layers_0/mlp/wi_0/kernel: saved as \(16, 4096\), configured as \(16, 16\)",
+        ),
         (_with_part(_byt5()), BYT5, "target/more/kernel: not in the configured model"),
         ({"decoder": _byt5()["decoder"]}, BYT5, "target/encoder/encoder_norm/scale: missing"),
         (_byt5(), BYT5 + "network.T5Config.emb_dims = 3\n", "emb_dims"),
-        (_byt5(), BYT5 + "import subprocess\nnetwork.T5Config.emb_dim = @subprocess.getoutput()\n", "the module subprocess is not imported"),
+        (
+            _byt5(),
+            BYT5 + "import subprocess\nnetwork.T5Config.emb_dim = @subprocess.getoutput()\n",
+            "the module subprocess is not imported",
+        ),
     ],
     ids=["its own", "other sizes", "a further tensor", "half", "a damaged configuration", "a module of others"],
 )

@@ -14,6 +14,7 @@ from limba.addons.pages import scoreboard
 from limba.addons.pairs import conllu_files, word_files, words_command
 from limba.addons.pairs.pair_metrics import ScoredSentence
 from limba.addons.pairs.scoreboard import (
+    baselines,
     board,
     board_measuring,
     board_rows,
@@ -25,6 +26,7 @@ from limba.addons.pairs.scoreboard import (
 from limba.addons.pairs.scoreboard.comparisons import Side
 from limba.addons.pairs.scoreboard.evaluation_sets import EvaluationSet
 from limba.addons.pairs.scoreboard.majority_labels import MajorityLabels
+from limba.addons.pairs.word_files import LabelledSentence
 from tasks.sources.read_columns import bounded_lines
 
 TREEBANK = """# text = N-o vede 10 000 .
@@ -232,8 +234,27 @@ class Letters:
 def test_labels_that_a_vocabulary_cannot_write_are_read():
     written = predicted_labels._Written.of(Letters(), ["ADJ", "NOUN", "NUM"])
     assert written.split("ADJ NO ⁇ N N ⁇ M X") == ["ADJ", "NOUN", "NUM", "X"]
-    with pytest.raises(ValueError, match="lacks letters of the labels U and \0, and writes both"):
+    with pytest.raises(ValueError, match=r"lacks letters of the labels U and \\x00, and writes both"):
         predicted_labels._Written.of(Letters(), ["U", "\0"])
+
+
+def _of_one_label(label):
+    return EvaluationSet("words", "x.conllu", "words", [("a",)], ["line 1"], labels=[[label]])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        lambda label: predicted_labels._check_known({label}, ["O"], _of_one_label(label)),
+        lambda label: predicted_labels._check_known({"O"}, [label], _of_one_label("O")),
+        lambda label: predicted_labels._Written.of(Letters(), ["U" + label, "\0" + label]),
+        lambda label: baselines.majority(_of_one_label("O"), [LabelledSentence(["a"], [label], "line 1")]),
+    ],
+)
+def test_a_long_label_is_cut_in_messages(message):
+    with pytest.raises(ValueError) as error:
+        message("\x1b" + "N" * 10_000)
+    assert len(str(error.value)) < 900 and str(error.value).isprintable()
 
 
 def test_a_scoreboard_of_words_has_what_the_class_of_the_export_predicts(tmp_path, spiece_model):

@@ -20,6 +20,7 @@ from limba.addons.pairs.scoreboard.measures import (
     pairs_task,
 )
 from limba.addons.pairs.word_files import LabelledSentence
+from limba.files.untrusted_files import cut, some
 from limba.tasks.metrics import tagging_metrics
 from limba.tasks.ngrams import spliced_texts
 from limba.tasks.ngrams.counts import NgramCounts
@@ -88,7 +89,7 @@ def majority(of: EvaluationSet, sentences: Sequence[LabelledSentence]) -> Measur
     table = MajorityLabels([x.words for x in sentences], [x.labels for x in sentences])
     known = {label for x in sentences for label in x.labels}
     if not known & {label for labels in of.labels for label in labels}:
-        raise ValueError(f"--train_words has the labels {', '.join(sorted(known))[:80]}, and {of.file} has others.")
+        raise ValueError(f"--train_words has the labels {cut(some(sorted(known)))}, and {of.file} has others.")
     return MeasuredWords(of.labels, [table.of(text.split()) for text in of.texts])
 
 

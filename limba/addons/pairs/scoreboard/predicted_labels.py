@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from limba.addons.pairs import word_files
 from limba.addons.pairs.scoreboard.board_rows import OpenedModel
 from limba.addons.pairs.scoreboard.evaluation_sets import EvaluationSet
+from limba.files.untrusted_files import cut, shown, some
 from limba.inference.answering import Answerer
 from limba.models import DecoderOnlyModel, EncoderClassifier, EncoderOnlyModel
 
@@ -76,8 +77,8 @@ class _Written(NamedTuple):
             written = vocabulary.decode(vocabulary.encode(label))
             if written in found:
                 raise ValueError(
-                    f"its vocabulary lacks letters of the labels {found[written]} and {label}, and writes both as "
-                    f"{written!r}. Train it on labels of letters that it has."
+                    f"its vocabulary lacks letters of the labels {cut(found[written])} and {cut(label)}, and "
+                    f"writes both as {shown(written)}. Train it on labels of letters that it has."
                 )
             found[written] = label
         return cls({written: label for written, label in found.items() if written != label})
@@ -97,8 +98,12 @@ def _place(places: Sequence[str], numbers: Sequence[int], line: int) -> str:
 def _check_known(wanted: set[str], known: Sequence[str], of: EvaluationSet) -> None:
     if wanted & set(known):
         return
-    given = f"it gives the labels {', '.join(known)[:80]}" if known else "its answers are empty"
-    raise ValueError(f"{given}, and {of.file} has {', '.join(sorted(wanted)[:10])}. Fine-tune it on these labels.")
+    given = f"it gives the labels {_shown(known)}" if known else "its answers are empty"
+    raise ValueError(f"{given}, and {of.file} has {_shown(sorted(wanted))}. Fine-tune it on these labels.")
+
+
+def _shown(labels: Sequence[str]) -> str:
+    return cut(some(labels))
 
 
 def _longest_answer(vocabulary: Any, labels: Sequence[Sequence[str]]) -> int:
