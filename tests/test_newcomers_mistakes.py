@@ -83,6 +83,8 @@ def test_files_that_are_no_recipe(tmp_path):
         (lambda: contract.DatasetConfig("a", {}, "train", True), r"BATCH_SIZE\) is True; it is a whole number"),
         (lambda: contract.DatasetConfig("a", {}, "train", 2**62), r"BATCH_SIZE\) is 4611686018427387904; it is a"),
         (lambda: t5.T5Config(vocab_size=32, dropout_rate=None), r"dropout_rate \(DROPOUT_RATE\) is None; it is a numb"),
+        (lambda: t5.T5Config(vocab_size=32, logits_via_embedding="y" * 9000), "y{60}…'; it is True or False"),
+        (lambda: t5.T5Config(vocab_size=32, scan_layers=[[]]), "scan_layers is a list of 1; it is True or False"),
         (lambda: t5.T5Config(vocab_size=32, mlp_activations=("Dense",)), "has no activation 'Dense'; try 'gelu'"),
         (lambda: t5.T5Config(vocab_size=32, mlp_activations=("jit", "linear")), "has no activation 'jit'; try 'gelu'"),
         (lambda: t5.T5Config(vocab_size=32, mlp_activations=()), "mlp_activations is empty; it is a tuple of names"),

@@ -50,20 +50,3 @@ def check_named_files(folder: Path) -> None:
                 untrusted_files.refuse_endless(Path(name), Path(name).stat().st_mode)
             except ValueError as error:
                 raise ValueError(f"{file}: {key}: {error}") from None
-
-
-def greedy_config(folder: Path, model: Any) -> Any:
-    """A GenerationConfig without sampling, beams, penalties or lengths, whatever the folder prefers.
-
-    Args:
-      folder: a generation_config.json there says which ids begin, end and pad a sequence.
-      model: of transformers; otherwise its own configuration says it.
-    """
-    transformers = load()
-    given = model.generation_config
-    if (folder / "generation_config.json").exists():
-        given = transformers.GenerationConfig.from_pretrained(folder)
-    special_ids = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
-    return transformers.GenerationConfig(
-        do_sample=False, num_beams=1, **{name: getattr(given, name) for name in special_ids}
-    )

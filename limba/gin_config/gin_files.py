@@ -348,12 +348,6 @@ def check_names(bindings: Sequence[str], beside: Sequence[str] = (), is_part: bo
                     )
 
 
-def binds_a_run() -> bool:
-    """Whether the files bind a model to one of T5X's programs; else they are parts of a run."""
-    scripts = [(selector.rpartition(".")[2], values) for (_, selector), values in gin_config._CONFIG.items()]
-    return any(name in t5x_names.SCRIPTS and "model" in values for name, values in scripts)
-
-
 def require_bindings(**examples: str) -> None:
     """Raises GinError that names the macros in use that are still `%gin.REQUIRED`, with an example value for each."""
     if missing := macros.required():

@@ -3,10 +3,12 @@
 `owner` is the name of the configuration as gin files write it, such as "T5Config".
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from limba.files import number_ranges
 from limba.files.number_ranges import SHARE, Range
@@ -40,6 +42,12 @@ def dtype(owner: str, value: Any, why_not_float16: str) -> None:
         raise ValueError(
             f"{owner}.dtype is {value!r}: {why_not_float16} Use 'bfloat16', which has float32's range, or 'float32'."
         )
+
+
+def flags(owner: str, config: Any) -> None:
+    for field in dataclasses.fields(config):
+        if field.type in (bool, "bool") and not isinstance(value := getattr(config, field.name), bool | np.bool_):
+            raise ValueError(f"{owner}.{field.name} is {shown(value)}; it is True or False.")
 
 
 def choice(owner: str, field: str, value: Any, choices: Sequence[str]) -> None:

@@ -62,6 +62,7 @@ class GemmaLayers:
     halved_encoder_window: bool = False
 
     def __post_init__(self) -> None:
+        config_checks.flags(_OWNER, self)
         for field in ("num_kv_heads", "sliding_window", "global_attention_every"):
             if (given := getattr(self, field)) is not None:
                 config_checks.whole_number(_OWNER, field, given, 1)

@@ -108,6 +108,7 @@ class T5Config:
         config_checks.dtype("T5Config", self.dtype, overflow)
         config_checks.remat_policy("T5Config", self.remat_policy)
         config_checks.choice("T5Config", "kernels", self.kernels, target.CHOICES)
+        config_checks.flags("T5Config", self)
         config_checks.activations("T5Config", self.mlp_activations)
         config_checks.dropout_rate("T5Config", "dropout_rate", self.dropout_rate)
         for field in own_layers.FIELDS:

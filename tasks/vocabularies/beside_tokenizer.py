@@ -3,16 +3,25 @@ BPE reads a blank before a text, and how a row is made: the side of the cut, the
 there are no special tokens where the file puts none."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from limba.files import json_text, untrusted_json
 from limba.tasks.vocabularies import framed_rows
 
+_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+# Where the files of a tokenizer have tokens and ids: readers go through them before a library has judged.
+_VALUES: untrusted_json.Values = {
+    **{f"{role}_token": (lambda x: x is None or _is_token(x), "a text or an object with one") for role in _ROLES},
+    "additional_special_tokens": (lambda x: x is None or _are(x, _is_token), "a list of tokens"),
+    "extra_special_tokens": (lambda x: not isinstance(x, list) or _are(x, _is_token), "a list of tokens"),
+    "added_tokens": (lambda x: x is None or _are(x, _has_id), "a list of objects with the content and id of a token"),
+    "added_tokens_decoder": (lambda x: x is None or _is_decoder(x), "an object of tokens by their ids"),
+    "model": (lambda x: not isinstance(x, dict) or _has_ids(x.get("vocab")), "a model whose vocab gives tokens ids"),
+}
 # One of them makes a folder one of Hugging Face.
 _FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json")
-_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 # Classes, and values of model_type, whose mask takes in the blank before it where no file says another.
 _MASK_WITH_BLANK = ("roberta", "xlm-roberta", "xlmroberta", "camembert", "mpnet")
@@ -51,6 +60,7 @@ def applied(folder: Path, text: str) -> str:
     if not any((folder / file).is_file() for file in _FILES):
         return text
     config, content = settings(folder), untrusted_json.parse_object(text, f"{folder}/tokenizer.json")
+    check(content, f"{folder}/tokenizer.json")
     there = {token["content"]: {key: token[key] for key in _FLAGS} for token in content.get("added_tokens") or ()}
     ids, wanted = _tokens(folder, config, there)
     new = {token: flags for token, flags in wanted.items() if there.get(token) != flags}
@@ -73,7 +83,40 @@ def applied(folder: Path, text: str) -> str:
 
 def read(file: Path) -> dict[str, Any]:
     """A file's object, empty if there is no such file."""
-    return untrusted_json.read_object(file) if file.is_file() else {}
+    return check(untrusted_json.read_object(file) if file.is_file() else {}, str(file))
+
+
+def check(content: dict[str, Any], where: str) -> dict[str, Any]:
+    """The content of a tokenizer's file. Raises ValueError, which names `where`, for tokens or ids that are none."""
+    if wrong := untrusted_json.wrong_value(content, _VALUES):
+        raise ValueError(f"{where} is damaged: {wrong}.")
+    return content
+
+
+def _is_token(value: object) -> bool:
+    return isinstance(value.get("content") if isinstance(value, dict) else value, str)
+
+
+def _is_decoder(value: object) -> bool:
+    return isinstance(value, dict) and all(x.isdecimal() and _has_id(value[x], int(x)) for x in value)
+
+
+def _has_id(value: object, id_: object = None) -> bool:
+    return isinstance(value, dict) and _is_token(value) and _is_id(value.get("id") if id_ is None else id_)
+
+
+def _is_id(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**31
+
+
+def _are(values: object, is_right: Callable[[object], bool]) -> bool:
+    return isinstance(values, list) and all(map(is_right, values))
+
+
+def _has_ids(vocab: object) -> bool:
+    if isinstance(vocab, list):
+        return all(isinstance(x, list) and len(x) == 2 and isinstance(x[0], str) for x in vocab)
+    return vocab is None or (isinstance(vocab, dict) and all(map(_is_id, vocab.values())))
 
 
 def _tokens(

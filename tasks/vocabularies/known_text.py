@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from limba.files.untrusted_files import shown
 from limba.tasks.sources import corpora
 from limba.tasks.vocabularies import alphabets, normalization
 from limba.tasks.vocabularies.vocabulary import encode_batch
@@ -102,4 +103,4 @@ def texts_of_files(files: list[str], text_column: str, most: int) -> Iterator[tu
         if isinstance(text := document[text_column], str):
             yield text, f"{file}, row {row}"
         elif text is not None:
-            raise ValueError(f"Column {text_column!r} of {file} has {text!r} in row {row}, which is not text.")
+            raise ValueError(f"Column {text_column!r} of {file} has {shown(text)} in row {row}, which is not text.")

@@ -126,10 +126,12 @@ def read(folder: Path, known: Table, ignored: Collection[str]) -> dict[str, Any]
     Raises:
       ValueError: if it is damaged, or for a key as `config_keys.check`.
     """
+    from limba.tasks.vocabularies import beside_tokenizer
+
     file = folder / FILE
     if not file.is_file():
         return {}
-    content = untrusted_json.read_object(file)
+    content = beside_tokenizer.read(file)
     texts = {key: x["content"] if isinstance(x, dict) and "content" in x else x for key, x in content.items()}
     check(file, texts, known, ignored)
     return {key: x for key, x in texts.items() if key not in ignored}

@@ -352,7 +352,8 @@ def _added_tokens(folder: Path, config: Mapping[str, Any], fast: Mapping[str, An
         for token, id_ in tokens.items():
             before, other = added.setdefault(token, (id_, file))
             if before != id_:
-                raise ValueError(f"In {folder}, {other} gives {token!r} the id {before}, and {file} gives it {id_}.")
+                both = f"{other} gives {untrusted_files.shown(token)} the id {before}, and {file} gives it "
+                raise ValueError(f"In {folder}, {both}{untrusted_files.shown(id_)}.")
     return {token: id_ for token, (id_, _) in added.items()}
 
 

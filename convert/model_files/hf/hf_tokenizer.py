@@ -135,8 +135,8 @@ def from_vocabulary(vocabulary: Mapping[str, Any]) -> Tokenizer:
         what = f"The vocabulary {str(tokenizer.model_file)!r} has {tokenizer.num_pieces} tokens"
     else:
         raise ValueError(
-            f"The run's vocabulary is a {kind}; only a SentencePieceVocabulary, a ByteVocabulary or a "
-            "T5TokenizerVocabulary can be converted."
+            f"The run's vocabulary is a {untrusted_files.cut(kind)}; only a SentencePieceVocabulary, a ByteVocabulary "
+            "or a T5TokenizerVocabulary can be converted."
         )
     if tokenizer.vocab_size != vocabulary["vocab_size"]:
         raise ValueError(
@@ -324,7 +324,7 @@ def _write_vocabulary(tokenizer: Tokenizer, folder: Path, pad_id: int) -> Mappin
     one."""
     if tokenizer.is_json:
         assert tokenizer.model_file is not None
-        content = untrusted_json.read_object(tokenizer.model_file)
+        content = read_json(tokenizer.model_file)
         if content.get("truncation") is None and pad_id == PAD_ID:
             (folder / "tokenizer.json").write_bytes(tokenizer.model_file.read_bytes())
         else:  # tokenizer_config.json has the side and the length.
@@ -386,4 +386,6 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
       ValueError: if it is damaged.
     """
-    return untrusted_json.read_object(path) if os.path.lexists(path) else {}
+    from limba.tasks.vocabularies import beside_tokenizer
+
+    return beside_tokenizer.check(untrusted_json.read_object(path), str(path)) if os.path.lexists(path) else {}

@@ -16,7 +16,7 @@ from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb2
 
 from limba.convert.model_files.hf import hf_tokenizer, older_tokenizers, tokenizer_folder, tokenizer_settings
 from limba.convert.model_files.hf.special_tokens import OF_T5, PAD_ID, exchanged_model
-from limba.files import json_text, untrusted_files, untrusted_json
+from limba.files import json_text, rust_panics, untrusted_files, untrusted_json
 
 _SPIECE, _ADDED = "spiece.model", "added_tokens.json"
 # Names of padding that need nothing beside them.
@@ -72,7 +72,8 @@ def folder_with(folder: Path, pad: int) -> Path:
         if (folder / name).is_file():
             shutil.copyfile(folder / name, copy / name)
     if text:
-        written = _json_with_padding(json.loads(beside_tokenizer.applied(folder, text)), pad, folder)
+        with rust_panics.of_file(str(file)):
+            written = _json_with_padding(json.loads(beside_tokenizer.applied(folder, text)), pad, folder)
         (copy / tokenizer_folder.FILE).write_text(json_text.dumps(written, ensure_ascii=False), "utf-8")
     if has_pieces:
         (copy / _SPIECE).write_bytes(exchanged_model(untrusted_files.read_bytes(folder / _SPIECE), pad))

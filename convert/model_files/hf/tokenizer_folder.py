@@ -13,7 +13,7 @@ from limba.checkpoint_files import run_folder
 from limba.convert.families.config_keys import tokenizer_keys
 from limba.convert.model_files.hf import tokenizer_settings
 from limba.convert.model_files.hf.tokenizer_settings import Settings
-from limba.files import json_text, untrusted_json
+from limba.files import json_text, rust_panics, untrusted_json
 from limba.files.untrusted_files import shown
 
 FILE = run_folder.TOKENIZER
@@ -111,12 +111,6 @@ def encode(file: str | Path, text: str) -> list[int]:
     return _open(file).rows([text])[0].ids
 
 
-def puts_special_tokens(file: str | Path) -> bool:
-    """Whether a row of a text has special tokens around it."""
-    before, behind, _ = _open(file).frame
-    return bool(before or behind)
-
-
 def highest_type(file: str | Path) -> int:
     """The highest token type that the template gives the tokens of a pair."""
     (row,) = _open(file).rows([("a", "b")])
@@ -183,7 +177,8 @@ def with_exchanged_ids(content: Mapping[str, Any], a: int, b: int, where: str) -
         ids = {token["content"]: token["id"] for token in result.get("added_tokens") or ()}
         model["vocab"] = {token: other.get(id_, id_) for token, id_ in {**model["vocab"], **ids}.items()}
     renumber(result, lambda id_: other.get(id_, id_))
-    _check_exchanged(content, result, other, where)
+    with rust_panics.of_file(where):
+        _check_exchanged(content, result, other, where)
     return result
 
 

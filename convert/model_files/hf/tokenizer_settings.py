@@ -84,7 +84,7 @@ def of_folder(folder: Path) -> Settings:
         if (folder / name).is_file():
             untrusted_files.check_stays(folder / name)
     both = (folder / SPECIAL_TOKENS_MAP, folder / CONFIG)
-    of_map, config = (untrusted_json.read_object(file) if file.is_file() else {} for file in both)
+    of_map, config = map(beside_tokenizer.read, both)
     kept = {key: x for key, x in (of_map | config).items() if key not in _NOT_KEPT}
     # Their flags are in tokenizer.json, and version 4 reads a token as special_tokens_map.json has it in no other file.
     kept |= {key: beside_tokenizer.name(x) for key, x in kept.items() if key.endswith("_token") and isinstance(x, dict)}

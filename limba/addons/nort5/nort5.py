@@ -52,7 +52,7 @@ class NorT5Config(t5.T5Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         config_checks.whole_number(_OWNER, "num_buckets", self.num_buckets, 4)
-        number_ranges.check(f"{_OWNER}.norm_epsilon", self.norm_epsilon, ABOVE_0)
+        number_ranges.check(f"{_OWNER}.norm_epsilon", self.norm_epsilon, ABOVE_0._replace(below=1))
         number_ranges.check(f"{_OWNER}.attention_dropout_rate", self.attention_dropout_rate, SHARE)
         for name in ("cls_token_id", "sep_token_id"):
             config_checks.whole_number(_OWNER, name, getattr(self, name), 0)

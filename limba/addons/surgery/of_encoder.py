@@ -23,6 +23,7 @@ from limba.convert.model_files.hf.tokenizer_folder import FILE
 from limba.convert.model_files.hf.tokenizer_settings import Settings
 from limba.convert.model_files.model import EncoderModel, ModelHints
 from limba.files import json_text, untrusted_json
+from limba.tasks.vocabularies import TokenizerVocabulary
 
 
 class Encoder:
@@ -92,7 +93,7 @@ class Encoder:
         if self.model.family.first_position(pad_id):  # Positions begin behind it, as config.json has them.
             pad_id = self.model.pad_id
         beside = tokenizer_settings.of_folder(place) if place.is_dir() else tokenizer_settings.NONE
-        if not tokenizer_folder.puts_special_tokens(file):  # The encoder was trained with [CLS] and [SEP].
+        if not any(TokenizerVocabulary(str(file)).frame[:2]):  # The encoder was trained with [CLS] and [SEP].
             unframed = {**untrusted_json.read_object(Path(file)), "post_processor": None}
             file = tokenizer_folder.temporary_file(json_text.dumps(unframed, ensure_ascii=False).encode())
         new = _open(file, vocab, dataclasses.replace(beside, pad_id=pad_id))

@@ -102,7 +102,7 @@ def _model(folder: Path, tensors: Mapping[str, SavedTensor]) -> Any:
     model.eval()
     model.tie_weights()
     if not is_classifier:
-        model.generation_config = transformers_library.greedy_config(folder, model)
+        model.generation_config = _greedy_config(folder, model)
     for module, parameters in _parameters(folder, model, tensors, family):
         for leaf in parameters:
             _set(module, leaf, torch.empty(0))  # Of no size, so that nothing computes with it by mistake.
@@ -197,3 +197,20 @@ def _as_torch(array: np.ndarray) -> Any:
     tensor = torch.empty(array.shape, dtype=torch.float32)
     tensor.numpy()[...] = array
     return tensor
+
+
+def _greedy_config(folder: Path, model: Any) -> Any:
+    """A GenerationConfig without sampling, beams, penalties or lengths, whatever the folder prefers.
+
+    Args:
+      folder: a generation_config.json there says which ids begin, end and pad a sequence.
+      model: of transformers; otherwise its own configuration says it.
+    """
+    transformers = transformers_library.load()
+    given = model.generation_config
+    if (folder / "generation_config.json").exists():
+        given = transformers.GenerationConfig.from_pretrained(folder)
+    special_ids = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
+    return transformers.GenerationConfig(
+        do_sample=False, num_beams=1, **{name: getattr(given, name) for name in special_ids}
+    )

@@ -142,6 +142,7 @@ class EncoderConfig:
             ("kernels", target.CHOICES),
         ):
             config_checks.choice(owner, field, getattr(self, field), choices)
+        config_checks.flags(owner, self)
         config_checks.activations(owner, self.mlp_activations)
         if self.head_activation is not None:
             layers.activation_function(self.head_activation)

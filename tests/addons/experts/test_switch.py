@@ -193,6 +193,7 @@ def test_experts_on_eight_devices_give_the_loss_and_the_gradients_of_one(mesh, f
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"extra_mlp": [["a"]]}, "extra_mlp is a list of 1; it is True or False"),
         ({"scan_layers": True}, "sparse layers and others take turns; set scan_layers = False"),
         ({"encoder_sparse_step": 0, "decoder_sparse_step": 0}, "has no sparse layer"),
         ({"gemma_layers": GemmaLayers(num_kv_heads=2)}, "experts stand in T5's layers only"),

@@ -136,6 +136,7 @@ def test_new_kernels_are_cut_at_two_deviations_and_of_feed_forward_the_smaller_t
         ({"mlp_activations": ("relu",)}, "mlp_activations is"),
         ({"kernels": "fused"}, "no fused kernel has NorT5's attention; set kernels = 'auto'"),
         ({"head_dim": 4}, "num_heads is 2 and head_dim 4; their product is emb_dim, 12"),
+        ({"norm_epsilon": 10**400}, "norm_epsilon is a whole number of about 401 digits; it is a number above 0"),
         ({"attention_dropout_rate": 2.0}, "attention_dropout_rate is 2.0"),
     ],
     ids=str,

@@ -6,6 +6,8 @@ import pytest
 from sentencepiece import sentencepiece_model_pb2
 
 from convert.__main__ import main
+from convert.families.config_keys import tokenizer_keys
+from convert.model_files.hf import hf_tokenizer, padding_first, tokenizer_settings
 from limba.files import rust_panics
 from tasks.vocabularies import SentencePieceVocabulary, T5TokenizerVocabulary, TokenizerVocabulary
 from tests.convert.encoders.conftest import SPECIAL_TOKENS, write_tokenizer
@@ -33,6 +35,53 @@ def _changed(folder, **steps):
     file = write_tokenizer(folder / "tokenizer.json", SPECIAL_TOKENS)
     file.write_text(json.dumps(json.loads(file.read_text()) | steps))
     return str(file)
+
+
+NO_TOKENS = [
+    ("tokenizer_config.json", {"pad_token": ["a"]}, "pad_token is a list of 1; it is a text or an object with one"),
+    ("tokenizer_config.json", {"mask_token": {"text": "a"}}, "mask_token is a table of 1"),
+    ("tokenizer_config.json", {"additional_special_tokens": [3]}, "additional_special_tokens is a list of 1"),
+    (
+        "tokenizer_config.json",
+        {"added_tokens_decoder": {"a": {"content": "b"}}},
+        "added_tokens_decoder is a table of 1",
+    ),
+    ("tokenizer_config.json", {"added_tokens_decoder": {"1": "b"}}, "added_tokens_decoder is a table of 1"),
+    ("special_tokens_map.json", {"sep_token": {}}, "sep_token is an empty table"),
+    ("tokenizer.json", {"added_tokens": [{"id": 1}]}, "added_tokens is a list of 1"),
+    ("tokenizer.json", {"added_tokens": [{"id": 10**40, "content": "a"}]}, "added_tokens is a list of 1"),
+    ("tokenizer.json", {"added_tokens": [{"id": 1, "content": {}}]}, "added_tokens is a list of 1"),
+    ("tokenizer.json", {"model": {"vocab": {"a": {}}}}, "model is a table of 1; it is a model whose vocab gives"),
+    ("tokenizer.json", {"model": {"vocab": [["a"]]}}, "model is a table of 1"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "words"), NO_TOKENS)
+def test_tokens_that_are_none_are_named_with_their_file(name, content, words, tmp_path):
+    """Of a T5's folder as of an encoder's: readers go through tokens before a library has judged them."""
+    write_tokenizer(tmp_path / "tokenizer.json", SPECIAL_TOKENS)
+    (tmp_path / "tokenizer_config.json").write_text("{}")  # The library alone reads a file without others beside it.
+    before = json.loads((tmp_path / name).read_text()) if (tmp_path / name).is_file() else {}
+    (tmp_path / name).write_text(json.dumps(before | content))
+    readers = [lambda: TokenizerVocabulary(str(tmp_path / "tokenizer.json")).tokenizer]
+    if name == "tokenizer.json":
+        readers.append(lambda: hf_tokenizer.read_json(tmp_path / name))
+    else:
+        readers.append(lambda: tokenizer_settings.of_folder(tmp_path))
+    if name == "tokenizer_config.json":
+        readers.append(lambda: tokenizer_keys.of_t5(tmp_path, ()))
+    for read in readers:
+        with pytest.raises(ValueError, match=f"{name} is damaged: {words}"):
+            read()
+
+
+def test_flags_that_the_library_refuses_are_named_before_padding_is_exchanged(tmp_path):
+    file = write_tokenizer(tmp_path / "tokenizer.json", SPECIAL_TOKENS)
+    content = json.loads(file.read_text())
+    content["added_tokens"][0]["lstrip"] = "x"
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer\.json with which .* expected a boolean"):
+        padding_first.folder_with(tmp_path, 3)
 
 
 @pytest.mark.parametrize("kind", AT_ONCE)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import gin
+from gin import config as gin_config
 
 from limba import command_line
 from limba.checkpoint_files import directories, run_folder
@@ -46,7 +47,7 @@ def check(
     try:
         gin_utils.parse_files([*before, file], search_paths)
         gin_utils.parse_bindings(bindings)
-        is_part = not gin_utils.binds_a_run()
+        is_part = not _binds_a_run()
         gin_utils.check_names(bindings, beside, is_part)
         if not is_part:
             _check_task()
@@ -144,6 +145,12 @@ def _warm_up(files: Sequence[str]) -> None:
             if is_alias or name.partition(".")[0] in _WARM:
                 with contextlib.suppress(ImportError, closed_list.RefusedNameError):
                     importing.load(name)
+
+
+def _binds_a_run() -> bool:
+    """Whether the files bind a model to one of T5X's programs; else they are parts of a run."""
+    scripts = [(selector.rpartition(".")[2], values) for (_, selector), values in gin_config._CONFIG.items()]
+    return any(name in t5x_names.SCRIPTS and "model" in values for name, values in scripts)
 
 
 def main(argv: Sequence[str]) -> int:
