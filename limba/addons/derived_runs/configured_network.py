@@ -6,8 +6,7 @@ A tensor takes the memory of its shape, however small its file is.
 import argparse
 
 import gin
-import jax
-import numpy as np
+import jax.numpy as jnp
 
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing, restore, run_configuration
@@ -22,7 +21,7 @@ _PARAMETERS = checkpointing.RestoreCheckpointConfig(reset=("optimizer",))
 def check(*, model: BaseTransformerModel, checkpoint: str) -> None:
     """Raises CheckpointMismatchError if parameters are missing, others, or of other shapes than those of the model."""
     shapes, _ = model.param_shapes_and_axes()
-    state = checkpointing.TrainState(jax.ShapeDtypeStruct((), np.int32), shapes, {})
+    state = checkpointing.TrainState(jnp.zeros((), jnp.int32), shapes, {})
     restore.check_state(checkpoint, state, _PARAMETERS)
 
 
