@@ -20,7 +20,7 @@ th { vertical-align: bottom } th, .note { opacity: .75 }
 .bar { background: #3080c0; height: 11px; margin-top: 5px } .share { min-width: 120px }
 pre { background: #8882; padding: 8px; white-space: pre-wrap; overflow-wrap: anywhere }
 pre { unicode-bidi: plaintext; font-size: 13px; max-height: 260px; overflow-y: auto }
-@media (max-width: 640px) { th, td { padding-right: 8px; font-size: 13px } .share { display: none } }
+@media (max-width: 640px) { th, td { padding-right: 6px; font-size: 12px } .share { display: none } }
 """
 # A task's name, in the program of the card, is of letters, digits and "_".
 _NO_NAME = re.compile(r"\W")
