@@ -98,7 +98,7 @@ def _is_token(value: object) -> bool:
 
 
 def _is_decoder(value: object) -> bool:
-    return isinstance(value, dict) and all(x.isdecimal() and _has_id(value[x], int(x)) for x in value)
+    return isinstance(value, dict) and all(x.isdecimal() and len(x) < 11 and _has_id(value[x], int(x)) for x in value)
 
 
 def _has_id(value: object, id_: object = None) -> bool:
