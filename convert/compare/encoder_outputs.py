@@ -194,7 +194,7 @@ def _impossible(model: EncoderModel) -> str | None:
     """Why transformers cannot run a folder here; None if it can."""
     assert model.folder is not None
     version = transformers_library.version()
-    if not any(addons.parts("in_transformers")):
+    if not addons.has("in_transformers"):
         return outputs.NO_ADDON
     if not importlib.util.find_spec("torch"):
         return "torch is not installed"

@@ -82,9 +82,8 @@ def _real_name(name: str) -> str | None:
 
 def claim(others: Mapping[str, str] | None = None) -> None:
     """Makes `tasks` and `convert` names of Limba's packages, and the others too: other names and real ones."""
-    for other, real in (
-        others or {}
-    ).items():  # `from tasks.pipeline import cached` asks for `limba.tasks…` in the end.
+    # `from tasks.pipeline import cached` asks for `limba.tasks.pipeline.cached`.
+    for other, real in (others or {}).items():
         _other_names.update({other: real, f"limba.{other.removeprefix('limba.')}": real})
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0 if IN_CLONE else len(sys.meta_path), _Finder())

@@ -3,6 +3,7 @@
 import numpy as np
 
 from limba.files import setting_names
+from limba.files.untrusted_files import shown
 from limba.tasks.objectives import Objective
 from limba.tasks.pretraining import denoising
 from limba.tasks.sources.sharded import ShardedSource
@@ -42,8 +43,8 @@ def check(source: ShardedSource, split: str, text_column: str) -> None:
         value = document[text_column]
         if not isinstance(value, str | None):
             raise ValueError(
-                f"Column {text_column!r} of split {split!r} has {value!r}, and documents are texts; the columns are "
-                f"{', '.join(map(repr, source.column_names(split)))}: name the one with the texts: "
+                f"Column {text_column!r} of split {split!r} has {shown(value)}, and documents are texts; the "
+                f"columns are {', '.join(map(repr, source.column_names(split)))}: name the one with the texts: "
                 f"{setting_names.shown('text_column')}."
             )
         if (value or "").strip():
