@@ -140,7 +140,7 @@ def main() -> None:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(["a b c d e f g h"] * 10),
             model_writer=file,
-            vocab_size=13,
+            vocab_size=12,
             pad_id=0,
             eos_id=1,
             unk_id=2,
