@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from limba.addons.instructions.instruction_files import InstructionSource
 from limba.files import number_ranges
 from limba.files.number_ranges import AT_LEAST_0
-from limba.tasks.metrics import text_metrics
+from limba.tasks.metrics import metric_packages, rouge_words, text_metrics
 from limba.tasks.registry import Mixture, MixtureRegistry, Task, TaskRegistry, mixtures, registering
 from limba.tasks.supervised.dataset import SupervisedDataset
 from limba.tasks.supervised.few_shots import FewShots
@@ -91,6 +91,25 @@ def _ended(text: str) -> str:
     return text if is_ended else f"{text}."
 
 
+@metric_packages.needs("rouge_score")
+def rouge_of_references(targets: Sequence[Sequence[str] | str], predictions: Sequence[str]) -> text_metrics.Metrics:
+    """Mean ROUGE-L F of stemmed words by rouge-score, in percent. A target is a list of references, or the only one.
+
+    `rougeL` takes the best reference of each prediction, as Super-NaturalInstructions does (arXiv:2204.07705);
+    `rougeL_one_reference` the first, which is the one that the model learns. Where most letters are not Latin, words
+    are those of `rouge_words.UnicodeWords`, without a stemmer.
+    """
+    text_metrics.check_texts(targets, predictions)
+    references = [[target] if isinstance(target, str) else list(target) for target in targets]
+    tokenizer = rouge_words.tokenizer_for([text for of_target in references for text in of_target])
+    scorer = metric_packages.optional("rouge_score.rouge_scorer").RougeScorer(["rougeL"], True, tokenizer=tokenizer)
+    best, first = 0.0, 0.0
+    for of_target, prediction in zip(references, predictions, strict=True):
+        scores = [scorer.score(reference, prediction)["rougeL"].fmeasure for reference in of_target]
+        best, first = best + max(scores), first + scores[0]
+    return {"rougeL": 100 * best / len(targets), "rougeL_one_reference": 100 * first / len(targets)}
+
+
 @registering.once(TaskRegistry)
 def register_instruction_task(
     name: str,
@@ -121,7 +140,7 @@ def register_instruction_task(
     source = InstructionSource(
         os.fspath(folder), tasks=tasks, max_instances=max_instances, max_eval_instances=max_eval_instances, hint=hint
     )
-    dataset = SupervisedDataset(Instructions(num_positive, num_negative), metric_fns=[text_metrics.rouge_of_references])
+    dataset = SupervisedDataset(Instructions(num_positive, num_negative), metric_fns=[rouge_of_references])
     return register_supervised_task(
         name, dataset, vocabulary=vocabulary, data_files=source, shuffle_buffer_size=shuffle_buffer_size
     )

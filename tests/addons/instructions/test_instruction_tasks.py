@@ -8,7 +8,6 @@ from limba.addons.instructions import instruction_tasks
 from limba.addons.instructions.instruction_files import InstructionSource
 from limba.data import contract
 from tasks import supervised
-from tasks.metrics import text_metrics
 from tasks.pipeline import predictions
 from tasks.registry import TaskRegistry
 from tasks.supervised import register_instruction_mixture, register_instruction_task
@@ -85,10 +84,10 @@ def test_references_are_all_right_and_one_of_them_is_learned(folder):
 
 
 def test_rouge_is_that_of_the_best_reference():
-    found = text_metrics.rouge_of_references([["a red dog", "running"], "it"], ["The dogs run fast", "that"])
+    found = instruction_tasks.rouge_of_references([["a red dog", "running"], "it"], ["The dogs run fast", "that"])
     # "running" is stemmed: one of four words and all of one, F 0.4; "a red dog" has one of three and four, F 2/7.
     assert found == pytest.approx({"rougeL": 50 * 0.4, "rougeL_one_reference": 50 * 2 / 7})
-    found = text_metrics.rouge_of_references([["красный дом", "изба"]], ["синий дом"])
+    found = instruction_tasks.rouge_of_references([["красный дом", "изба"]], ["синий дом"])
     assert found == pytest.approx({"rougeL": 50, "rougeL_one_reference": 50})
 
 
