@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from limba.files.local_paths import local_path
+from limba.files.untrusted_files import shown, some
 from limba.tasks.sources import corpora
 from limba.tasks.sources.damaged_files import missing_columns
 
@@ -25,7 +26,9 @@ def of_file(file: str) -> list[str]:
     names = list(corpora.HuggingFaceSource({"pairs": file}, ["text"]).column_names("pairs"))
     if ".csv" in pathlib.PurePath(file).suffixes and (mark := missing_columns.other_delimiter(names)) is not None:
         tabs = "rename it to .tsv" if mark == "\t" else "with tabs as .tsv"
-        raise ValueError(f"{file}: its header {names[0]!r} is separated by {mark!r}. Save it with commas, or {tabs}.")
+        raise ValueError(
+            f"{file}: its header {shown(names[0])} is separated by {mark!r}. Save it with commas, or {tabs}."
+        )
     return names
 
 
@@ -42,4 +45,4 @@ def without_known(file: str, names: Sequence[str], known: Sequence[tuple[str, st
 
 def described(file: str, names: Sequence[str]) -> str:
     """For messages."""
-    return f"{file} has the columns {', '.join(map(repr, names))}"
+    return f"{file} has the columns {some([*map(shown, names)], 20)}"

@@ -157,7 +157,9 @@ class TextScorer:
         try:
             return self._reader.read([text])[0]
         except ValueError as error:
-            raise ValueError(f"{self.name_text(number)}: {error}. Correct it, or leave it out.") from error
+            raise ValueError(
+                f"{self.name_text(number)} cannot be scored: {error}. Correct it, or leave it out."
+            ) from error
 
     def _check_length(self, number: int, tokens: TokenSpans) -> None:
         frame = self._reader.ids.frame if self._form == "MaskedWords" else ((), ())

@@ -61,7 +61,7 @@ def _other_cause(
             f"load_args={{'delimiter': {other!r}}})"
         )
         return (
-            f": its header {found[0]!r} is separated by {other!r}. Save it with commas, {tabs}, or give "
+            f": its header {shown(found[0])} is separated by {other!r}. Save it with commas, {tabs}, or give "
             f"data_files={source} with all splits, after `from tasks import sources`."
         )
     if f"{{{column}}}" in found:

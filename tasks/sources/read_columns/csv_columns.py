@@ -14,6 +14,7 @@ from limba.tasks.sources.read_columns import bounded_lines
 
 logger = logging.getLogger(__name__)
 
+_MOST_OF_HEADER, _MOST_WITH_DOUBLED = 2**20, 5000
 # Files of which `_warn_of_quotes` has warned.
 _warned: set[str] = set()
 
@@ -35,21 +36,25 @@ def tables(
       file_name: for warnings.
 
     Raises:
-      ValueError: for rows that have more fields than the header, and for a column that is there twice.
+      ValueError: for rows that have more fields than the header, for a column that is there twice, and for a header
+        that pandas would read for minutes.
     """
     import pandas
     from datasets.packaged_modules.csv import csv
 
     config = csv.CsvConfig(**load_args)
-    with bounded_lines.Portions(open_file()) as file:
+    portions = bounded_lines.Portions(open_file())
+    with io.BufferedReader(portions, _MOST_OF_HEADER) as file:
+        header = _header(file.peek(), config.sep)
         try:
             read = pandas.read_csv(file, iterator=True, **config.pd_read_csv_kwargs)
         except pandas.errors.EmptyDataError:  # It is blank.
             return
         for rows in read:
-            file.begin()
-            if not names and (suspects := [name for name in columns if f"{name}.1" in rows.columns]):
-                _check_names(open_file, config.sep, suspects)
+            portions.begin()
+            # pandas calls the second one NAME.1, and it would not be read.
+            if doubled := next((x for x in columns if f"{x}.1" in rows.columns and header.count(x) > 1), None):
+                raise ValueError(f"the header has {doubled!r} twice; rename one of these columns or leave it out")
             names.update(dict.fromkeys(map(str, rows.columns)))
             if not isinstance(rows.index, pandas.RangeIndex):
                 # pandas takes the extra fields for an index, and every column has the values of another.
@@ -65,14 +70,23 @@ def tables(
             yield pa.Table.from_pandas(wanted, preserve_index=False)
 
 
-def _check_names(open_file: Callable[[], BinaryIO], delimiter: str, suspects: Sequence[str]) -> None:
-    """Raises ValueError if a column is there twice: pandas calls the second one NAME.1, and it would not be read."""
-    if len(delimiter) > 1:  # a pattern
-        return
-    with io.TextIOWrapper(open_file(), "utf-8-sig", errors="replace", newline="") as lines:
-        header = next(filter(None, csv_rows.reader(lines, delimiter=delimiter)), [])
-    if doubled := next((name for name in suspects if header.count(name) > 1), None):
-        raise ValueError(f"the header has {doubled!r} twice; rename one of these columns or leave it out")
+def _header(beginning: bytes, delimiter: str) -> list[str]:
+    """The fields of the first line, from the beginning of a file; [] if a pattern separates them.
+
+    Raises:
+      TooManyBytesError: if pandas would take minutes for them: for each of the same name it looks through all others.
+    """
+    if len(beginning) >= _MOST_OF_HEADER and not {*b"\r\n\0"} & {*beginning}:
+        raise bounded_lines.TooManyBytesError(f"its first line, the header, has more than {_MOST_OF_HEADER:,} bytes")
+    lines = io.StringIO(beginning.decode("utf-8-sig", "replace"), newline="")
+    try:
+        found = next(filter(None, csv_rows.reader(lines, delimiter=delimiter)), []) if len(delimiter) == 1 else []
+    except csv_rows.Error:  # A field of more than 131072 characters.
+        return []
+    if len(found) > _MOST_WITH_DOUBLED and len({*found}) < len(found):
+        count = f"{len(found):,} columns, of which {len(found) - len({*found}):,} are called like others"
+        raise bounded_lines.TooManyBytesError(f"its header has {count}; rename them, or leave them out")
+    return found
 
 
 def _warn_of_quotes(file_name: str, rows: Any) -> None:
