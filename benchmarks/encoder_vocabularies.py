@@ -16,8 +16,8 @@ from pathlib import Path
 from benchmarks import trimmed_vocabularies
 from limba.addons.surgery import changed_model, extend, replace, trim, trimmed_pieces
 from limba.addons.surgery.tokens import Tokens
+from limba.addons.vocab_build import command as build_command
 from limba.files import untrusted_json
-from tasks.vocabularies import build_command
 
 
 def main(argv: Sequence[str] | None = None) -> None:

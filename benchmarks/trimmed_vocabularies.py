@@ -20,7 +20,7 @@ from pathlib import Path
 
 from convert.model_files.hf import hf_tokenizer
 from limba.addons.surgery import changed_model, trim, trimmed_pieces
-from tasks.vocabularies import build_command
+from limba.addons.vocab_build import command as build_command
 
 # mt5-small without its vocabulary.
 SIZES = {"d_model": 512, "d_kv": 64, "d_ff": 1024, "num_layers": 8, "num_decoder_layers": 8, "num_heads": 6}

@@ -28,10 +28,6 @@ COMMANDS = {
     "infer": ("limba.infer", "let a checkpoint fill blanks or answer"),
     "precompile": ("limba.precompile", "compile the training step without data, and show what it takes"),
     "convert": ("limba.convert.__main__", "between Limba, T5X and Hugging Face, both ways"),
-    "vocab build": (
-        "limba.tasks.vocabularies.build_command",
-        "train SentencePiece, WordPiece or byte-level BPE on a corpus",
-    ),
     "preview": ("limba.tasks.preview", "show examples of a task as text"),
     "recipes": ("limba.recipes", "list the gin files of ready trainings, and copy one to change it"),
     "launch": ("limba.launch", "run or print a launcher: one worker, SLURM, the quickstart"),

@@ -11,7 +11,7 @@ from tests import compilation
 from tests import forked as forked_commands
 
 ROOT = Path(__file__).parent.parent
-_WORDS = "the list of names is a file that holds each value in order and returns none when not found"
+WORDS = "the list of names is a file that holds each value in order and returns none when not found"
 
 
 def write_corpus(directory: Path) -> None:
@@ -21,17 +21,17 @@ def write_corpus(directory: Path) -> None:
     for name, documents in (("train-0", 300), ("train-1", 200), ("validation-0", 60)):
         with (directory / f"{name}.jsonl").open("w", encoding="utf-8") as file:
             for _ in range(documents):
-                text = " ".join(rng.choices(_WORDS.split(), k=rng.randint(20, 80))) + f" {rng.randint(0, 9999)}"
+                text = " ".join(rng.choices(WORDS.split(), k=rng.randint(20, 80))) + f" {rng.randint(0, 9999)}"
                 file.write(json.dumps({"text": text}) + "\n")
 
 
 def write_vocabulary(corpus: Path, file: Path) -> None:
     """256 pieces of what `write_corpus` wrote."""
     from tasks.sources import corpora
-    from tasks.vocabularies import sentencepiece_models
+    from tasks.vocabularies import sentencepiece_training
 
     source = corpora.HuggingFaceSource({"train": str(corpus / "train-*.jsonl")})
-    sentencepiece_models.train_vocabulary(source, str(file), vocab_size=256)
+    sentencepiece_training.train_vocabulary(source, str(file), vocab_size=256)
 
 
 def environment(directory: Path, **extra: str) -> dict[str, str]:

@@ -12,11 +12,12 @@ import gin
 import pytest
 
 from limba import train
+from limba.addons.vocab_build import tokenizer_training
 from limba.gin_config import gin_files
 from limba.reports import writers
 from tasks import preview, registry
 from tasks.sources import corpora
-from tasks.vocabularies import tokenizer_training, training_text
+from tasks.vocabularies import training_text
 from tests.convert import vocabularies
 
 ROOT = Path(__file__).parent.parent

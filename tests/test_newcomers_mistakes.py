@@ -23,7 +23,7 @@ from tasks.pretraining import pretraining_tasks
 from tasks.registry import rows, tasks
 from tasks.sources import arrow_tables, chunks, corpora
 from tasks.sources.damaged_files import bad_lines
-from tasks.vocabularies import sentencepiece_models
+from tasks.vocabularies import sentencepiece_training
 from tests import quickstart_corpus
 
 RECIPE = "gin/recipes/quickstart.gin"
@@ -118,16 +118,16 @@ def test_numbers_are_no_corpus(tmp_path):
     (tmp_path / "numbers.jsonl").write_text('{"text": 5}\n' * 5)
     source = corpora.HuggingFaceSource({"train": str(tmp_path / "numbers.jsonl")})
     with pytest.raises(ValueError, match="Column 'text' of split 'train' has 5, which is not text"):
-        sentencepiece_models.train_vocabulary(source, tmp_path / "a.model", vocab_size=512)
+        sentencepiece_training.train_vocabulary(source, tmp_path / "a.model", vocab_size=512)
     with pytest.raises(ValueError, match="vocab_size is 128000000000; it is at most 16,777,216"):
-        sentencepiece_models.train_vocabulary(source, tmp_path / "a.model", vocab_size=128_000_000_000)
+        sentencepiece_training.train_vocabulary(source, tmp_path / "a.model", vocab_size=128_000_000_000)
 
 
 def test_a_home_in_the_name_of_a_vocabulary_is_the_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a.model").write_text("mine")
     with pytest.raises(FileExistsError, match=str(tmp_path / "a.model")):
-        sentencepiece_models.train_vocabulary(corpora.HuggingFaceSource({"train": "x"}), "~/a.model", vocab_size=512)
+        sentencepiece_training.train_vocabulary(corpora.HuggingFaceSource({"train": "x"}), "~/a.model", vocab_size=512)
 
 
 def test_lines_that_are_lists(tmp_path):

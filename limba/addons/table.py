@@ -207,6 +207,14 @@ ADDONS: Mapping[str, Addon] = {
         },
         parts={"launch": "limba.addons.plan.manifests.command"},
     ),
+    "vocab_build": Addon(
+        {
+            "vocab build": (
+                "limba.addons.vocab_build.command",
+                "train SentencePiece, WordPiece or byte-level BPE on a corpus",
+            )
+        }
+    ),
     "surgery": Addon(
         {
             "vocab check": ("limba.addons.surgery.check", "prove that all tokenizers of a model give the same ids"),

@@ -52,12 +52,11 @@ _NOT_OF_WHOLE = (
         "limba.tasks.vocabularies.known_text",
         "limba.tasks.vocabularies.tokenizer_texts",
     ),
-    *("limba.tasks.metrics.metric_packages", "limba.tasks.vocabularies.build_command"),
-    *("limba.tasks.vocabularies.tokenizer_training", "limba.tasks.vocabularies.training_text", "seqio.beam_utils"),
-    *("seqio.scripts", "seqio.test_utils", "t5x.scripts"),
+    *("limba.tasks.metrics.metric_packages", "limba.tasks.vocabularies.sentencepiece_training"),
+    *("limba.tasks.vocabularies.training_text", "seqio.beam_utils", "seqio.scripts", "seqio.test_utils", "t5x.scripts"),
     *(module for addon in table.ADDONS.values() for module in addon.gin_hidden),
 )
-_NOT_OF_ANY = ("main", "train_vocabulary")
+_NOT_OF_ANY = ("main",)
 # Of other modules, what may be named.
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "limba.checkpoints.checkpointing": (

@@ -1,10 +1,7 @@
 """The text in which a vocabulary looks for its pieces: SentencePiece's `normalize`, a tokenizer.json's normalizer."""
 
-import contextlib
-import pathlib
-import tempfile
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from limba.tasks.vocabularies import alphabets
@@ -57,40 +54,6 @@ def composed_as(read: Callable[[str], str]) -> Callable[[str], str]:
     """
     composes = read("e\u0301") == "\u00e9"
     return alphabets.composed if composes else NORMALIZATIONS["none"]
-
-
-def check(name: str) -> None:
-    """Raises ValueError for a name that is not one of `NORMALIZATIONS`."""
-    if name not in NORMALIZATIONS:
-        raise ValueError(f"normalization is {name!r}; give {' or '.join(map(repr, NORMALIZATIONS))}.")
-
-
-@contextlib.contextmanager
-def rule(name: str) -> Iterator[dict[str, Any]]:
-    """The options of SentencePiece's trainer for one of `NORMALIZATIONS`.
-
-    SentencePiece's own "identity" keeps `▁`, which transformers' slow tokenizer sets before a text, and line
-    breaks, which its class of T5 drops. So "none" has a table of white space.
-    """
-    if name == "nfkc":
-        yield {"normalization_rule_name": "nmt_nfkc"}
-        return
-    with tempfile.TemporaryDirectory(prefix="limba-vocabulary-") as folder:
-        table = pathlib.Path(folder) / "white_space.tsv"
-        spaces = [c for c in map(chr, range(1, 0x3001)) if c.isspace() and c != " "]
-        table.write_text("".join(f"{ord(c):X}\t20\n" for c in (*spaces, _SPACE)), "utf-8")
-        yield {"normalization_rule_tsv": str(table)}
-
-
-def without_path(model: bytes) -> bytes:
-    """A trained model without the path of the table, which differs by machine; the same bytes if it has none."""
-    from sentencepiece import sentencepiece_model_pb2
-
-    opened = sentencepiece_model_pb2.ModelProto.FromString(model)
-    if not opened.normalizer_spec.normalization_rule_tsv:
-        return model
-    opened.normalizer_spec.normalization_rule_tsv = ""
-    return opened.SerializeToString(deterministic=True)
 
 
 def changed(normalize: Callable[[str], str], characters: Iterable[str]) -> dict[str, str]:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from convert.model_files.hf import hf_tokenizer, tokenizer_folder
+from limba.addons.vocab_build import command as build_command
 from limba.files import json_text
-from tasks.vocabularies import SentencePieceVocabulary, TokenizerVocabulary, build_command, tokenizer_texts
+from tasks.vocabularies import SentencePieceVocabulary, TokenizerVocabulary, tokenizer_texts
 from tests.convert import vocabularies
 
 KINDS = {"sentencepiece": "spiece.model", "wordpiece": "tokenizer.json", "bpe": "tokenizer.json"}

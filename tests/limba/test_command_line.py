@@ -12,10 +12,10 @@ import pytest
 from convert import __main__ as convert_command
 from limba import cli, command_line
 from limba.addons.cache import write_cache
+from limba.addons.vocab_build import command as build_command
 from limba.gin_config import gin_files
 from limba.network.encoders.config import EncoderConfig
 from limba.workers import distributed, heartbeats
-from tasks.vocabularies import build_command
 
 
 def test_of_the_processes_of_a_launcher_the_first_prints():
@@ -83,7 +83,7 @@ def test_limba_ends_silently_in_a_pipe_without_a_reader(arguments, buffered, tmp
     ("command", "arguments", "work"),
     [
         (convert_command, ["check", "a", "b"], "convert.check.run"),
-        (build_command, ["--data_files=a.txt", "--out=x.model"], "tasks.vocabularies.build_command._train"),
+        (build_command, ["--data_files=a.txt", "--out=x.model"], "limba.addons.vocab_build.command._train"),
         (write_cache, ["a", "--sequence_length=inputs=8", "--out=x"], "tasks.registry.providers.find_provider"),
     ],
 )

@@ -58,8 +58,7 @@ def test_corpus_vocabulary_training_export_and_answer(tmp_path):
         return done.stdout
 
     line.write_corpus(tmp_path / "corpus")
-    spiece = tmp_path / "vocab/spiece.model"
-    run("vocab", "build", f"--data_files={tmp_path}/corpus/train-*.jsonl", "--vocab_size=256", f"--out={spiece}")
+    line.write_vocabulary(tmp_path / "corpus", tmp_path / "vocab/spiece.model")
     (tmp_path / "my_smoke_tasks.py").write_text(TASKS.format(folder=tmp_path))
     (tmp_path / "recipe.gin").write_text(RECIPE.format(folder=tmp_path))
     run("train", f"--gin_file={tmp_path}/recipe.gin")

@@ -21,14 +21,14 @@ def likeliest(
       ValueError: if the corpus is too small for it.
     """
     from limba.addons.surgery import replaced_pieces, trimmed_pieces
-    from limba.tasks.vocabularies import sentencepiece_models, training_text
+    from limba.tasks.vocabularies import sentencepiece_training, training_text
 
     size = 2 * most + 512
     with tempfile.TemporaryDirectory(prefix="limba-vocabulary-") as folder:
         while True:
             options: dict[str, Any] = {"vocab_size": training_text.round_up(size), "text_column": text_column}
             try:
-                file = sentencepiece_models.train_vocabulary(source, Path(folder) / f"{size}.model", **options)
+                file = sentencepiece_training.train_vocabulary(source, Path(folder) / f"{size}.model", **options)
             except ValueError as error:
                 raise ValueError(
                     f"--pieces is {most}, and these texts do not give so many new ones: {error}"

@@ -3,8 +3,8 @@
 import pytest
 
 from limba.addons.surgery import check as check_vocabulary
+from limba.addons.vocab_build import command as build_command
 from limba.files import named_flags
-from tasks.vocabularies import build_command
 
 
 def _error(main, argv, capsys):

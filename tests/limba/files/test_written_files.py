@@ -16,7 +16,7 @@ from limba.checkpoints import checkpointing
 from limba.files import written_files
 from limba.inference import answering, infer_text
 from tasks.sources import corpora
-from tasks.vocabularies import sentencepiece_models
+from tasks.vocabularies import sentencepiece_training
 
 ROOT = Path(__file__).parents[3]
 
@@ -57,7 +57,7 @@ def _embed(path, folder):
 def _build_vocabulary(path, folder):
     (folder / "text.txt").write_text("".join(f"{i * i * i:x} {i * 7919:o} line\n" for i in range(400)))
     source = corpora.HuggingFaceSource({"train": [str(folder / "text.txt")]}, ["text"])
-    sentencepiece_models.train_vocabulary(source, path, vocab_size=256, overwrite=True)
+    sentencepiece_training.train_vocabulary(source, path, vocab_size=256, overwrite=True)
 
 
 def _moved(path, folder):

@@ -14,6 +14,7 @@ from tokenizers import models as tokenizer_models
 
 from limba import models
 from limba.addons.serve import base_engine, request_fields, try_model
+from limba.addons.vocab_build.tokenizer_training import SPECIAL_TOKENS
 from limba.checkpoints import checkpointing, train_state
 from limba.data import token_rows
 from limba.inference import answering, blanks, embedding, likeliest, text_batches
@@ -27,7 +28,6 @@ from tasks.vocabularies import (
     T5TokenizerVocabulary,
     TokenizerVocabulary,
 )
-from tasks.vocabularies.tokenizer_training import SPECIAL_TOKENS
 from tests.convert import vocabularies
 from tests.limba import small
 

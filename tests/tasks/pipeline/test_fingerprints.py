@@ -9,7 +9,7 @@ from tasks import pretraining
 from tasks.pipeline import task_batches
 from tasks.registry import tasks as registered_tasks
 from tasks.sources import corpora
-from tasks.vocabularies import ByteVocabulary, sentencepiece_models
+from tasks.vocabularies import ByteVocabulary, sentencepiece_training
 
 LENGTHS = {"inputs": 64, "targets": 32}
 
@@ -29,9 +29,9 @@ def test_a_vocabulary_file_that_was_overwritten(data_files, tmp_path, write_json
     rows = [{"text": " ".join(rng.choices(words, k=30))} for _ in range(300)]
     corpus = corpora.HuggingFaceSource({"train": write_jsonl(tmp_path / "words.jsonl", rows)})
     # A process opens a file once, so the vocabulary of before has a path of its own here.
-    before = sentencepiece_models.train_vocabulary(corpus, tmp_path / "before.model", vocab_size=256)
+    before = sentencepiece_training.train_vocabulary(corpus, tmp_path / "before.model", vocab_size=256)
     state = _batches("overwritten", data_files, str(before)).save_state()
-    sentencepiece_models.train_vocabulary(corpus, file, vocab_size=384)
+    sentencepiece_training.train_vocabulary(corpus, file, vocab_size=384)
     with pytest.raises(contract.ChangedVocabularyError) as raised:
         _batches("overwritten", data_files, str(file)).restore_state(state)
     assert raised.value.file == str(file)

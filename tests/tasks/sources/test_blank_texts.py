@@ -3,11 +3,12 @@ import json
 import pytest
 
 from limba.addons.plan.data.lint_tasks import Purpose, check
+from limba.addons.vocab_build import command as build_command
 from limba.data import contract
 from tasks import pretraining
 from tasks.pipeline import task_batches
 from tasks.sources import blank_texts, corpora
-from tasks.vocabularies import ByteVocabulary, build_command
+from tasks.vocabularies import ByteVocabulary
 
 TEXTS = ["a text", None, "", " \n", "another"]
 

@@ -8,14 +8,14 @@ import unicodedata
 import pytest
 import sentencepiece
 
+from limba.addons.vocab_build import tokenizer_training
 from tasks.sources import corpora
 from tasks.vocabularies import (
     SentencePieceVocabulary,
     TokenizerVocabulary,
     alphabets,
     known_text,
-    sentencepiece_models,
-    tokenizer_training,
+    sentencepiece_training,
 )
 from tasks.vocabularies.training_text import TrainingText
 
@@ -41,7 +41,7 @@ def unknown_of(vocabulary, characters):
 @pytest.mark.parametrize("sample", [1_000_000, 500])
 def test_sentencepiece_keeps_rare_letters(corpus, sample, tmp_path, capsys):
     """Also those of lines that are not in the sample."""
-    file = sentencepiece_models.train_vocabulary(
+    file = sentencepiece_training.train_vocabulary(
         corpus, tmp_path / "spiece.model", vocab_size=512, num_sentences=sample
     )
     model = sentencepiece.SentencePieceProcessor(model_file=str(file))
@@ -54,7 +54,7 @@ def test_sentencepiece_keeps_rare_letters(corpus, sample, tmp_path, capsys):
 
 def test_a_coverage_leaves_out_and_says_what(corpus, tmp_path, capsys):
     """What was the default."""
-    file = sentencepiece_models.train_vocabulary(
+    file = sentencepiece_training.train_vocabulary(
         corpus, tmp_path / "spiece.model", vocab_size=512, character_coverage=0.9995
     )
     model = sentencepiece.SentencePieceProcessor(model_file=str(file))
@@ -62,7 +62,7 @@ def test_a_coverage_leaves_out_and_says_what(corpus, tmp_path, capsys):
     assert len(lost) > 5
     said = capsys.readouterr().err
     assert ("left out: " in said and f"{lost[0]!r} " in said) or len(lost) > 5
-    fallback = sentencepiece_models.train_vocabulary(
+    fallback = sentencepiece_training.train_vocabulary(
         corpus, tmp_path / "bytes.model", vocab_size=768, character_coverage=0.9995, byte_fallback=True
     )
     assert fallback.exists() and "left out" not in capsys.readouterr().err
@@ -156,7 +156,7 @@ def test_build_and_check_count_the_same_unknown_characters(normalization, corpus
     rows[78] = {"text": "и\u0306 е\u0301 ｆ"}
     file = tmp_path / "b.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    out = sentencepiece_models.train_vocabulary(
+    out = sentencepiece_training.train_vocabulary(
         corpora.HuggingFaceSource({"train": str(file)}),
         tmp_path / "spiece.model",
         vocab_size=512,

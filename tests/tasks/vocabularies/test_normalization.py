@@ -8,12 +8,13 @@ import pytest
 
 from convert.model_files.hf import hf_tokenizer, tokenizer_json
 from limba.addons.surgery import check as check_vocabulary
+from limba.addons.vocab_build import command as build_command
 from tasks.sources import corpora
 from tasks.vocabularies import (
     SentencePieceVocabulary,
-    build_command,
     normalization,
     sentencepiece_models,
+    sentencepiece_training,
     tokenizer_texts,
 )
 from tests.convert import vocabularies
@@ -78,7 +79,7 @@ def test_a_vocabulary_that_keeps_all_characters(corpus, tmp_path, capsys):
 def test_normalizations_that_there_are(corpus, tmp_path, capsys):
     source = corpora.HuggingFaceSource({"train": corpus})
     with pytest.raises(ValueError, match="normalization is 'nfc'; give 'nfkc' or 'none'"):
-        sentencepiece_models.train_vocabulary(source, tmp_path / "x.model", vocab_size=256, normalization="nfc")
+        sentencepiece_training.train_vocabulary(source, tmp_path / "x.model", vocab_size=256, normalization="nfc")
     with pytest.raises(SystemExit):
         _build(corpus, tmp_path, "--kind", "bpe", "--normalization", "none")
     assert "--normalization is a flag of --kind sentencepiece" in capsys.readouterr().err

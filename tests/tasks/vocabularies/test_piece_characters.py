@@ -14,6 +14,7 @@ from tasks.vocabularies import (
     TokenizerVocabulary,
     piece_characters,
     sentencepiece_models,
+    sentencepiece_training,
 )
 
 TEXT = "déjà vu, 東京"
@@ -33,7 +34,7 @@ def test_sentence_pieces(tmp_path):
     corpus = [" ".join("".join(rng.choice(list("abdéjàvu京東"), 4)) for _ in range(9)) for _ in range(300)]
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in [TEXT, *corpus]))
     source = corpora.HuggingFaceSource({"train": str(tmp_path / "corpus.jsonl")})
-    sentencepiece_models.train_vocabulary(source, str(tmp_path / "spiece.model"), vocab_size=512, byte_fallback=True)
+    sentencepiece_training.train_vocabulary(source, str(tmp_path / "spiece.model"), vocab_size=512, byte_fallback=True)
     vocabulary = sentencepiece_models.open_vocabulary(str(tmp_path / "spiece.model"))
     # The blank before a text is a piece's, and a character that no piece has is one byte that begins it.
     assert _sum(vocabulary) == len(f" {TEXT}") and _sum(vocabulary, "ñ") == len(" ñ")

@@ -13,19 +13,14 @@ import numpy as np
 import pytest
 import tokenizers
 
+from limba.addons.vocab_build import tokenizer_training
 from limba.files import storage
 from tasks import objectives
 from tasks.pipeline import fingerprints
 from tasks.pretraining import denoising, pretraining_tasks
 from tasks.registry import Feature, task_vocabularies
 from tasks.sources import corpora
-from tasks.vocabularies import (
-    ByteVocabulary,
-    T5TokenizerVocabulary,
-    TokenizerVocabulary,
-    sentencepiece_models,
-    tokenizer_training,
-)
+from tasks.vocabularies import ByteVocabulary, T5TokenizerVocabulary, TokenizerVocabulary, sentencepiece_models
 from tasks.vocabularies.training_text import TrainingText
 from tests import house
 from tests.convert import vocabularies
@@ -290,7 +285,7 @@ def test_it_is_read_once_and_late(tmp_path, file, monkeypatch):
 
 def test_importing_does_not_import_the_library():
     code = (
-        "import sys, tasks.vocabularies.build_command as b; b._parser(); "
+        "import sys, limba.addons.vocab_build.command as b; b._parser(); "
         "from tasks.vocabularies import TokenizerVocabulary; TokenizerVocabulary('x.json'); "
         "print([name for name in ('tokenizers', 'transformers') if name in sys.modules])"
     )

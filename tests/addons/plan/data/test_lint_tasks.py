@@ -10,7 +10,7 @@ from tasks.pretraining import pretraining_tasks
 from tasks.registry import Feature, MixtureRegistry, TaskRegistry, steps
 from tasks.registry.rows import TOKENS, Tokens
 from tasks.sources import corpora, splits
-from tasks.vocabularies import ByteVocabulary, sentencepiece_models
+from tasks.vocabularies import ByteVocabulary, sentencepiece_training
 from tests.convert import vocabularies
 
 TRAIN, EVAL = lint_tasks.Purpose("train"), lint_tasks.Purpose("train_eval")
@@ -154,7 +154,7 @@ def test_a_template_in_characters_that_the_vocabulary_lacks(tmp_path, write_json
     texts = [" ".join(words[(7 * i + j * j) % 200] for j in range(30)) for i in range(300)]
     file = write_jsonl(tmp_path / "train-0.jsonl", [{"text": text, "mood": "bal"} for text in texts])
     corpus = corpora.HuggingFaceSource({"train": str(file)})
-    model = sentencepiece_models.train_vocabulary(corpus, tmp_path / "spiece.model", vocab_size=256)
+    model = sentencepiece_training.train_vocabulary(corpus, tmp_path / "spiece.model", vocab_size=256)
     for name, template in (("latin", "dal {text}"), ("greek", "Ψυχή {text}")):
         supervised.register_supervised_task(
             name,

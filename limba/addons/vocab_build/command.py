@@ -10,9 +10,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from limba.addons.vocab_build import tokenizer_training
 from limba.files import named_flags, os_errors, written_files
 from limba.tasks.sources import corpora
-from limba.tasks.vocabularies import sentencepiece_models, tokenizer_training
+from limba.tasks.vocabularies import sentencepiece_models, sentencepiece_training
 from limba.tasks.vocabularies.normalization import NORMALIZATIONS
 from limba.tasks.vocabularies.training_text import TrainingText
 
@@ -106,7 +107,7 @@ def _train(kind: str, source: corpora.ShardedSource, options: dict[str, Any]) ->
                 f"--out is {options['out']}, and a SentencePiece model is no JSON: name it spiece.model, or give "
                 "--kind wordpiece or bpe."
             )
-        return sentencepiece_models.train_vocabulary(source, **options)
+        return sentencepiece_training.train_vocabulary(source, **options)
     of_text = ("split", "text_column", "num_sentences", "max_documents", "sample_seed")
     text = TrainingText(source, **{name: options[name] for name in of_text})
     others = {name: value for name, value in options.items() if name not in of_text}

@@ -10,8 +10,10 @@ import unicodedata
 import pytest
 
 from limba.addons.surgery import check as check_vocabulary
+from limba.addons.vocab_build import command as build_command
+from limba.addons.vocab_build import tokenizer_training
 from tasks.sources import corpora
-from tasks.vocabularies import TokenizerVocabulary, build_command, tokenizer_training
+from tasks.vocabularies import TokenizerVocabulary
 from tasks.vocabularies.training_text import TrainingText
 from tests import house
 from tests.convert import vocabularies
@@ -36,7 +38,7 @@ def test_the_same_text_gives_the_same_file(kind, text, corpus, tmp_path):
     """In other processes too, where hash tables have another order."""
     first, second = (TRAIN[kind](text, tmp_path / name / "tokenizer.json", vocab_size=512) for name in "ab")
     arguments = ["--kind", kind, "--data_files", str(corpus), "--vocab_size=512", "--out"]
-    code = "import sys; from tasks.vocabularies import build_command; build_command.main(sys.argv[1:])"
+    code = "import sys; from limba.addons.vocab_build import command; command.main(sys.argv[1:])"
     third = tmp_path / "c" / "tokenizer.json"
     subprocess.run([sys.executable, "-c", code, *arguments, str(third)], check=True, cwd=house.ROOT)
     assert first.read_bytes() == second.read_bytes() == third.read_bytes()

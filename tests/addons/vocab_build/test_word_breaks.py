@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tasks.vocabularies import build_command
+from limba.addons.vocab_build import command as build_command
 
 _LETTERS = [chr(code) for code in range(0x1780, 0x17A3)]
 

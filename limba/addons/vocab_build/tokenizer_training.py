@@ -51,7 +51,7 @@ def train_wordpiece(
       keep_accents: whether ș and s are two letters.
       drop_vowel_signs: without accents drop also the marks of scripts in which they are vowels and letters.
       character_coverage: share of the text's characters that get a token; words with others are [UNK]. None is as of
-        `sentencepiece_models.train_vocabulary`.
+        `sentencepiece_training.train_vocabulary`.
       overwrite: replace files that are there; runs that were trained with them cannot resume without them.
 
     Raises:

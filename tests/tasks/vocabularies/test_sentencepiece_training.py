@@ -5,8 +5,9 @@ import pytest
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
+from limba.addons.vocab_build import command as build_command
 from tasks.sources import corpora
-from tasks.vocabularies import SentencePieceVocabulary, build_command, sentencepiece_models, training_text
+from tasks.vocabularies import SentencePieceVocabulary, sentencepiece_models, sentencepiece_training, training_text
 from tests.loopback_hub import LoopbackHub
 
 
@@ -21,7 +22,7 @@ def source(tmp_path, write_jsonl):
 
 
 def test_t5_ids(source, tmp_path):
-    file = sentencepiece_models.train_vocabulary(source, tmp_path / "new" / "spiece.model", vocab_size=512)
+    file = sentencepiece_training.train_vocabulary(source, tmp_path / "new" / "spiece.model", vocab_size=512)
     model = sentencepiece.SentencePieceProcessor(model_file=str(file))
     assert (model.pad_id(), model.eos_id(), model.unk_id(), model.bos_id()) == (0, 1, 2, -1)
     assert model.get_piece_size() == 412
@@ -43,14 +44,14 @@ def test_letters_of_three_bytes_have_pieces_as_good_as_those_of_one(source, tmp_
     for name, lines in (("latin", texts), ("georgian", [text.translate(georgian) for text in texts])):
         rows = write_jsonl(tmp_path / f"{name}.jsonl", [{"text": line} for line in lines])
         of_script = corpora.HuggingFaceSource({"train": rows})
-        file = sentencepiece_models.train_vocabulary(of_script, tmp_path / f"{name}.model", vocab_size=512)
+        file = sentencepiece_training.train_vocabulary(of_script, tmp_path / f"{name}.model", vocab_size=512)
         model = sentencepiece.SentencePieceProcessor(model_file=str(file))
         tokens.append(sum(map(len, model.encode(lines))))
     assert tokens[1] == pytest.approx(tokens[0], rel=0.01)
 
 
 def test_files_that_cannot_be_opened(source, tmp_path):
-    file = sentencepiece_models.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=512)
+    file = sentencepiece_training.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=512)
     proto = sentencepiece_model_pb2.ModelProto.FromString(file.read_bytes())
     for i in reversed(range(100)):
         proto.pieces.add(piece=f"▁<extra_id_{i}>", score=0.0, type=proto.SentencePiece.USER_DEFINED)
@@ -68,30 +69,32 @@ def test_a_vocabulary_is_not_overwritten_unasked(source, tmp_path):
     file = tmp_path / "spiece.model"
     file.write_bytes(b"the vocabulary of a run")
     with pytest.raises(FileExistsError, match=r"spiece\.model exists, and runs .* cannot resume .*--overwrite"):
-        sentencepiece_models.train_vocabulary(source, file, vocab_size=256)
+        sentencepiece_training.train_vocabulary(source, file, vocab_size=256)
     assert file.read_bytes() == b"the vocabulary of a run"
-    sentencepiece_models.train_vocabulary(source, file, vocab_size=256, overwrite=True)
+    sentencepiece_training.train_vocabulary(source, file, vocab_size=256, overwrite=True)
     assert SentencePieceVocabulary(str(file), extra_ids=100).vocab_size == 256
 
 
 def test_byte_fallback_spells_what_it_does_not_know(source, tmp_path):
-    file = sentencepiece_models.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=512, byte_fallback=True)
+    file = sentencepiece_training.train_vocabulary(
+        source, tmp_path / "spiece.model", vocab_size=512, byte_fallback=True
+    )
     model = sentencepiece.SentencePieceProcessor(model_file=str(file))
     assert model.decode(model.encode("abc 你")) == "abc 你"
 
 
 def test_too_small_a_corpus_names_the_largest_size(source, tmp_path, write_jsonl):
     with pytest.raises(ValueError, match=r"too small for a vocabulary of 65536; the largest possible") as error:
-        sentencepiece_models.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=65536)
+        sentencepiece_training.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=65536)
     largest = int(str(error.value).rstrip(".").split()[-1])
     assert largest % 128 == 0
-    sentencepiece_models.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=largest)
+    sentencepiece_training.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=largest)
     tiny = corpora.HuggingFaceSource({"train": write_jsonl(tmp_path / "tiny.jsonl", [{"text": "a b c"}] * 5)})
     with pytest.raises(
         ValueError,
         match=r"too small for a vocabulary of 8192; it makes 1\d\d ids, and the smallest vocab_size is 256: give it",
     ):
-        sentencepiece_models.train_vocabulary(tiny, tmp_path / "tiny.model", vocab_size=8192)
+        sentencepiece_training.train_vocabulary(tiny, tmp_path / "tiny.model", vocab_size=8192)
     assert not (tmp_path / "tiny.model").exists()
 
 
@@ -99,12 +102,12 @@ def test_too_many_characters(tmp_path, write_jsonl):
     text = " ".join(chr(0x4E00 + i) for i in range(600))
     source = corpora.HuggingFaceSource({"train": write_jsonl(tmp_path / "han.jsonl", [{"text": text}] * 3)})
     with pytest.raises(ValueError, match=r"no room for the characters of split 'train'; set vocab_size to 768 or more"):
-        sentencepiece_models.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=256)
+        sentencepiece_training.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=256)
 
 
 def test_size_must_be_a_multiple_of_128(source, tmp_path):
     with pytest.raises(ValueError, match="multiple of 128, sentinels included: 1024"):
-        sentencepiece_models.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=1000)
+        sentencepiece_training.train_vocabulary(source, tmp_path / "spiece.model", vocab_size=1000)
 
 
 def test_long_lines_are_cut(tmp_path, write_jsonl):
@@ -144,7 +147,7 @@ def test_the_sample_is_of_the_whole_stream_and_repeats():
 
 def test_symbols_of_the_user(source, tmp_path):
     symbols = ["[NLU]", "[S2S]"]
-    file = sentencepiece_models.train_vocabulary(
+    file = sentencepiece_training.train_vocabulary(
         source, tmp_path / "spiece.model", vocab_size=512, user_symbols=symbols
     )
     model = sentencepiece.SentencePieceProcessor(model_file=str(file))
@@ -157,23 +160,23 @@ def test_symbols_of_the_user(source, tmp_path):
         "</s>": "has a meaning of its own",
     }.items():
         with pytest.raises(ValueError, match=message):
-            sentencepiece_models.train_vocabulary(source, tmp_path / "x.model", vocab_size=512, user_symbols=[symbol])
+            sentencepiece_training.train_vocabulary(source, tmp_path / "x.model", vocab_size=512, user_symbols=[symbol])
     with pytest.raises(ValueError, match="given twice"):
-        sentencepiece_models.train_vocabulary(source, tmp_path / "x.model", vocab_size=512, user_symbols=["a", "a"])
+        sentencepiece_training.train_vocabulary(source, tmp_path / "x.model", vocab_size=512, user_symbols=["a", "a"])
 
 
 def test_bad_numbers_and_places(source, tmp_path):
     for name, value in {"num_sentences": 0, "max_documents": 0, "character_coverage": 1.5}.items():
         with pytest.raises(ValueError, match=f"{name} is {value}"):
-            sentencepiece_models.train_vocabulary(source, tmp_path / "x.model", vocab_size=512, **{name: value})
+            sentencepiece_training.train_vocabulary(source, tmp_path / "x.model", vocab_size=512, **{name: value})
     blank = tmp_path / "blank.txt"
     blank.write_text("\n\n  \n")
     with pytest.raises(ValueError, match="no text in the column 'text': all lines are blank"):
-        sentencepiece_models.train_vocabulary(
+        sentencepiece_training.train_vocabulary(
             corpora.HuggingFaceSource({"train": blank}), tmp_path / "x.model", vocab_size=512
         )
     with pytest.raises(ValueError, match="is a directory; name the file"):
-        sentencepiece_models.train_vocabulary(source, tmp_path, vocab_size=512)
+        sentencepiece_training.train_vocabulary(source, tmp_path, vocab_size=512)
 
 
 def test_the_command_says_what_is_wrong(tmp_path):
