@@ -40,7 +40,7 @@ from limba.training import (
     start_checks,
     training_length,
 )
-from limba.training.baselines import NgramBaselines, RunBaselines
+from limba.training.baselines import NgramBaselines
 from limba.training.beginning import Beginning, InitialValues, check_initial_values
 from limba.training.loop import NanLossError as NanLossError
 from limba.training.periodic_evaluation import TrainingEvaluation, measured_tasks
@@ -290,8 +290,9 @@ def train(
             infer_eval_averages=averages[1],
             measured_tasks=measured,
             metric_writers=opened_writers,
-            baselines=RunBaselines(
-                settings=baselines,
+            baselines=None
+            if baselines is None
+            else baselines.of_run(
                 model=model,
                 model_dir=directory.local,
                 train_config=train_dataset_cfg,

@@ -11,7 +11,10 @@ MODULES = house.modules()
 IMPORTS = house.all_imports()
 
 # The modules of the engine that import `tasks`: inside functions, because much comes in with it. Add-ons may.
-DOORS = {"limba.inference.tasks_door": "what opens, checks and evaluates tasks, for all rooms above it"}
+DOORS = {
+    "limba.inference.tasks_door": "what opens, checks and evaluates tasks, for all rooms above it",
+    "limba.training.from_counts.counted_texts": "counts of a task's texts, for the start that is made of them",
+}
 
 # Foreign packages that a package never imports, and what they are too heavy or too late for.
 NEVER = {

@@ -64,6 +64,7 @@ PARTS: Mapping[str, str] = {
     "seqio_registry": "a module whose import registers our tasks with SeqIO",
     "in_transformers": "what transformers' classes compute, for checks: possible(family), run_t5(path, config, dtype, "
     "batch, request), run_encoder(path, dtype, batch, request)",
+    "baselines": "n-grams beside a run's evaluations: RunBaselines(settings, model=…, model_dir=…, …), with of_task(…)",
     "reader_processes": "`DatasetConfig.num_workers`: ReaderProcesses(stream, num_rows, num_workers)",
     "attention_gpu": "`limba.network.kernels.attention` on GPUs: attention(query, key, value, …)",
     "attention_tpu": "the same on TPUs",
@@ -135,6 +136,7 @@ ADDONS: Mapping[str, Addon] = {
             ),
         }
     ),
+    "baselines": Addon(parts={"baselines": "limba.addons.baselines.run_baselines"}),
     "cache": Addon(
         {"cache": ("limba.addons.cache.write_cache", "tokenize a task once, into files that are read by index")},
         gin_names={"limba.addons.cache.cached_data": ("get_dataset", "get_eval_datasets")},

@@ -225,13 +225,6 @@ def piece_characters(vocabulary: Any) -> np.ndarray | None:
     return piece_characters.of_vocabulary(vocabulary)
 
 
-def ngrams() -> ModuleType:
-    """`tasks.pipeline.corpus_ngrams`: counts of a task's training texts, and what their n-grams predict."""
-    from limba.tasks.pipeline import corpus_ngrams
-
-    return corpus_ngrams
-
-
 def seqio_evaluator(
     config: contract.DatasetConfig,
     evaluator_cls: Callable[..., Any] | None,

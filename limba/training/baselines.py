@@ -1,23 +1,29 @@
-"""What n-grams of the training corpus predict of a run's evaluation: a model that is worse has learned no context."""
+"""What n-grams of the training corpus predict of a run's evaluation: a model that is worse has learned no context.
+
+An add-on counts them and keeps what they predict; the core knows when.
+"""
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
-import jax
-
-from limba.data.contract import DatasetConfig
-from limba.files import json_text, storage, untrusted_json
-from limba.files.storage import AnyPath
-from limba.inference import tasks_door
-from limba.models import BaseTransformerModel
-from limba.reports import json_lines
+from limba.addons import table
 
 logger = logging.getLogger(__name__)
 
-NAME = "baselines.json"
-Baselines = Mapping[str, Mapping[str, Mapping[str, float]]]
+
+class RunBaselines(Protocol):
+    """The baselines of one run."""
+
+    def of_task(
+        self, task: str, step: int, say: Callable[[str], None], check: Callable[[], None] = lambda: None
+    ) -> dict[str, float]:
+        """`{"left_bigram/nats_per_text_token": 4.9, …}`; empty before they are due, and on other processes than 0.
+
+        Args:
+          check: called often on the way; it may raise.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,101 +50,13 @@ class NgramBaselines:
                 "token is counted, at step 0 or later. train.baselines = None counts none."
             )
 
-
-@dataclasses.dataclass
-class RunBaselines:
-    """The baselines of one run.
-
-    Attributes:
-      settings: None makes none.
-      model_dir: where they are kept.
-      train_config, eval_config: of the run.
-      opens: the functions that open the streams of both.
-    """
-
-    settings: NgramBaselines | None
-    model: BaseTransformerModel
-    model_dir: AnyPath
-    train_config: DatasetConfig
-    eval_config: DatasetConfig | None
-    eval_steps: int | None
-    opens: tuple[Callable[..., Any] | None, Callable[..., Any] | None]
-
-    def __post_init__(self) -> None:
-        of_training, of_evaluation = self.opens
-        is_ours = tasks_door.is_own(of_training) and tasks_door.is_own(
-            of_evaluation, tasks_door.get_training_eval_datasets
-        )
-        vocabularies = [getattr(self.model, f"{side}_vocabulary", None) for side in ("input", "output")]
-        has_one = vocabularies[0] is not None and vocabularies[0] == vocabularies[1]
-        self._are_wanted = self.eval_config is not None and is_ours and has_one
-        self._made: Baselines | None = None
-
-    def of_task(
-        self, task: str, step: int, say: Callable[[str], None], check: Callable[[], None] = lambda: None
-    ) -> dict[str, float]:
-        """`{"left_bigram/nats_per_text_token": 4.9, …}`; empty before they are due, and on other processes than 0.
+    def of_run(self, **run: Any) -> RunBaselines | None:
+        """Those of one run; None, with a line in the log, where no add-on counts them.
 
         Args:
-          check: called often on the way; it may raise.
+          run: its `model`, `model_dir`, `train_config`, `eval_config`, `eval_steps` and `opens`.
         """
-        if self.settings is None or not self._are_wanted or jax.process_index() != 0:
-            return {}
-        if step < self.settings.first_step:
-            return {}
-        if self._made is None:
-            self._made = self._read()
-        if self._made is None:
-            try:
-                self._made = self._count(say, check)
-            except (OSError, ValueError, LookupError, MemoryError) as error:
-                self._made = {}
-                logger.warning(
-                    "There are no n-grams to compare with: %s. train.baselines = None does not count them.", error
-                )
-        return {f"{name}/{key}": x for name, found in self._made.get(task, {}).items() for key, x in found.items()}
-
-    @property
-    def _facts(self) -> dict[str, Any]:
-        """What the baselines depend on; those of other facts are counted again."""
-        evaluation = self.eval_config
-        assert evaluation is not None and self.settings is not None
-        return {
-            "train": self._facts_of(self.train_config),
-            "evaluation": [*self._facts_of(evaluation), evaluation.batch_size, evaluation.seed, self.eval_steps],
-            "pieces": self.model.output_vocabulary.vocab_size,
-            "most_tokens": self.settings.most_tokens,
-        }
-
-    @staticmethod
-    def _facts_of(config: DatasetConfig) -> list[Any]:
-        lengths = dict(config.task_feature_lengths or {})
-        return [config.name, config.split, config.module, config.use_cached, config.pack, lengths]
-
-    def _read(self) -> Baselines | None:
-        path = self.model_dir / NAME
-        try:
-            kept = untrusted_json.parse_object(storage.read_bytes(path), NAME) if path.exists() else {}
-        except (OSError, ValueError):
-            return None  # Damaged: it is made again.
-        return kept["baselines"] if kept.get("facts") == self._facts and _are_baselines(kept.get("baselines")) else None
-
-    def _count(self, say: Callable[[str], None], check: Callable[[], None]) -> Baselines:
-        assert self.settings is not None and self.eval_config is not None
-        say("counting n-grams of the training split, for comparison")
-        ngrams = tasks_door.ngrams()
-        vocabulary, converter = self.model.output_vocabulary, self.model.FEATURE_CONVERTER_CLS
-        counts = ngrams.count(self.train_config, vocabulary, converter, self.settings.most_tokens, check)
-        made = ngrams.predict(counts, self.eval_config, vocabulary, converter, self.eval_steps, check)
-        content = {"facts": self._facts, "counted_tokens": counts.num_tokens, "baselines": made}
-        storage.replace_text(self.model_dir / NAME, json_text.dumps(content, indent=2) + "\n")
-        return made
-
-
-def _are_baselines(kept: Any) -> bool:
-    """Whether a value of a file is numbers by task, predictor and name."""
-    for _ in range(2):
-        if not isinstance(kept, dict) or not all(isinstance(found, dict) for found in kept.values()):
-            return False
-        kept = {f"{outer} {name}": x for outer, found in kept.items() for name, x in found.items()}
-    return all(map(json_lines.is_number, kept.values()))
+        for part in table.parts("baselines"):
+            return part.RunBaselines(self, **run)
+        logger.info("Evaluations have no n-grams beside them: this Limba lacks the add-on that counts them.")
+        return None

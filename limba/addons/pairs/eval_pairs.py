@@ -27,10 +27,11 @@ from limba.data.contract import DatasetConfig
 from limba.devices import native_logs
 from limba.files import json_text, storage
 from limba.gin_config import gin_files
-from limba.inference import evaluation, tasks_door
+from limba.inference import evaluation
 from limba.models import BaseTransformerModel
 from limba.partitioning.meshes import PjitPartitioner
 from limba.reports import pair_results
+from limba.tasks.pipeline import corpus_ngrams
 from limba.tasks.registry import Mixture
 from limba.workers import distributed
 
@@ -162,7 +163,7 @@ def _ngram_accuracies(
     model: BaseTransformerModel, tasks: Sequence[Any], dataset: DatasetConfig, most_tokens: int
 ) -> Results:
     vocabulary, converter = model.output_vocabulary, model.FEATURE_CONVERTER_CLS
-    counts = tasks_door.ngrams().count(dataset, vocabulary, converter, most_tokens)
+    counts = corpus_ngrams.count(dataset, vocabulary, converter, most_tokens)
     return {task.name: pair_ngrams.accuracies(task, SPLIT, counts, vocabulary) for task in tasks}
 
 

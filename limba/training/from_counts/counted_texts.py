@@ -8,7 +8,6 @@ import numpy as np
 
 from limba.data import sentinels
 from limba.data.contract import DatasetConfig
-from limba.inference import tasks_door
 from limba.training.from_counts import kept_parts, right_context, text_facts
 from limba.training.from_counts.factored_bigram import BigramCounts
 from limba.training.from_counts.span_ends import SpanEnds
@@ -68,12 +67,14 @@ def of_training(model: Any, dataset: DatasetConfig, most_tokens: int, has_right:
     Raises:
       ValueError, FileNotFoundError: for texts that cannot be read.
     """
+    from limba.tasks.pipeline import corpus_ngrams
+
     of_texts = text_facts.of_split(dataset, model.FEATURE_CONVERTER_CLS)
     facts = {"texts": of_texts, "most_tokens": most_tokens, "has_right": has_right}
     if of_texts is not None and (kept := kept_parts.read("counts", facts)) is not None:
         return CountedTexts.of_arrays(kept)
     logger.info("A start from counts reads %s tokens of the training texts at most.", f"{most_tokens:,}")
-    counted = tasks_door.ngrams().count(
+    counted = corpus_ngrams.count(
         config=dataset,
         vocabulary=model.output_vocabulary,
         feature_converter=model.FEATURE_CONVERTER_CLS,

@@ -9,8 +9,8 @@ import pytest
 
 from limba.data import sentinels
 from limba.data.contract import DatasetConfig
-from limba.inference import tasks_door
 from limba.network import decoder_only, t5
+from limba.tasks.pipeline import corpus_ngrams
 from limba.training.from_counts import factored_bigram, right_context, text_facts
 from limba.training.from_counts.factored_bigram import BigramCounts
 from limba.training.from_counts.span_ends import SpanEnds
@@ -142,7 +142,7 @@ def test_a_start_counts_what_stands_before_pieces_too(counted, counts, monkeypat
             asked.append((trigrams, before))
             return counted
 
-    monkeypatch.setattr(tasks_door, "ngrams", lambda: Ngrams)
+    monkeypatch.setattr(corpus_ngrams, "count", Ngrams.count)
     monkeypatch.setattr(text_facts, "of_split", lambda *_: None)
     model = small.model(vocab_size=PIECES, emb_dim=128, num_heads=4, head_dim=32)
     params, start = _random(model.module), StartFromCounts(fit_steps=0)

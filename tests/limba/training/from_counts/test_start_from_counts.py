@@ -9,8 +9,8 @@ import pytest
 from flax import traverse_util
 
 from limba.data.contract import DatasetConfig
-from limba.inference import tasks_door
 from limba.network import decoder_only, t5
+from limba.tasks.pipeline import corpus_ngrams
 from limba.training.from_counts import factored_bigram, t5_wiring, text_facts
 from limba.training.from_counts.factored_bigram import BigramCounts
 from limba.training.from_counts.start_from_counts import StartFromCounts
@@ -149,7 +149,7 @@ def test_a_start_counts_the_training_split_with_the_models_vocabulary(counts, mo
             asked.append((config, vocabulary, feature_converter, most_tokens))
             return _Counted(counts)
 
-    monkeypatch.setattr(tasks_door, "ngrams", lambda: Ngrams)
+    monkeypatch.setattr(corpus_ngrams, "count", Ngrams.count)
     monkeypatch.setattr(text_facts, "of_split", lambda *_: None)
     model = small.model(vocab_size=PIECES, **small.TINY)
     dataset = DatasetConfig("counter", {"inputs": 16, "targets": 8}, "train", 8, seed=0)
