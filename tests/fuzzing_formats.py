@@ -18,7 +18,8 @@ from convert.families.table import t5_families
 from convert.model_files import any_format, t5_files
 from convert.model_files.hf import folder_tokenizer, hf_folder, hf_tokenizer
 from convert.model_files.model import ModelHints
-from convert.tensors import flax_files, safetensors_files, torch_files, weight_files
+from convert.tensors import flax_files, safetensors_files, weight_files
+from limba.addons.torch_files import torch_files
 from limba.checkpoint_files import run_folder, saved_tensors, small_files
 from limba.checkpoint_files.saved_tensors import from_array
 from limba.files import output_folder
@@ -65,7 +66,7 @@ def _torch_pickle():
 
 
 def _make_torch_zip(folder):
-    with zipfile.ZipFile(folder / torch_files.FILE, "w") as archive:
+    with zipfile.ZipFile(folder / weight_files.FILES["torch"], "w") as archive:
         archive.writestr("archive/data.pkl", _torch_pickle())
         archive.writestr("archive/byteorder", "little")
         for i, array in enumerate(_arrays().values()):
@@ -81,12 +82,12 @@ def _make_torch_legacy(folder):
     pickle.dump([str(i) for i in range(len(arrays))], file, 2)
     for array in arrays:
         file.write(struct.pack("<q", array.size) + array.tobytes())
-    (folder / torch_files.FILE).write_bytes(file.getvalue())
+    (folder / weight_files.FILES["torch"]).write_bytes(file.getvalue())
 
 
 def _read_torch(folder):
-    _whole(torch_files.open_tensors([folder / torch_files.FILE]))
-    torch_files.training_step(folder / torch_files.FILE)
+    _whole(torch_files.open_tensors([folder / weight_files.FILES["torch"]]))
+    torch_files.training_step(folder / weight_files.FILES["torch"])
 
 
 # ---------------------------------------------------- Hugging Face ---------------------------------------------------

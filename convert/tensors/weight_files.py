@@ -11,18 +11,24 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from limba.addons import table
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.convert.tensors import array_files, flax_files, safetensors_files, torch_files
+from limba.convert.tensors import array_files, flax_files, safetensors_files
 from limba.files import untrusted_files, untrusted_json
 from limba.files.untrusted_files import cut
 
 # In the order of preference: safetensors are read fastest and without a pickle.
-FILES = {"safetensors": safetensors_files.FILE, "torch": torch_files.FILE, "flax": flax_files.FILE}
+FILES = {"safetensors": safetensors_files.FILE, "torch": "pytorch_model.bin", "flax": flax_files.FILE}
 # What accelerate calls a whole model that FSDP trained; transformers does not look for it.
 _OF_FSDP = "pytorch_model_fsdp.bin"
 # What DataParallel, torch.compile and Lightning put before each name of the model that they hold.
 _WRAPPERS = ("module.", "_orig_mod.", "model.")
-_MODULES: dict[str, Any] = {"safetensors": safetensors_files, "torch": torch_files, "flax": flax_files}
+_MODULES: dict[str, Any] = {"safetensors": safetensors_files, "flax": flax_files}
+
+
+def pickles(file: str) -> Any:
+    """The module of an add-on that reads PyTorch's files; ValueError without it, which names the file."""
+    return table.part("torch_files", file)
 
 
 def formats(names: Collection[str]) -> list[str]:
@@ -93,7 +99,8 @@ def is_wrapped(folder: Path, format_: str | None = None, buffers: str = array_fi
 
 def _named_by_format(folder: Path, format_: str | None, buffers: str) -> dict[str, SavedTensor]:
     chosen, files = find(folder, format_)
-    tensors = _MODULES[chosen].open_tensors(files, buffers)
+    module = pickles(str(files[0])) if chosen == "torch" else _MODULES[chosen]
+    tensors = module.open_tensors(files, buffers)
     if _single(folder, chosen) is None:
         index = folder / index_name(FILES[chosen])
         names = {name for name in _weight_map(index) if not re.search(buffers, name)}
@@ -128,7 +135,7 @@ def is_for_transformers(folder: Path, format_: str) -> bool:
 
 def open_file(file: Path, buffers: str = array_files.NONE) -> dict[str, SavedTensor]:
     """The tensors of the model in a file that a PyTorch training script saved; `buffers` and errors as above."""
-    return _unwrapped(torch_files.open_tensors([file], buffers))
+    return _unwrapped(pickles(str(file)).open_tensors([file], buffers))
 
 
 def _unwrapped(tensors: dict[str, SavedTensor]) -> dict[str, SavedTensor]:

@@ -62,6 +62,7 @@ PARTS: Mapping[str, str] = {
     "DatasetBatches, make_evaluator(…), set_folders(…), check(task, config, role, steps); and for SeqIO, "
     "apply(step, dataset), documents(chunks, num_epochs)",
     "seqio_registry": "a module whose import registers our tasks with SeqIO",
+    "torch_files": "weights in PyTorch's files: open_tensors(files, buffers), training_step(file)",
     "in_transformers": "what transformers' classes compute, for checks: possible(family), run_t5(path, config, dtype, "
     "batch, request), run_encoder(path, dtype, batch, request)",
     "baselines": "n-grams beside a run's evaluations: RunBaselines(settings, model=…, model_dir=…, …), with of_task(…)",
@@ -148,6 +149,7 @@ ADDONS: Mapping[str, Addon] = {
         other_names={"tasks.pipeline.seqio": "limba.addons.seqio"},
     ),
     "reader_processes": Addon(parts={"reader_processes": "limba.addons.reader_processes.reader_processes"}),
+    "torch_files": Addon(parts={"torch_files": "limba.addons.torch_files.torch_files"}),
     "transformers_check": Addon(parts={"in_transformers": "limba.addons.transformers_check.transformers_process"}),
     "publish": Addon(
         conversions={

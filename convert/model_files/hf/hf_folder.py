@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from limba.convert.tensors import torch_files
+from limba.convert.tensors import weight_files
 from limba.files import number_ranges, untrusted_files, untrusted_json
 from limba.files.number_ranges import AT_LEAST_0
 from limba.files.output_folder import REPORT
@@ -64,7 +64,7 @@ def training_step(path: Path, report: Mapping[str, Any]) -> tuple[int, str]:
 
 def step_of_weights(file: Path) -> tuple[int, str]:
     """The step of a file that a PyTorch training script saved, and what says it; 0 and "" where nothing does."""
-    step = torch_files.training_step(file)
+    step = weight_files.pickles(str(file)).training_step(file)
     if step is not None:
         return step, "the file"
     named = re.search(r"(\d+)$", file.stem)

@@ -9,7 +9,7 @@ import numpy as np
 from limba.addons.peft import bounded_time, peft_config
 from limba.addons.peft.peft_config import REMEDY, PeftConfig
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
-from limba.convert.tensors import safetensors_files, tensor_parts, torch_files
+from limba.convert.tensors import safetensors_files, tensor_parts, weight_files
 from limba.files.untrusted_files import cut
 
 WEIGHTS, _PICKLED = "adapter_model.safetensors", "adapter_model.bin"
@@ -88,7 +88,7 @@ def read(path: Path, ignored: Collection[str] = ()) -> Adapter:
     if weights is None:
         raise FileNotFoundError(f"{path} has no {WEIGHTS}: an adapter's tensors are in it.")
     is_pickle = weights.name == _PICKLED
-    tensors = (torch_files.open_tensors if is_pickle else safetensors_files.open_tensors)([weights])
+    tensors = (weight_files.pickles(str(weights)) if is_pickle else safetensors_files).open_tensors([weights])
     factors: dict[str, dict[str, SavedTensor]] = {}
     for name, tensor in tensors.items():
         ending = next((ending for ending in (_A, _B) if name.endswith(ending)), None)

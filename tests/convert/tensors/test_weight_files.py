@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from convert.tensors import flax_files, safetensors_files, weight_files
+from limba.addons import table
 from limba.checkpoint_files.saved_tensors import from_array
 
 ARRAYS = {"a": np.ones((3, 4), np.float32), "b": np.zeros(5, np.float32), "c": np.full(2, 7, np.float32)}
@@ -45,6 +46,14 @@ def test_safetensors_come_before_torch_and_flax(tmp_path):
     assert weight_files.find(tmp_path) == ("safetensors", [tmp_path / "model.safetensors"])
     assert_whole(weight_files.open_tensors(tmp_path))
     assert weight_files.find(tmp_path, "flax")[0] == "flax"
+
+
+def test_files_of_torch_are_named_where_no_addon_reads_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "ADDONS", {name: row for name, row in table.ADDONS.items() if name != "torch_files"})
+    (tmp_path / "pytorch_model.bin").touch()
+    for read in (lambda: weight_files.open_tensors(tmp_path), lambda: weight_files.open_file(tmp_path / "step_5.pt")):
+        with pytest.raises(ValueError, match=r"(pytorch_model\.bin|step_5\.pt) needs an add-on that .*: torch_files"):
+            read()
 
 
 @pytest.mark.parametrize("module", [safetensors_files, flax_files])

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from convert.tensors import torch_files
+from limba.addons.torch_files import torch_files
 
 torch = pytest.importorskip("torch")
 

@@ -19,10 +19,11 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
+from limba.addons.torch_files import tensor_pickles
+from limba.addons.torch_files.tensor_pickles import ITEM_SIZES, Tensor
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
-from limba.convert.tensors import array_files, tensor_pickles
+from limba.convert.tensors import array_files
 from limba.convert.tensors.array_files import Extent
-from limba.convert.tensors.tensor_pickles import ITEM_SIZES, Tensor
 from limba.files import untrusted_files
 from limba.files.untrusted_files import cut, shown, shown_list
 
@@ -37,8 +38,6 @@ _DTYPES = {
 _MODEL_KEYS = ("state_dict", "model_state_dict", "model", "module")
 # And the step of the training.
 _STEP_KEYS = ("iteration", "global_step", "step")
-
-FILE = "pytorch_model.bin"
 
 _ZIP = b"PK\x03\x04"
 _ZIP_ENTRY = struct.Struct("<4s22x2H")

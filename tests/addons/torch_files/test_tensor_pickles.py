@@ -9,7 +9,7 @@ import tracemalloc
 
 import pytest
 
-from convert.tensors import tensor_pickles, torch_files
+from limba.addons.torch_files import tensor_pickles, torch_files
 
 VALUES = {
     "numbers": [0, 1, -1, 255, 256, 65536, -70000, 2**40, -(2**70), 2.5, -1e300, True, False, None],
