@@ -119,11 +119,6 @@ def without_local_rank(argv: Sequence[str]) -> list[str]:
     return list(argv[1:]) if argv and _LOCAL_RANK.fullmatch(argv[0]) else list(argv)
 
 
-def mixed_precision(environ: Mapping[str, str]) -> str:
-    """What `accelerate launch` says of the precision: "no", bf16, fp16 or fp8."""
-    return environ.get("ACCELERATE_MIXED_PRECISION") or "no"
-
-
 def without_effect(environ: Mapping[str, str]) -> list[str]:
     """A sentence for each setting of `accelerate launch` that asks for what the run does not."""
     found = []

@@ -19,9 +19,6 @@ _WITHOUT_BLANKS = re.compile(
 # Above this share of letters that rouge-score drops, a warning says so; English texts with some names are below.
 _DROPPED = 0.02
 
-# With the quotation marks and brackets that close behind it.
-_END_OF_SENTENCE = re.compile(r"([.!?…][\"'”’»)\]]*)\s+")
-
 
 class UnicodeWords:
     """A tokenizer of rouge-score's kind: words of any alphabet, in lower case; a character where words have no blanks.
@@ -92,11 +89,6 @@ def _units(word: str) -> list[str]:
 def lines_of_t5(text: str) -> str:
     """Sentences on lines, as T5's metric has them: a blank, a full stop and a blank end one."""
     return text.replace(" . ", " .\n")
-
-
-def lines_of_scripts(text: str) -> str:
-    """Sentences on lines, nearly as run_summarization.py has them by nltk, which also knows abbreviations."""
-    return _END_OF_SENTENCE.sub(r"\1\n", text.strip())
 
 
 @functools.cache

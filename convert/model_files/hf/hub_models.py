@@ -4,7 +4,6 @@ The hub, the token and the cache are where that library has them: HF_ENDPOINT, H
 """
 
 import contextlib
-import logging
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator
@@ -14,8 +13,6 @@ from types import ModuleType
 from limba.convert.model_files.hf import stray_weights
 from limba.convert.tensors import weight_files
 
-logger = logging.getLogger(__name__)
-
 TOKEN_REMEDY = "set HF_TOKEN, or run `hf auth login`"
 # Of what the hub says about a request that it refuses.
 _MOST_CHARACTERS = 300
@@ -24,11 +21,6 @@ _MOST_CHARACTERS = 300
 def is_name(text: str) -> bool:
     """Whether a text can be the name of a model on the hub, NAME or ORG/NAME."""
     return re.fullmatch(r"[\w.-]+(/[\w.-]+)?", text) is not None
-
-
-def say_asked(hf: ModuleType, name: str, path: Path) -> None:
-    """Logs that the hub is asked for what is not here; a name of the hub may be meant as one of a folder."""
-    logger.info("There is no file or folder %s: %s is asked for %s.", path, hf.constants.ENDPOINT, name)
 
 
 def client() -> ModuleType:

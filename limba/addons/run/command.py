@@ -70,7 +70,8 @@ def main(argv: Sequence[str]) -> int:
         return 0 if argv else 2
     overrides = [flag for flag in argv if flag.startswith("--gin.")]
     flags, keys = _flags().parse_known_args([flag for flag in argv if flag not in overrides])
-    request, notes = script_keys.from_command_line(keys, launchers.mixed_precision(os.environ))
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION") or "no"  # of `accelerate launch`
+    request, notes = script_keys.from_command_line(keys, precision)
     for note in [*notes, *launchers.without_effect(os.environ)]:
         logger.warning("%s", note)
     if request.hub_token:

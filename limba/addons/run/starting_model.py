@@ -504,7 +504,7 @@ def _local_tokenizer(tokenizer: str) -> Path:
     if not hub_models.is_name(tokenizer):
         raise FileNotFoundError(f"tokenizer_name {tokenizer!r} is neither a folder, a file nor a name on the hub.")
     hf = hub_models.client()
-    hub_models.say_asked(hf, tokenizer, path)
+    logger.info("There is no file or folder %s: %s is asked for %s.", path, hf.constants.ENDPOINT, tokenizer)
     try:
         with hub_models.plain_errors(hf, tokenizer):
             return Path(hf.snapshot_download(tokenizer, allow_patterns=["*.json", "*.model"]))
