@@ -49,6 +49,8 @@ logger = logging.getLogger(__name__)
 _MOST_BYTES = 4 * 2**20
 # Files that one file includes, and those that they do: thirty, each of which includes the next twice, are a billion.
 _MOST_INCLUDES = 500
+# Of all of these together: names are compared with each other. Limba's own files have 4,900.
+_MOST_LINES = 5000
 # What no file and no terminal takes: a null byte, and half of a character.
 _UNREADABLE = re.compile(r"\0|\\u[dD][89a-fA-F][\da-fA-F]{2}")
 
@@ -149,6 +151,7 @@ class _GinText(io.StringIO):
     texts: ClassVar[dict[str, str]] = {}
     # Of the file that is read now.
     num_includes: ClassVar[int] = 0
+    num_lines: ClassVar[int] = 0
 
     def __init__(self, name: str, text: str):
         used = operative_text.without_unused_imports(text) if name == self.without_tasks else text
@@ -163,6 +166,11 @@ class _GinText(io.StringIO):
         _GinText.num_includes = self.num_includes + 1 if self._open else 0
         if self.num_includes > _MOST_INCLUDES:
             raise GinError(f"{self._open[0]} includes more than {_MOST_INCLUDES} files, those of its includes counted.")
+        _GinText.num_lines = len([*filter(str.strip, text.split("\n"))]) + (self.num_lines if self._open else 0)
+        if self.num_lines > _MOST_LINES:
+            raise GinError(
+                f"{[*self._open, name][0]} has more than {_MOST_LINES:,} lines, those of its includes counted."
+            )
         if name in self._open:
             first, *chain = [*self._open[self._open.index(name) :], name]
             raise GinError(f"{first} includes {', which includes '.join(chain)}. Remove one of these lines.")

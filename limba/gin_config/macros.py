@@ -18,7 +18,9 @@ from typing import Any
 import gin
 from gin import config as gin_config
 
+from limba.files import untrusted_files
 from limba.files.repository import PACKAGE, REPOSITORY
+from limba.files.untrusted_files import cut, some
 from limba.gin_config import importing, t5x_files, t5x_names
 from limba.gin_config.messages import GinError
 from limba.gin_config.recipe import Recipe
@@ -30,6 +32,7 @@ logger = logging.getLogger(__name__)
 _MENTIONS = "T5X_NAMES"
 # As near to a known name as only a misspelling of it is: TRAIN_STPES to TRAIN_STEPS has 0.91.
 _MISSPELLED = 0.82
+_MOST_UNREAD, _MOST_IN_A_CHAIN = 50, 200
 _MACRO = re.compile(r"%([A-Za-z_][\w/]*)")
 
 # ------------------------------------------------------ names in texts -----------------------------------------------
@@ -71,6 +74,10 @@ def check_names(
             used = ", ".join(sorted(known - {"gin.REQUIRED", _MENTIONS}))
             hint = _did_you_mean(name, known, 0.6) or (f" The files use {used}." if used else " They use none.")
             raise GinError(f"--gin.{name} overrides a name that no gin file uses.{hint}")
+    if len(lost := [name for name in unread if name not in elsewhere]) > _MOST_UNREAD:
+        raise GinError(
+            f"nothing reads {cut(lost[0])} and {len(lost) - 1:,} other names. Take them out.", [unread[lost[0]]]
+        )
     wrong, notes = [], []
     known = read | by_modules | elsewhere.keys() - set(t5x_files.MACROS)
     for name, (file, line) in unread.items():
@@ -85,7 +92,7 @@ def check_names(
         others = "".join(f" {file}:{line}: {what}" for (file, line), what in wrong[1:])
         raise GinError(wrong[0][1] + others, [wrong[0][0]])
     if notes and not is_part:
-        logger.info("This run does not read %s.", ", ".join(notes))
+        logger.info("This run does not read %s.", some(notes, 20))
 
 
 def _did_you_mean(name: str, known: Iterable[str], cutoff: float) -> str:
@@ -106,7 +113,7 @@ def _read_elsewhere(files: Iterable[str]) -> dict[str, str]:
     folders = {Path(file).parent for file in files if Path(file).is_file()}
     beside = [path for folder in folders for path in folder.glob("*.gin") if path.is_file()]
     for path in [*beside, *_of_limba()]:
-        with contextlib.suppress(OSError):  # A neighbour that cannot be read is no file of this run.
+        with contextlib.suppress(OSError, ValueError):  # A neighbour that cannot be read is no file of this run.
             for name in _names_in(path):
                 found[name] = f"{path.relative_to(REPOSITORY) if REPOSITORY in path.parents else path} does"
     return found
@@ -119,7 +126,7 @@ def _of_limba() -> list[Path]:
 
 def _names_in(path: Path) -> set[str]:
     """The names that a file reads, as far as one can say without parsing it."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = untrusted_files.read_bytes(path).decode("utf-8", "replace").splitlines()
     return {name for line in lines for name in _MACRO.findall(line.partition("#")[0])}
 
 
@@ -165,7 +172,7 @@ def check_cycles(where: str) -> None:
     """Raises GinError for macros that stand for each other, whose value gin would look for without end."""
     macros = {name: values.get("value") for (name, kind), values in gin_config._CONFIG.items() if kind == "gin.macro"}
     after = {name: [used for used in _macros_of(value) if used in macros] for name, value in macros.items()}
-    done: set[str] = set()
+    done: dict[str, int] = {}  # with the number of macros up to a value
     for name in sorted(after):
         path = [name]
         while path and name not in done:
@@ -175,8 +182,11 @@ def check_cycles(where: str) -> None:
                 raise GinError(
                     f"{where}: the macros {' = %'.join(chain)} stand for each other; give one of them a value."
                 )
+            depth = 1 + max([done.get(used, 0) for used in after[path[-1]]], default=0)
+            if max(depth, len(path)) > _MOST_IN_A_CHAIN:
+                raise GinError(f"{where}: {cut(path[0])} stands for more than {_MOST_IN_A_CHAIN} macros in turn.")
             if following is None:
-                done.add(path.pop())
+                done[path.pop()] = depth
             else:
                 path.append(following)
 

@@ -38,7 +38,7 @@ def check(texts: Mapping[str, str], bindings: Sequence[str]) -> None:
             name = f"{selector.rpartition('.')[2]}.{parameter}"
             if isinstance(meant, str) and _is_switch(selector, parameter, meant):
                 read_as = f"{name} ({names[0]})" if names else name
-                what = f"{read_as} is the text {meant!r}; write True or False, without quotes."
+                what = f"{read_as} is the text {untrusted_files.shown(meant)}; write True or False, without quotes."
             elif {*names} - _CHECKED_LATER and (types_of := _types(selector, parameter)) and not _fits(meant, types_of):
                 words = " or ".join(_WORDS[kind] for kind in _WORDS if kind in types_of)
                 what = (

@@ -1,5 +1,6 @@
 import importlib
 import logging
+import os
 
 import gin
 import pytest
@@ -265,3 +266,28 @@ def test_a_class_of_pytorch_is_refused_where_the_files_are_read(write, tmp_path,
             train([file, *dry])
     assert gin_check.main([file]) == 1
     assert f"FAIL {file}: {name} is my_torch_net.Net" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ([f"M{i} = {i}" for i in range(5001)], r"run\.gin has more than 5,000 lines, those of its includes"),
+        ([f"TRAIN_STEP{i} = {i}" for i in range(52)], r"run\.gin:3: nothing reads TRAIN_STEP0 and 51 other names"),
+        ([*(f"M{i} = %M{i + 1}" for i in range(300)), "M300 = 1"], r"run\.gin: M\d+ stands for more than 200 macros"),
+        (["M000 = 1", *(f"M{i + 1:03} = [%M{i:03}]" for i in range(300))], "M200 stands for more than 200 macros"),
+        (
+            ["from limba.network import t5", f"t5.T5Config.scan_layers = '{'x' * 999}'"],
+            r"T5Config\.scan_layers is the text 'x{60}…'; write True or False",
+        ),
+    ],
+)
+def test_what_takes_a_time_that_grows_with_the_square_is_limited(write, lines, says):
+    with pytest.raises(GinError, match=says):
+        gin_files.parse_gin_flags([write(RUN + "\n".join(lines) + "\n")], [])
+
+
+def test_a_neighbour_larger_than_memory_is_not_read(write, tmp_path):
+    (tmp_path / "holes.gin").touch()
+    os.truncate(tmp_path / "holes.gin", 20 * 2**30)  # Without a byte on the disk.
+    with pytest.raises(GinError, match="nothing reads TRAIN_STPES"):
+        gin_files.parse_gin_flags([write(RUN + "TRAIN_STPES = 10\n")], [])
