@@ -276,7 +276,11 @@ def test_a_class_of_pytorch_is_refused_where_the_files_are_read(write, tmp_path,
         ([*(f"M{i} = %M{i + 1}" for i in range(300)), "M300 = 1"], r"run\.gin: M\d+ stands for more than 200 macros"),
         (["M000 = 1", *(f"M{i + 1:03} = [%M{i:03}]" for i in range(300))], "M200 stands for more than 200 macros"),
         (
-            ["from limba.network import t5", f"t5.T5Config.scan_layers = '{'x' * 999}'"],
+            [
+                "from __gin__ import dynamic_registration",
+                "from limba.network import t5",
+                f"t5.T5Config.scan_layers = '{'x' * 999}'",
+            ],
             r"T5Config\.scan_layers is the text 'x{60}…'; write True or False",
         ),
     ],
