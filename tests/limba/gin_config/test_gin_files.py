@@ -73,6 +73,7 @@ def test_search_paths_come_first(tmp_path, gin_file):
             [],
             ["T5Config.scan_layers (OTHER) is the text 'False'; write True or False, without quotes"],
         ),
+        (f"network.T5Config.scan_layers = '{'x' * 999}'\n", [], ["the text 'xxxx", "…'; write True or False"]),
     ],
 )
 def test_mistakes_name_themselves_and_the_nearest(gin_file, text, bindings, words):
