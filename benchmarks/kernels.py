@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from limba.addons.block_sparse import block_attention, block_layout
-from limba.addons.kernels import layer_norm_gpu
-from limba.network.kernels import attention, device_check
+from limba.addons.kernels import fused_attention, layer_norm_gpu
+from limba.network.kernels import device_check, drawn_attention
 
 _FLAGS = ("has_bias", "is_packed", "has_prefix", "causal")
 KINDS = {
@@ -57,7 +57,7 @@ def cases(platform: str) -> Iterator[device_check.Case]:
 
     def of(kernel: str, dtype: str, kind: str, heads: int = HEADS, head_dim: int = HEAD_DIM) -> Any:
         flags = {flag: flag in KINDS[kind] for flag in _FLAGS}
-        return attention._Case(kernel, dtype, heads, head_dim, 576, 576, **flags)
+        return fused_attention.Case(kernel, dtype, heads, head_dim, 576, 576, **flags)
 
     for dtype in DTYPES:
         for kind in KINDS:
@@ -143,16 +143,16 @@ def time_attention(name: str) -> None:
     distances = np.arange(keys) - np.arange(queries)[:, None]
     mask = distances <= 0 if of.causal else np.ones_like(distances, bool)
 
-    def by_kernel(by_cudnn: bool, query: Any, key: Any, value: Any, table: Any = None) -> jax.Array:
-        return attention._attend(query, key, value, table, *of.segments, None, causal=of.causal, by_cudnn=by_cudnn)
+    def by_kernel(kernel: str, query: Any, key: Any, value: Any, table: Any = None) -> jax.Array:
+        return fused_attention.attend(query, key, value, table, *of.segments, None, causal=of.causal, kernel=kernel)
 
     def by_xla(query: Any, key: Any, value: Any, table: Any = None) -> jax.Array:
         bias = None if table is None else table[:, distances + queries - 1]
-        return attention.plain_attention({"queries": query, "keys": key, "values": value}, mask, bias)
+        return drawn_attention.plain_attention({"queries": query, "keys": key, "values": value}, mask, bias)
 
     ways = {
-        "Limba": functools.partial(by_kernel, False),
-        "cuDNN": functools.partial(by_kernel, True),
+        "Limba": functools.partial(by_kernel, f"attention_{jax.default_backend()}"),
+        "cuDNN": functools.partial(by_kernel, "attention_cudnn"),
         "XLA": by_xla,
     }
     for way, function in ways.items():

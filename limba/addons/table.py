@@ -67,9 +67,8 @@ PARTS: Mapping[str, str] = {
     "batch, request), run_encoder(path, dtype, batch, request)",
     "baselines": "n-grams beside a run's evaluations: RunBaselines(settings, model=…, model_dir=…, …), with of_task(…)",
     "reader_processes": "`DatasetConfig.num_workers`: ReaderProcesses(stream, num_rows, num_workers)",
-    "attention_gpu": "`limba.network.kernels.attention` on GPUs: attention(query, key, value, …)",
-    "attention_tpu": "the same on TPUs",
-    "attention_cudnn": "the same by cuDNN, and reason_against(dtype, head_dim, lengths, is_plain)",
+    "attention": "kernels for `limba.network.kernels.attention`: choose(config, lengths, …), attend(query, key, …), "
+    "comparisons()",
     "layer_norm_gpu": "`limba.network.layers` on GPUs: is_right(x, has_update, epsilon), add_and_norm(x, update, …)",
     "upload": "the upload of an export by another command: push(folder, repo, public=…)",
     "card": "the model card of `limba convert to-hf`: add_arguments(parser), given(args), check(export, card), "
@@ -296,8 +295,8 @@ ADDONS: Mapping[str, Addon] = {
     ),
     "kernels": Addon(
         parts={
-            name: f"limba.addons.kernels.{name}"
-            for name in ("attention_gpu", "attention_tpu", "attention_cudnn", "layer_norm_gpu")
+            "attention": "limba.addons.kernels.fused_attention",
+            "layer_norm_gpu": "limba.addons.kernels.layer_norm_gpu",
         }
     ),
     "longt5": Addon(

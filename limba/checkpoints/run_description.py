@@ -11,6 +11,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from limba.addons import table
 from limba.checkpoint_files import run_folder
 from limba.checkpoints import checkpointing
 from limba.data.contract import DatasetConfig
@@ -21,7 +22,6 @@ from limba.files.version import VERSION
 from limba.gin_config import gin_files
 from limba.models import BaseTransformerModel
 from limba.models.lora import LoRA
-from limba.network.kernels import device_check
 from limba.workers import code_versions, distributed
 
 logger = logging.getLogger(__name__)
@@ -178,5 +178,5 @@ def run_files(
 def with_kernels(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """The content of `run/` with the comparisons of kernels in its record, which are made while steps are compiled."""
     info = json.loads(files[run_folder.RECORD])
-    info["kernels"] = [dataclasses.asdict(result) for result in device_check.results()]
+    info["kernels"] = [dataclasses.asdict(result) for part in table.parts("attention") for result in part.comparisons()]
     return {**files, run_folder.RECORD: run_folder.record(info)}

@@ -11,7 +11,7 @@ import numpy as np
 from limba.addons.block_sparse import tile_pairs
 from limba.addons.block_sparse.tile_pairs import Layout
 from limba.devices import target
-from limba.network.kernels import attention, device_check
+from limba.network.kernels import attention, device_check, drawn_attention
 
 Array = jax.Array
 
@@ -71,17 +71,18 @@ class _Case:
         return f"{self.heads} heads of {self.head_dim}, {self.dtype}, {self.length} tokens, {blocks}"
 
     def inputs(self, rng: np.random.Generator) -> tuple[device_check.Arrays, tuple[Any, ...]]:
-        segments = attention.draw_segments(rng, self.length, is_packed=True)
-        return attention.draw_heads(rng, segments, self.length, self.heads, self.head_dim, self.dtype), (segments,)
+        segments = drawn_attention.draw_segments(rng, self.length, is_packed=True)
+        drawn = drawn_attention.draw_heads(rng, segments, self.length, self.heads, self.head_dim, self.dtype)
+        return drawn, (segments,)
 
     def by_kernel(self, arrays: device_check.Arrays, segments: Any) -> device_check.Arrays:
         q, k, v = (arrays[name] for name in ("queries", "keys", "values"))
         attended = _attend(q, k, v, jnp.asarray(segments), layout=self.layout)
-        return attention.counted(attended, segments, self._mask(segments))
+        return drawn_attention.counted(attended, segments, self._mask(segments))
 
     def by_xla(self, arrays: device_check.Arrays, segments: Any) -> device_check.Arrays:
         mask = self._mask(segments)
-        return attention.counted(attention.plain_attention(arrays, mask), segments, mask)
+        return drawn_attention.counted(drawn_attention.plain_attention(arrays, mask), segments, mask)
 
     def _mask(self, segments: Any) -> np.ndarray:
         """Bool `[batch, heads or 1, queries, keys]`."""

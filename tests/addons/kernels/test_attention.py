@@ -142,8 +142,8 @@ def _visible(platform: str = "gpu", length: int = 32, is_packed: bool = False, h
 
 
 def test_cudnn_computes_what_it_can():
-    assert _visible().by_cudnn
-    assert _visible(head_dim=24).by_cudnn  # which Limba's kernels do not
+    assert _visible().kernel == "attention_cudnn"
+    assert _visible(head_dim=24).kernel == "attention_cudnn"  # which Limba's kernels do not
     for changes in (
         {"dtype": "float32"},
         {"length": 33},
@@ -151,7 +151,7 @@ def test_cudnn_computes_what_it_can():
         {"has_prefix": True},
         {"platform": "tpu"},
     ):
-        assert _visible(**changes).by_cudnn is False, changes
+        assert _visible(**changes).kernel == f"attention_{changes.get('platform', 'gpu')}", changes
     for head_dim in (20, 256):  # neither does
         assert _visible(head_dim=head_dim) is None
     assert _visible(platform="cpu") is None

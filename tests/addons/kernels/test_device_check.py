@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from limba.addons.kernels import attention_cudnn, attention_gpu, attention_tpu, layer_norm_gpu
+from limba.addons.kernels import attention_cudnn, attention_gpu, attention_tpu, fused_attention, layer_norm_gpu
 from limba.checkpoints import run_description
 from limba.devices import target
 from limba.network.kernels import attention, device_check
@@ -31,7 +31,7 @@ def nothing_compared(monkeypatch):
 def _case(dtype=FLOAT32, kernel="attention_gpu", **kind):
     sizes = {"heads": 2, "head_dim": 16, "queries": 72, "keys": 72}
     flags = dict.fromkeys(("has_bias", "is_packed", "has_prefix", "causal"), False)
-    return attention._Case(kernel, dtype, **(sizes | flags | kind))
+    return fused_attention.Case(kernel, dtype, **(sizes | flags | kind))
 
 
 CAUSAL = _case(has_bias=True, is_packed=True, causal=True)
@@ -285,7 +285,7 @@ def test_cudnn_that_is_wrong_leaves_it_to_the_kernels_of_limba(monkeypatch):
     tokens = jnp.ones((2, 32), jnp.int32)
     with target.tracing_for_platform("gpu"):
         found = attention.visible(config, tokens, tokens, None, None, has_bias=True)
-    assert found is not None and not found.by_cudnn
+    assert found is not None and found.kernel == "attention_gpu"
 
 
 def test_all_workers_decide_as_the_one_that_found_it_wrong(monkeypatch, caplog):
@@ -302,7 +302,7 @@ def test_all_workers_decide_as_the_one_that_found_it_wrong(monkeypatch, caplog):
 
 def test_lengths_stand_for_all_of_their_tiles():
     """Up to 128 and 256 the tile of a TPU is that long; beyond, rows have several tiles."""
-    of = functools.partial(attention._Case.of, "attention_tpu", networks.SIZES, **dict.fromkeys(("has_bias",), True))
+    of = functools.partial(fused_attention.Case.of, "attention_tpu", networks.SIZES, has_bias=True)
     found = [
         (case.queries, case.keys)
         for lengths in ((1, 128), (129, 256), (257, 512), (114, 16384))
