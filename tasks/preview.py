@@ -26,7 +26,6 @@ from limba.tasks.pipeline.feature_lengths import without_length
 from limba.tasks.pretraining import denoising
 from limba.tasks.registry import get_subtasks, providers
 from limba.tasks.sources.sharded import ShardedSource
-from limba.tasks.supervised.token_labels import LabelTokens
 from limba.tasks.vocabularies import LabelVocabulary, MultiLabelVocabulary, NumberVocabulary, without_tensorflow
 
 _OF_LABELS, _OF_NUMBERS = "EncoderClassificationFeatureConverter", "EncoderRegressionFeatureConverter"
@@ -42,7 +41,7 @@ def feature_lengths(task: Any, inputs_length: int, targets_length: int | None) -
     if targets_length is None and converter_of(task) in (_OF_LABELS, _OF_NUMBERS):
         of_targets = without_tensorflow(task.output_features["targets"].vocabulary)
         of_row = len(of_targets.labels) if isinstance(of_targets, MultiLabelVocabulary | NumberVocabulary) else 1
-        targets_length = inputs_length if any(isinstance(step, LabelTokens) for step in steps) else of_row
+        targets_length = inputs_length if any(getattr(step, "labels_tokens", False) for step in steps) else of_row
     if targets_length is None:
         if not computed:
             raise ValueError(

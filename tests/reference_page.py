@@ -60,6 +60,7 @@ _PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Trackers", "limba.reports.mlflow_writer", ("MlflowWriter",)),
     ("Trackers", "limba.reports.trackio_writer", ("TrackioWriter",)),
     ("Add-on: instructions", "tasks.supervised", ("register_instruction_mixture", "register_instruction_task")),
+    ("Add-on: word_labels", "tasks.supervised", ("TokenDataset", "register_token_task")),
     ("Add-on: pairs", "limba.addons.pairs", ()),
     ("Add-on: diacritics", "limba.addons.diacritics", ()),
 )

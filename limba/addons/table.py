@@ -343,6 +343,16 @@ ADDONS: Mapping[str, Addon] = {
             "limba.addons.instructions.instruction_tasks",
         ),
     ),
+    "word_labels": Addon(
+        gin_modules=("limba.addons.word_labels",),
+        other_names={"tasks.supervised.token_labels": "limba.addons.word_labels.token_labels"},
+        names={
+            "limba.tasks.supervised.LabelTokens": "limba.addons.word_labels.token_labels",
+            "limba.tasks.supervised.PieceDataset": "limba.addons.word_labels.token_dataset",
+            "limba.tasks.supervised.TokenDataset": "limba.addons.word_labels.token_dataset",
+            "limba.tasks.supervised.register_token_task": "limba.addons.word_labels.token_labels",
+        },
+    ),
     "examples": Addon(other_names={"tasks.examples": "limba.addons.examples"}),
 }
 

@@ -19,11 +19,13 @@ class Step(abc.ABC):
       output_features, sequence_length: fields with the default None; `bind`, or SeqIO, sets them before anything else
         is used.
       is_random: whether the function takes a seed.
+      labels_tokens: whether targets have a label for each token of the inputs.
     """
 
     output_features: Mapping[str, Any] | None
     sequence_length: Mapping[str, int] | None
     is_random: ClassVar[bool] = False
+    labels_tokens: ClassVar[bool] = False
 
     @property
     @abc.abstractmethod

@@ -8,14 +8,11 @@ from typing import Any
 from limba.addons import table
 from limba.tasks.supervised.dataset import SupervisedDataset
 from limba.tasks.supervised.supervised_tasks import register_benchmark, register_supervised_task
-from limba.tasks.supervised.token_labels import TokenDataset, register_token_task
 
 __all__ = [
     "SupervisedDataset",
-    "TokenDataset",
     "register_benchmark",
     "register_supervised_task",
-    "register_token_task",
 ]
 
 

@@ -310,14 +310,15 @@ def _check_rows(
 
     Raises ValueError for a row that makes none, such as one with an unknown label.
     """
+    from limba.tasks import supervised
     from limba.tasks.pretraining import masked_text
     from limba.tasks.registry import Feature
-    from limba.tasks.supervised import row_preprocessor, token_labels
+    from limba.tasks.supervised import row_preprocessor
     from limba.tasks.supervised.row_formats import Template
     from limba.tasks.vocabularies import LabelVocabulary
 
     is_of_words = answers == WORD_LABELS
-    step = token_labels.LabelTokens(name, form) if is_of_words else row_preprocessor.Supervise(name, form.format)
+    step = supervised.LabelTokens(name, form) if is_of_words else row_preprocessor.Supervise(name, form.format)
     feature = Feature(masked_text.open_vocabulary(vocabulary), add_eos=True)
     features = {"inputs": feature, "targets": feature}
     if answers == LABEL and isinstance(form.format, Template):

@@ -13,23 +13,22 @@ script_task.task:
 import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from limba.addons.run import script_metrics
 from limba.addons.run.glue_metrics import COMBINED_SCORES
 from limba.files import setting_names
+from limba.tasks import supervised
 from limba.tasks.metrics import tagging_metrics, text_metrics
 from limba.tasks.sources import corpora
 from limba.tasks.sources.sharded import ShardedSource
-from limba.tasks.supervised import dataset_table, supervised_tasks, token_labels
+from limba.tasks.supervised import dataset_table, supervised_tasks
 from limba.tasks.supervised.complete_rows import CompleteTemplate
 from limba.tasks.supervised.dataset import SupervisedDataset
 from limba.tasks.supervised.question_formats import Questions
 from limba.tasks.supervised.row_formats import UNKNOWN, Number, Translation
-from limba.tasks.supervised.token_labels import PieceDataset, TokenDataset
 from limba.tasks.vocabularies import Vocabulary
 
-_Form = TypeVar("_Form", SupervisedDataset, TokenDataset)
 # One source for each data set: it is opened once, and a task registered again is the same task.
 _sources: dict[str, ShardedSource] = {}
 _forms: dict[str, Any] = {}
@@ -93,7 +92,7 @@ def word_task(
 ) -> str:
     """`task` of rows of words with labels, for encoders; the arguments are those of `word_dataset`."""
     form = word_dataset(tokens, tags, labels, by_kind, all_pieces)
-    registered = token_labels.register_token_task(
+    registered = supervised.register_token_task(
         name,
         form,
         vocabulary=vocabulary,
@@ -103,9 +102,7 @@ def word_task(
     return registered.name
 
 
-def word_dataset(
-    tokens: str, tags: str, labels: Sequence[str], by_kind: bool = False, all_pieces: bool = False
-) -> TokenDataset:
+def word_dataset(tokens: str, tags: str, labels: Sequence[str], by_kind: bool = False, all_pieces: bool = False) -> Any:
     """How rows of words become examples. Labels that are no BIO's have the metrics of single words.
 
     Args:
@@ -115,7 +112,7 @@ def word_dataset(
     Raises:
       ValueError: for `by_kind` with labels that are no BIO's.
     """
-    make = PieceDataset if all_pieces else TokenDataset
+    make = supervised.PieceDataset if all_pieces else supervised.TokenDataset
     if tagging_metrics.are_bio(labels):
         return _as_scripts(make(labels, tokens, tags, (tagging_metrics.ner_scores(by_kind),)), "word_labels")
     if by_kind:
@@ -178,7 +175,7 @@ def row_dataset(
     return _as_scripts(form, answers)
 
 
-def _as_scripts(form: _Form, answers: str) -> _Form:
+def _as_scripts(form: Any, answers: str) -> Any:
     """A data set with the metrics of the scripts: the same for the same data set, as some metrics are made anew."""
     key = f"{answers} {form!r}"
     if key not in _forms:
@@ -188,7 +185,7 @@ def _as_scripts(form: _Form, answers: str) -> _Form:
 
 
 def open_source(
-    form: SupervisedDataset | TokenDataset,
+    form: Any,
     files: Mapping[str, Sequence[str]] | None = None,
     dataset: str | None = None,
     dataset_config: str | None = None,
@@ -206,7 +203,7 @@ def open_source(
     """
     columns: tuple[str, ...]
     nested: tuple[str, ...]
-    if isinstance(form, TokenDataset):
+    if not isinstance(form, SupervisedDataset):
         columns, nested, label = (), (form.tokens, form.tags), None
     else:
         columns, nested, label = (

@@ -6,12 +6,12 @@ import pytest
 
 from limba.addons.diacritics.diacritics_tasks import RemoveDiacritics
 from limba.addons.pairs.pairs_tasks import ScorePairs
+from limba.addons.word_labels.token_labels import LabelTokens
 from tasks import objectives
 from tasks.pipeline import fingerprints
 from tasks.pretraining.denoising import Denoise
 from tasks.supervised import row_formats
 from tasks.supervised.row_preprocessor import Supervise
-from tasks.supervised.token_labels import LabelTokens
 
 _REST = "text_column='text', documents_per_batch=1024, mode='', output_features=None, sequence_length=None"
 # What runs have saved. A new field goes into `fingerprints.LATER_FIELDS`; any other change stops all of these runs.

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from tasks import supervised
 from tasks.sources import class_names, corpora, dataset_layout
 from tasks.sources.remote_files import http_files
-from tasks.supervised import token_labels
 from tasks.supervised.dataset import SupervisedDataset
 from tasks.supervised.row_preprocessor import Supervise
 
@@ -121,11 +121,11 @@ def test_features_of_all_versions(features, names):
 def test_a_task_refuses_labels_of_another_order(tmp_path):
     """A number of the file would be learned as another label."""
     files = {"train": str(write(tmp_path, NAMES, "parquet"))}
-    words = token_labels.TokenDataset(["O", "I-PER", "B-PER"], tags="tags")
+    words = supervised.TokenDataset(["O", "I-PER", "B-PER"], tags="tags")
     source = corpora.HuggingFaceSource(files, (), nested_columns=("tokens", "tags"))
     with pytest.raises(ValueError, match=r"number 1 of the column 'tags' is 'B-PER' in 'train', .* for 'I-PER'"):
-        token_labels.LabelTokens("t", words).check_examples(source, "train")
-    token_labels.LabelTokens("t", token_labels.TokenDataset(NAMES, tags="tags")).check_examples(source, "train")
+        supervised.LabelTokens("t", words).check_examples(source, "train")
+    supervised.LabelTokens("t", supervised.TokenDataset(NAMES, tags="tags")).check_examples(source, "train")
     source = corpora.HuggingFaceSource(files, ("label",))
     rows = SupervisedDataset("{label}", "label", {0: "I-PER", 1: "B-PER", 2: "O"})
     with pytest.raises(ValueError, match="number 0 of the column 'label' is 'O' in 'train'"):

@@ -13,7 +13,6 @@ from tasks import supervised
 from tasks.metrics import tagging_metrics
 from tasks.pipeline import predictions
 from tasks.registry import TaskRegistry
-from tasks.supervised import token_labels
 from tasks.vocabularies import (
     ByteVocabulary,
     LabelVocabulary,
@@ -80,7 +79,7 @@ def test_the_first_piece_of_a_word_has_its_label(task):
     assert task.metric_fns == (tagging_metrics.token_accuracy, tagging_metrics.entity_f1)
     assert task.postprocess_fn("O I-PER", example=second, is_target=False) == ["O", "I-PER"]
     assert supervised.TokenDataset(LABELS).words({"tokens": ["a", "b"], "tags": [0, 2]})[1] == ["O", "I-PER"]
-    of_words, of_labels = token_labels.TokenDataset(["NOUN", "VERB"]).metrics
+    of_words, of_labels = supervised.TokenDataset(["NOUN", "VERB"]).metrics
     assert of_words is tagging_metrics.token_accuracy and "NOUN_f1" in of_labels([["NOUN"]], [["VERB"]])
 
 
@@ -101,7 +100,7 @@ def test_all_pieces_of_a_word_may_have_its_label(task, tmp_path):
         assert _examples(pieces, 4)[0]["targets"].tolist() == [0, 2, 3, 0]
     finally:
         TaskRegistry.remove("test_pieces")
-    assert token_labels.PieceDataset(["O", "B-X"]).placed([0, 2], ["B-X", "O"], 4) == [
+    assert supervised.PieceDataset(["O", "B-X"]).placed([0, 2], ["B-X", "O"], 4) == [
         *((0, "B-X"), (1, "B-X")),
         *((2, "O"), (3, "O")),
     ]
