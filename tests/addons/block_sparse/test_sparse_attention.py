@@ -40,7 +40,7 @@ def _of_dense(monkeypatch, config):
     return dataclasses.replace(config, sparse_attention=None)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("layout", "length", "fields", "seed"),
     [

@@ -141,8 +141,7 @@ def _flat(x):
     return x.reshape(*x.shape[:2], -1)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize(("beams", "dtype"), [(1, "bfloat16"), (4, "float32")])
 def test_cached_attention_to_inputs_is_right_for_any_logits(beams, dtype):
     """The last example's inputs are all padding, as in a batch that is filled up."""
     heads = 8

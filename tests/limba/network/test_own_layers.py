@@ -23,8 +23,9 @@ TOKENS = np.array([[5, 6, 7, 1], [8, 9, 1, 0]])
 
 
 def _parameters(network):
-    init = jax.jit(lambda key: network.init(key, TOKENS, TOKENS, TOKENS, enable_dropout=False))
-    return init(jax.random.key(0))["params"]
+    init = lambda: network.init(jax.random.key(0), TOKENS, TOKENS, TOKENS, enable_dropout=False)  # noqa: E731
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda x: rng.normal(0, 0.5, x.shape).astype(x.dtype), jax.eval_shape(init)["params"])
 
 
 def _parameters_and_logits(**fields):

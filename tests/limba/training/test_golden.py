@@ -54,7 +54,7 @@ def without_norms(monkeypatch):
     )
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KITS)
 def test_the_numbers_are_t5xs(tmp_path, without_norms, name):

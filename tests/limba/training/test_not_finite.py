@@ -29,12 +29,12 @@ def _initial(monkeypatch, name, edit):
     monkeypatch.setitem(vars(model), "initial_variables", changed)
 
 
-@pytest.mark.parametrize("periods", [{}, {"stats_period": 100, "eval_period": 100}], ids=["at once", "a step later"])
-def test_the_layer_is_named_where_weights_are_not_finite(tmp_path, monkeypatch, periods):
+def test_the_layer_is_named_where_weights_are_not_finite(tmp_path, monkeypatch):
+    """A step later, for no statistics are written; at once in the next test."""
     kernel = "decoder/layers_0/mlp/wo/kernel"
     _initial(monkeypatch, kernel, lambda x: x.at[0, 0].set(jnp.nan))
     with pytest.raises(NanLossError) as error:
-        small.train(tmp_path, 6, run_eval_before_training=False, **periods)
+        small.train(tmp_path, 6, run_eval_before_training=False, stats_period=100, eval_period=100)
     message = str(error.value)
     assert message.startswith("The loss of step 1 is nan. No checkpoint was saved before. Nothing was saved after it. ")
     assert f"The parameter {kernel} has NaN or infinite values. " in message
