@@ -163,22 +163,6 @@ def test_the_best_strategy_keeps_the_checkpoint_of_the_best_evaluation():
     assert _value(lines, "metric_mode") == "'max'" and _value(lines, "keep_checkpoints_without_metrics") == "False"
 
 
-@pytest.mark.parametrize(
-    ("keys", "atol"),
-    [
-        ({"metric_for_best_model": "eval_accuracy"}, 0.01),
-        ({"metric_for_best_model": "f1", "metric_names": ["f1", "accuracy"]}, 0.01),
-        ({"metric_for_best_model": "f1", "metric_names": "squad"}, 0.01),
-        ({"metric_for_best_model": "bleu"}, 0.01),
-        ({"metric_for_best_model": "loss"}, 0.01),
-    ],
-)
-def test_thresholds_are_in_the_numbers_of_the_scripts(keys, atol):
-    given = {"early_stopping_patience": 2, "early_stopping_threshold": 0.01}
-    arguments = dataclasses.replace(ARGUMENTS, label_column_name="answer", do_eval=True, **given, **keys)
-    assert float(_value(lines_of(gin_text._actions(_plan(arguments))), "atol")) == atol
-
-
 def test_early_stopping_is_to_beat_an_evaluation_after_some_steps():
     """As transformers' callback, whose first evaluation is no step 0; and 0 checkpoints to keep are all of them."""
     arguments = dataclasses.replace(ARGUMENTS, do_eval=True, save_total_limit=0)

@@ -16,8 +16,8 @@ from tests.convert import vocabularies
 
 pytestmark = pytest.mark.slow
 
-_LONG = ("diacritics", "ro_mt5_base", "ro_t5_base")
-# One of each kind. The others are such a recipe in another size, and `quickstart` includes `pretrain_laptop`; the
+_LONG = ("diacritics", "ro_mt5_base")
+# One of each kind. The others are such a recipe with another network, and `quickstart` includes `pretrain_laptop`; the
 # speedrun's corpora come from the network: tests/launch/test_speedrun.py runs its recipes on a hub of its own.
 _KINDS = ("encoder", "encoder_moods", "encoder_names", "moods", "quickstart", "quickstart_modern")
 RECIPES = sorted((*_KINDS, *_LONG))
