@@ -23,6 +23,7 @@ from limba.models import EncoderDecoderModel, decoding
 from tasks.pretraining import masked_text
 from tests.addons.bart import bart_folder
 from tests.convert import test_hub_t5s
+from tests.limba import small
 
 SEEDS = {"bart": 0, "mbart": 1}
 # What transformers makes a network of.
@@ -94,15 +95,16 @@ def test_packed_texts_have_the_logits_that_each_has_alone():
     module, rng = cfg.network(), np.random.default_rng(0)
     texts = [[rng.integers(3, 20, (1, length)) for length in lengths] for lengths in ((4, 3), (5, 6))]
     alone = [(i, np.pad(t, ((0, 0), (1, 0)))[:, :-1], t) for i, t in texts]
-    params = module.init(jax.random.PRNGKey(0), *alone[0], enable_dropout=False)["params"]
-    params = jax.tree.map(lambda x: x + jax.random.normal(jax.random.PRNGKey(1), x.shape), params)
-    apply = functools.partial(module.apply, {"params": params}, enable_dropout=False)
+    init = lambda: module.init(jax.random.key(0), *alone[0], enable_dropout=False)  # noqa: E731
+    params = jax.tree.map(lambda x: 1 + rng.normal(size=x.shape).astype(x.dtype), jax.eval_shape(init)["params"])
+    apply = functools.partial(small.call, module, params)
     packed = [np.concatenate([rows[i] for rows in alone], 1) for i in range(3)]
     of_inputs, of_targets = (
         np.concatenate([np.full((1, rows[i].shape[1]), n + 1) for n, rows in enumerate(alone)], 1) for i in (0, 2)
     )
     places = np.concatenate([np.arange(rows[2].shape[1]) for rows in alone])[None]
-    found = apply(*packed, of_inputs, of_targets, decoder_positions=places)
+    segments = {"encoder_segment_ids": of_inputs, "decoder_segment_ids": of_targets}
+    found = apply(*packed, **segments, decoder_positions=places)
     wanted = np.concatenate([apply(*rows) for rows in alone], 1)
     np.testing.assert_allclose(found, wanted, atol=2e-5)
     assert np.abs(wanted).max() > 1

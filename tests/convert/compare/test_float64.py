@@ -73,7 +73,7 @@ def _outputs(seed: int, folder, stored, content, config, by_limba):
 
 def test_right_t5s_are_within_the_bound(request, most_layers, tmp_path):
     ratios = []
-    for seed in range(50 if request.config.getoption("--exhaustive") else 6):
+    for seed in range(50 if request.config.getoption("--exhaustive") else 4):
         config, by_limba, stored, content = _random_t5(seed, most_layers)
         measure, outputs = _outputs(seed, tmp_path, stored, content, config, by_limba)
         for logits in outputs:
@@ -101,7 +101,7 @@ def _random_encoder(seed: int, variant: str, most_layers: int) -> EncoderModel:
 
 def test_right_encoders_are_within_the_bound(request, most_layers):
     ratios = []
-    for seed in range(50 if request.config.getoption("--exhaustive") else 5):
+    for seed in range(50 if request.config.getoption("--exhaustive") else 4):
         model = _random_encoder(seed, [*VARIANTS][seed % len(VARIANTS)], most_layers)
         batch = encoder_outputs.check_batch(model.config, np.zeros(0, np.int32))
         measure = encoder_outputs.measures(model, batch)["logits"]
