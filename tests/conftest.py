@@ -28,10 +28,12 @@ os.environ["USE_TF"] = "0"  # transformers must not import TensorFlow
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 # Many tests, and the commands that they start, compile the same small networks: each is compiled once in a session, of
-# which pytest-xdist's workers are parts.
+# which pytest-xdist's workers are parts. LIMBA_TESTS_COMPILED is a folder for several sessions.
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    _compiled = tempfile.mkdtemp(prefix="limba-compiled-")
-    atexit.register(shutil.rmtree, _compiled, ignore_errors=True)
+    _compiled = os.environ.get("LIMBA_TESTS_COMPILED")
+    if not _compiled:
+        _compiled = tempfile.mkdtemp(prefix="limba-compiled-")
+        atexit.register(shutil.rmtree, _compiled, ignore_errors=True)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 

@@ -313,7 +313,7 @@ def _pytest(copy: Path, tests: list[str], limit: float) -> tuple[int | None, str
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", *options, *tests],
         cwd=copy,
-        env=os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"} | _compiled(),
+        env=os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -325,11 +325,6 @@ def _pytest(copy: Path, tests: list[str], limit: float) -> tuple[int | None, str
         os.killpg(process.pid, signal.SIGKILL)
         return None, process.communicate()[0]
     return process.returncode, output
-
-
-def _compiled() -> dict[str, str]:
-    """Makes one folder of compiled programs serve all runs: a worker of pytest-xdist keeps the one that it is given."""
-    return {"PYTEST_XDIST_WORKER": "gw0"} if "JAX_COMPILATION_CACHE_DIR" in os.environ else {}
 
 
 def judge(mutant: Mutant, further: list[str], limit: float, root: Path = ROOT) -> dict[str, object]:
@@ -364,7 +359,7 @@ def run(mutants: Iterable[tuple[Mutant, list[str]]], out: Path, limit: float, ro
     known = {tuple(row["place"]): row for row in rows}
     caught = 0
     with tempfile.TemporaryDirectory(prefix="limba-compiled-") as compiled:
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = compiled
+        os.environ["LIMBA_TESTS_COMPILED"] = compiled  # one folder for all runs
         for number, (mutant, further) in enumerate(mutants, 1):
             row = known.get(mutant.place)
             if row is None:

@@ -12,6 +12,7 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
 usage: bash tests/run.sh [pytest options, such as -m smoke (a minute), -m "not slow" or -k checkpoints]
 
 Installs exact versions into .venv, $HF5_VENV and $SERVE_OLDEST, then runs ruff, mypy, shellcheck (if installed) and pytest.
+LIMBA_TESTS_COMPILED names the folder of compiled programs; empty, none is kept.
 HELP
   exit 0
 fi
@@ -65,6 +66,15 @@ if [[ ! -f $oldest_stamp ]]; then
   touch "$oldest_stamp"
 fi
 export LIMBA_SERVE_OLDEST=$SERVE_OLDEST
+
+# What XLA compiles for the tests is kept for later runs, of other clones too: it is a third of what training tests cost.
+# CPUs of another kind lack instructions that this one has.
+kind_of_cpu=$("$VENV/bin/python" -c 'from limba.devices import compilation_cache; print(compilation_cache.kind_of_cpu())')
+export LIMBA_TESTS_COMPILED=${LIMBA_TESTS_COMPILED-${XDG_CACHE_HOME:-$HOME/.cache}/limba/tests-compiled/$kind_of_cpu}
+if [[ -n $LIMBA_TESTS_COMPILED ]]; then
+  (umask 077 && mkdir -p "$LIMBA_TESTS_COMPILED")
+  find "$LIMBA_TESTS_COMPILED" -type f -mtime +14 -delete # of networks that have changed since
+fi
 
 # In a fresh environment the first import compiles each module: once for all processes, while the rest is installed.
 collecting=
