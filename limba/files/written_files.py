@@ -76,12 +76,6 @@ def refuse_existing(path: Path, flag: str, overwrite: bool) -> None:
         raise FileExistsError(f"{flag} {path} exists. Choose another name, or give --overwrite to replace it.")
 
 
-def require_folder(path: Path, flag: str) -> None:
-    """Raises FileNotFoundError if the folder of a file to write does not exist; `flag` names it for the message."""
-    if not path.parent.is_dir() and not is_stream(path):
-        raise FileNotFoundError(f"{flag} {path}: the folder {path.parent} does not exist. Make it, or choose another.")
-
-
 def named_by_flag(name: str) -> str:
     """The file of a flag such as --output_file; - is standard output."""
     return "/dev/stdout" if name == "-" else name

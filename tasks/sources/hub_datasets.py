@@ -15,14 +15,14 @@ import fsspec.utils
 from huggingface_hub import constants
 
 from limba.files import redaction, untrusted_files, untrusted_json
-from limba.files.untrusted_files import cut
+from limba.files.untrusted_files import cut, shown
 from limba.tasks.sources import dataset_layout
 from limba.tasks.sources.remote_files import http_files
 
 logger = logging.getLogger(__name__)
 
 # Of the list of files; a page has 1,000.
-_MOST_PAGES = 10_000
+_MOST_PAGES = 1000
 _URL = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)")
 
 
@@ -61,20 +61,21 @@ class Repository:
         repository = cls(name, revision, "", {}, token)
         url = f"{address}/revision/{urllib.parse.quote(revision, safe='')}"
         info = untrusted_json.parse_object(repository._get(url).content, redaction.redact(url))
+        if not re.fullmatch(r"[0-9a-f]{7,64}", commit := str(info.get("sha"))):
+            raise ValueError(f"{redaction.redact(url)} has {shown(commit)} for sha, which is no commit.")
         sizes: dict[str, int] = {}
-        page = f"{address}/tree/{info['sha']}?recursive=true"
+        page = f"{address}/tree/{commit}?recursive=true"
         for _ in range(_MOST_PAGES):
             answer = repository._get(page)
-            entries = untrusted_json.parse(answer.content, redaction.redact(page))
-            sizes |= {entry["path"]: entry["size"] for entry in entries if entry["type"] == "file"}
+            sizes |= _sizes(untrusted_json.parse(answer.content, redaction.redact(page)), redaction.redact(page))
             if not (page := answer.next_url):
                 break
             if not is_on_hub(page):  # The token would go there.
                 raise ValueError(f"{constants.ENDPOINT} continues its list of files at {cut(page)}, which is not it.")
         else:
             raise ValueError(f"{constants.ENDPOINT} lists the files of {name!r} on more than {_MOST_PAGES:,} pages.")
-        logger.info("%s: revision %s is commit %s, with %d files.", name, revision, info["sha"], len(sizes))
-        return dataclasses.replace(repository, commit=info["sha"], sizes=sizes)
+        logger.info("%s: revision %s is commit %s, with %d files.", name, revision, commit, len(sizes))
+        return dataclasses.replace(repository, commit=commit, sizes=sizes)
 
     def _get(self, url: str) -> http_files.Document:
         try:
@@ -109,6 +110,17 @@ class Repository:
         return dataset_layout.of_names(
             self.name, self.sizes, lambda path: self._get(self.file(path).url).content, config, data_files
         )
+
+
+def _sizes(entries: Any, where: str) -> dict[str, int]:
+    """The files of a page of a hub's list; raises ValueError for what no hub lists."""
+    sizes: dict[str, Any] = {}
+    for entry in entries if isinstance(entries, list) else [entries]:
+        path, kind, size = map((entry if isinstance(entry, dict) else {}).get, ("path", "type", "size"))
+        if not isinstance(path, str) or (kind == "file" and not (type(size) is int and 0 <= size < 2**63)):
+            raise ValueError(f"{where} lists {shown(path)} with {shown(size)} bytes, which is no file.")
+        sizes |= {path: size} if kind == "file" else {}
+    return sizes
 
 
 def headers(token: str | None = None) -> dict[str, str]:

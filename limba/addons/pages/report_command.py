@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
-from limba.addons.pages import bokeh_charts, page, run_record, run_state
+from limba.addons.pages import bokeh_charts, page, run_record, run_state, written_pages
 from limba.files import named_flags, storage, written_files
 from limba.files.storage import AnyPath
 
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
         raise IsADirectoryError(f"--out {out} is a folder: name a file, such as {out / 'report.html'}.")
     if out.suffix not in (".html", ".htm") and not written_files.is_stream(out):
         parser.error(f"--out {out}: its name ends with .html.")
-    written_files.require_folder(out, "--out")
+    written_pages.require_folder(out, "--out")
     bokeh_charts.version()  # what is missing is said before anything is read
     folders = list(dict.fromkeys(map(storage.as_path, flags.runs)))
     runs = [run_record.load(folder, name) for folder, name in zip(folders, names(folders), strict=True)]

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from limba.addons import table as table_of_addons
-from limba.addons.pages import scoreboard_rows
+from limba.addons.pages import scoreboard_rows, written_pages
 from limba.checkpoint_files import directories
 from limba.files import json_text, named_flags, output_folder, untrusted_files, written_files
 from limba.files.untrusted_files import cut
@@ -174,7 +174,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"--picture {flags.picture}: its name ends with .png.")
     for flag, file in (("--out", flags.out), ("--picture", flags.picture)):
         if file is not None:
-            written_files.require_folder(file, flag)
+            written_pages.require_folder(file, flag)
     runs = list(map(Path, flags.runs))
     found = [row for run in runs for row in rows_of(run, flags.checkpoints == "all")]
     picture = _picture(runs) if flags.picture is not None else None

@@ -74,21 +74,23 @@ def fetch(url: str, headers: Headers) -> Document:
     """
     import requests
 
-    retries = http_retries.Retries(url, http_retries.MAX_FAILURES_AT_START)
+    where, retries = redaction.redact(url), http_retries.Retries(url, http_retries.MAX_FAILURES_AT_START)
     with requests.Session() as session:
         while True:
             try:
-                with awaited.named(redaction.redact(url)):
+                with awaited.named(where):
                     response = session.get(url, headers=dict(headers()), timeout=TIMEOUT_SECONDS, stream=True)
                     _check_status(url, response)
-                    content = b""
-                    for piece in response.iter_content(1 << 20):
+                    content, began = bytearray(), time.monotonic()
+                    while piece := response.raw.read1(1 << 20, decode_content=True):
                         content += piece
+                        if len(content) < MIN_BYTES_PER_SECOND * (time.monotonic() - began - SLOW_AFTER_SECONDS):
+                            raise http_retries.TransientError(f"only {len(content)} bytes came")
                         if len(content) > untrusted_files.MOST_BYTES:
                             raise BrokenFileError(
-                                f"{redaction.redact(url)} answers with more than {untrusted_files.MOST_BYTES:,} bytes."
+                                f"{where} answers with more than {untrusted_files.MOST_BYTES:,} bytes."
                             )
-                return Document(content, response.links.get("next", {}).get("url", ""))
+                return Document(bytes(content), response.links.get("next", {}).get("url", ""))
             except _failures() as error:
                 retries.wait_after(error)
 
@@ -235,7 +237,7 @@ class _HttpFile(seekable.SeekableReader):
             self._receive(min(position - self._at, 1 << 20))
 
     def _check_same_file(self, total: str, etag: str | None) -> None:
-        changed = total != "*" and int(total) != self._file.size
+        changed = total not in ("*", str(self._file.size))
         if etag and not etag.startswith("W/"):
             changed = changed or self._etag not in (None, etag)
             self._etag = etag

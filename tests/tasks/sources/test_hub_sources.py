@@ -189,6 +189,35 @@ def test_a_list_of_files_ends(loopback, monkeypatch):
         _ = corpora.HubSource(CORPUS, "small").own_splits
 
 
+@pytest.mark.parametrize(
+    ("info", "entries", "words"),
+    [
+        ({"sha": "../x"}, [], r"revision/main has '\.\./x' for sha, which is no commit"),
+        ({}, [], "has 'None' for sha, which is no commit"),
+        ({"sha": "a" * 40}, {"a": 1}, "lists None with None bytes, which is no file"),
+        ({"sha": "a" * 40}, [None], "lists None with None bytes"),
+        ({"sha": "a" * 40}, [{"type": "file", "size": 1}], "lists None with 1 bytes"),
+        ({"sha": "a" * 40}, [{"type": "file", "path": "a.jsonl", "size": "x"}], "lists 'a.jsonl' with 'x' bytes"),
+        ({"sha": "a" * 40}, [{"type": "file", "path": "a.jsonl", "size": -5}], "lists 'a.jsonl' with -5 bytes"),
+    ],
+)
+def test_what_no_hub_answers_is_one_message(info, entries, words, loopback, monkeypatch):
+    pages = {"revision": info, "tree": entries}
+    content = {name: json.dumps(page).encode() for name, page in pages.items()}
+    monkeypatch.setattr(
+        http_files, "fetch", lambda url, _: http_files.Document(content["tree" if "/tree/" in url else "revision"], "")
+    )
+    with pytest.raises(ValueError, match=words):
+        hub_datasets.Repository.at(CORPUS, "main")
+
+
+def test_a_document_that_crawls_is_given_up(loopback, monkeypatch):
+    monkeypatch.setattr(http_files, "SLOW_AFTER_SECONDS", -(10**6))
+    monkeypatch.setattr(http_retries, "MAX_FAILURES_AT_START", 1)
+    with pytest.raises(http_files.BrokenFileError, match=r"1 requests in a row failed, the last with .*only \d+ bytes"):
+        hub_datasets.Repository.at(CORPUS, "main")
+
+
 def test_data_files_in_place_of_the_layout(loopback):
     source = corpora.HubSource(CORPUS, data_files={"train": "gz/part-[01].*", "validation": "gz/other*"})
     assert source.list_shards("train") == ["gz/part-0.json.gz", "gz/part-1.json.gz"]
