@@ -53,11 +53,11 @@ def _stepper(size: str, rows: int, guarded: bool, averaged: bool) -> Callable[[]
     import jax
 
     from limba import models
+    from limba.addons.spikes import going_back, spike_rule
     from limba.network import t5
     from limba.optimizers import adafactor, averaging, schedules
     from limba.partitioning import meshes
     from limba.training import trainer
-    from limba.training.spikes import going_back, spike_rule
 
     class Vocabulary:
         eos_id, pad_id, extra_ids, vocab_size = 1, 0, 100, SIZES[size]["vocab_size"]
@@ -86,7 +86,7 @@ def _stepper(size: str, rows: int, guarded: bool, averaged: bool) -> Callable[[]
         state, metrics = made.train_step(state, batch)
         if guarded:
             figures = going_back.figures_of(metrics)
-            guard.find(list(before), figures)
+            spike_rule.find(guard, list(before), figures)
             before.append(figures)
         else:
             float(metrics["loss"].compute())
@@ -101,9 +101,9 @@ def _parts(size: str, averaged: bool) -> dict[str, Callable[[], None]]:
     import jax.numpy as jnp
     import optax
 
+    from limba.addons.spikes import going_back, spike_rule
     from limba.models import metrics as metrics_lib
     from limba.network import t5
-    from limba.training.spikes import going_back, spike_rule
 
     network = t5.Transformer(t5.T5Config(dropout_rate=0.0, mlp_activations=("gelu", "linear"), **SIZES[size]))
     tokens = [jnp.ones((1, 8), jnp.int32)] * 3
@@ -126,7 +126,7 @@ def _parts(size: str, averaged: bool) -> dict[str, Callable[[], None]]:
 
     def compare() -> None:
         figures = going_back.figures_of(metrics)
-        guard.find(list(before), figures)
+        spike_rule.find(guard, list(before), figures)
         before.append(figures)
 
     mean = jax.tree.map(jnp.copy, weights) if averaged else None

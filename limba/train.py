@@ -37,6 +37,7 @@ from limba.training import (
     loop,
     rescue,
     run_report,
+    spike_guard,
     start_checks,
     training_length,
 )
@@ -45,8 +46,7 @@ from limba.training.beginning import Beginning, InitialValues, check_initial_val
 from limba.training.loop import NanLossError as NanLossError
 from limba.training.periodic_evaluation import TrainingEvaluation, measured_tasks
 from limba.training.run import Periods, Run
-from limba.training.spikes import going_back
-from limba.training.spikes.spike_rule import SpikeGuard
+from limba.training.spike_guard import SpikeGuard
 from limba.training.trainer import BaseTrainer, StepAhead, Trainer
 from limba.workers import handshake, watchdog
 
@@ -230,7 +230,7 @@ def train(
         ),
     )
     if place.resumes:
-        going_back.check(spikes, place.checkpoint)
+        spike_guard.check(spikes, place.checkpoint)
     length = None
     if place.is_known and training_length.is_known(epochs, record):
         length = find_length(first_step=place.step, resumed=place.resumes)
@@ -270,7 +270,16 @@ def train(
             prepare()  # while the state is made: the batches stay at their beginning
         state, resumed = beginning.make(change)
         first_step = int(state.step)
-        watched = going_back.begin(spikes, directory.local, checkpointer, save, trainer, batches, first_step, resumed)
+        watched = spike_guard.begin(
+            spikes,
+            directory=directory.local,
+            checkpointer=checkpointer,
+            save=save,
+            trainer=trainer,
+            batches=batches,
+            step=first_step,
+            resumed=resumed,
+        )
         if length is None or first_step != place.step:
             length = find_length(first_step=first_step, resumed=resumed)
             goodput.begin_at(first_step)

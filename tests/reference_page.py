@@ -40,7 +40,7 @@ _PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Training", "limba.data.contract", ("DatasetConfig", "Stage")),
     ("Training", "limba.partitioning.meshes", ("PjitPartitioner",)),
     ("Training", "limba.training.trainer", ("Trainer",)),
-    ("Training", "limba.training.spikes.spike_rule", ("SpikeGuard",)),
+    ("Training", "limba.training.spike_guard", ("SpikeGuard",)),
     ("Training", "limba.training.baselines", ("NgramBaselines",)),
     ("Training", "limba.training.from_counts.start_from_counts", ("StartFromCounts",)),
     (

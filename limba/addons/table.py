@@ -66,6 +66,7 @@ PARTS: Mapping[str, str] = {
     "in_transformers": "what transformers' classes compute, for checks: possible(family), run_t5(path, config, dtype, "
     "batch, request), run_encoder(path, dtype, batch, request)",
     "baselines": "n-grams beside a run's evaluations: RunBaselines(settings, model=…, model_dir=…, …), with of_task(…)",
+    "spikes": "`train.spikes`: check(checkpoint), begin(guard, directory=…, checkpointer=…, …), which gives a `Spikes`",
     "reader_processes": "`DatasetConfig.num_workers`: ReaderProcesses(stream, num_rows, num_workers)",
     "attention": "kernels for `limba.network.kernels.attention`: choose(config, lengths, …), attend(query, key, …), "
     "comparisons()",
@@ -313,6 +314,9 @@ ADDONS: Mapping[str, Addon] = {
         parts={"sparse_attention": "limba.addons.block_sparse.sparse_attention"},
         gin_modules=("limba.addons.block_sparse",),
         other_names={"limba.network.encoders.block_layout": "limba.addons.block_sparse.block_layout"},
+    ),
+    "spikes": Addon(
+        parts={"spikes": "limba.addons.spikes.going_back"}, other_names={"limba.training.spikes": "limba.addons.spikes"}
     ),
     "spactor": Addon(
         gin_modules=("limba.addons.spactor",), other_names={"limba.models.spactor": "limba.addons.spactor.spactor"}

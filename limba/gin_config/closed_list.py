@@ -37,7 +37,7 @@ from limba.gin_config.references import references
 _WHOLE = (
     *("limba.data", "limba.inference.metric_loggers", "limba.models", "limba.network", "limba.optimizers"),
     *("limba.checkpoint_files.assignment_maps", "limba.partitioning", "limba.training.actions"),
-    *("limba.training.baselines", "limba.training.spikes.spike_rule", "limba.training.trainer"),
+    *("limba.training.baselines", "limba.training.spike_guard", "limba.training.trainer"),
     *(f"limba.tasks.{x}" for x in ("metrics", "objectives", "pipeline.converters", "pretraining", "registry")),
     *(f"limba.tasks.{x}" for x in ("supervised", "t5", "vocabularies")),
     *("seqio", "t5.data", "t5.evaluation", "t5x"),

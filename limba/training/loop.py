@@ -23,11 +23,10 @@ from limba.data.contract import Batch, DatasetConfig, ReadingStoppedError, TaskB
 from limba.files import setting_names
 from limba.models import metrics as metrics_lib
 from limba.network.finite_numbers.layers import NotFiniteError, which_are_finite
-from limba.reports import progress, run_directory, writers
+from limba.reports import progress, run_directory, run_end, writers
 from limba.training import first_rows, not_finite, rescue
 from limba.training.actions import TRAIN_METRIC_KEY, ActionMode
 from limba.training.run import Run
-from limba.training.spikes.going_back import GoBackError
 from limba.training.statistics import TrainStatistics
 from limba.workers import distributed
 from limba.workers.preemption import PREEMPTED_EXIT_CODE
@@ -56,7 +55,7 @@ def start_again_after_spikes(train: Callable[_P, _T]) -> Callable[_P, _T]:
                 kwargs["actions"] = copy.deepcopy(actions)  # they remember metrics of steps that are made again
             try:
                 return train(*args, **kwargs)
-            except GoBackError:
+            except run_end.StartsAgainError:
                 pass  # With the error goes its traceback, which holds the old state.
 
     return repeated
@@ -162,7 +161,7 @@ class _Loop:
         """A context in which a request to stop ends the process even if the run was to start again by itself."""
         try:
             yield
-        except GoBackError:
+        except run_end.StartsAgainError:
             if not self._rescue.stop_is_due():
                 raise
             logger.warning("Stopped on request at step %d%s.", self.step, rescue.RESUMES)
@@ -248,7 +247,7 @@ class _Loop:
             follow_rate(run)
 
     def _check_loss(self, metrics: metrics_lib.Metrics | None, step: int, batch: Batch) -> None:
-        """Raises NanLossError if the loss of a step and its batch is not finite, or `GoBackError` at a spike."""
+        """Raises NanLossError if the loss of a step and its batch is not finite, or `StartsAgainError` at a spike."""
         if metrics is None or step == self._checked:
             return
         self._checked = step

@@ -11,7 +11,7 @@ from limba.reports.goodput import Goodput
 from limba.training import inputs
 from limba.training.actions import Actions
 from limba.training.periodic_evaluation import TrainingEvaluation
-from limba.training.spikes.going_back import Spikes
+from limba.training.spike_guard import Spikes
 from limba.training.trainer import BaseTrainer, StepAhead
 from limba.workers.watchdog import WatchdogConfig
 

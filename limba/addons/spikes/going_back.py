@@ -18,6 +18,8 @@ import jax
 from jax.experimental import multihost_utils
 from tqdm import tqdm
 
+from limba.addons.spikes import spike_rule
+from limba.addons.spikes.spike_rule import Figures
 from limba.checkpoint_files.run_folder import FOLDER
 from limba.checkpoint_files.small_files import load_files
 from limba.checkpoints.checkpointing import Checkpointer, SaveCheckpointConfig, checkpoint_path, checkpoint_steps
@@ -26,7 +28,7 @@ from limba.files import json_text, storage, untrusted_json
 from limba.files.storage import AnyPath
 from limba.models import metrics as metrics_lib
 from limba.reports import json_lines, run_end
-from limba.training.spikes.spike_rule import REPEAT, Figures, SpikeGuard
+from limba.training.spike_guard import REPEAT, SpikeGuard
 from limba.training.trainer import BaseTrainer
 from limba.workers import distributed
 
@@ -129,7 +131,7 @@ class Spikes:
             self._before.clear()
         self._stage = stage
         figures = figures_of(metrics)
-        if (reason := self._guard.find(list(self._before), figures)) is None:
+        if (reason := spike_rule.find(self._guard, list(self._before), figures)) is None:
             self._before.append(figures)
         return reason
 
@@ -210,14 +212,13 @@ def figures_of(metrics: metrics_lib.Metrics) -> Figures:
     return Figures(float(loss.compute()), None if norm is None else float(norm.compute()))
 
 
-def check(guard: SpikeGuard | None, checkpoint: AnyPath) -> None:
+def check(checkpoint: AnyPath) -> None:
     """Raises ValueError if the file of a run's checkpoint with the figures of its last steps is damaged."""
-    if guard is not None:
-        _read_state(checkpoint)
+    _read_state(checkpoint)
 
 
 def begin(
-    guard: SpikeGuard | None,
+    guard: SpikeGuard,
     directory: Path,
     checkpointer: Checkpointer,
     save: SaveCheckpointConfig | None,
@@ -230,8 +231,6 @@ def begin(
 
     None, with a line in the log, for a run without checkpoints, or without positions in them.
     """
-    if guard is None:
-        return None
     if save is None or not save.save_dataset:
         logger.warning(
             "This run looks for no spikes (train.spikes): it would go back to checkpoints with the position in the "

@@ -1,26 +1,19 @@
-"""Which step of a run is a spike: its loss or gradient is far above those of the steps before, or not finite."""
+"""When a run goes back to a checkpoint by itself; an add-on looks for spikes of the loss, and does it."""
 
 import dataclasses
-import math
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
 
-import numpy as np
-
+from limba.addons import table
 from limba.files import number_ranges
 from limba.files.number_ranges import AT_LEAST_1
+from limba.files.storage import AnyPath
+from limba.models.metrics import Metrics
+
+logger = logging.getLogger(__name__)
 
 PASS_OVER, REPEAT = "pass_over", "repeat"
-
-# The median of distances to the median, times this, is the standard deviation of a normal distribution.
-_MAD_TO_DEVIATION = 1.4826
-
-
-@dataclasses.dataclass(frozen=True)
-class Figures:
-    """What a step is judged by: the mean loss of a target token in nats, and the gradient's norm if it is known."""
-
-    loss: float
-    gradient_norm: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,36 +61,35 @@ class SpikeGuard:
         if self.remedy not in (PASS_OVER, REPEAT):
             raise ValueError(f"SpikeGuard.remedy is {self.remedy!r}; use {PASS_OVER!r} or {REPEAT!r}.")
 
-    def find(self, before: Sequence[Figures], figures: Figures) -> str | None:
-        """Why a step is a spike, given the figures of steps before it, oldest first; None if it is not one."""
-        if not math.isfinite(figures.loss):
-            return f"its loss is {figures.loss}"
-        if figures.gradient_norm is not None and not math.isfinite(figures.gradient_norm):
-            return f"the norm of its gradient is {figures.gradient_norm}"
-        before = before[-self.window :]
-        if len(before) < self.least:
-            return None
-        losses = np.array([x.loss for x in before])
-        deviations, median = _deviations(figures.loss, losses, 0.01 * abs(float(np.median(losses))))
-        if deviations > self.spread:
-            return (
-                f"its loss is {figures.loss:.4g}, {deviations:.3g} deviations above the median of {len(before)} steps, "
-                f"{median:.4g}"
-            )
-        norms = [x.gradient_norm for x in before if x.gradient_norm]
-        if self.gradient_spread is None or not figures.gradient_norm or len(norms) < self.least:
-            return None
-        deviations, median = _deviations(math.log(figures.gradient_norm), np.log(norms), 0.2)
-        if deviations > self.gradient_spread:
-            return (
-                f"the norm of its gradient is {figures.gradient_norm:.4g}, {deviations:.3g} deviations above the "
-                f"median of {len(norms)} steps, {math.exp(median):.4g} (of logarithms)"
-            )
+
+class Spikes(Protocol):
+    """The spikes of a run."""
+
+    def see(self, step: int, metrics: Metrics, stage: str = "") -> str | None:
+        """Why a step is a spike; None if it is not one. Each step is shown once, in order."""
+
+    def state_files(self) -> dict[str, bytes]:
+        """What a checkpoint of the last step has in `run/`."""
+
+    def go_back(self, step: int, reason: str, describe: Callable[[], Exception]) -> Exception:
+        """The error that ends the loop: a `run_end.StartsAgainError`, or why the run cannot go back (`describe`)."""
+
+
+def check(guard: SpikeGuard | None, checkpoint: AnyPath) -> None:
+    """Raises ValueError if the file of a run's checkpoint with the figures of its last steps is damaged."""
+    for part in () if guard is None else table.parts("spikes"):
+        part.check(checkpoint)
+
+
+def begin(guard: SpikeGuard | None, **run: Any) -> Spikes | None:
+    """The spikes of a run, whose batches and dropout are made ready; None where nothing looks for them.
+
+    Args:
+      run: its `directory`, `checkpointer`, `save`, `trainer`, `batches`, `step` and `resumed`.
+    """
+    if guard is None:
         return None
-
-
-def _deviations(value: float, before: np.ndarray, least: float) -> tuple[float, float]:
-    """How many robust deviations a value is above the median of others, and that median."""
-    median = float(np.median(before))
-    deviation = max(_MAD_TO_DEVIATION * float(np.median(np.abs(before - median))), least, 1e-9)
-    return (value - median) / deviation, median
+    for part in table.parts("spikes"):
+        return part.begin(guard, **run)
+    logger.warning("This run looks for no spikes (train.spikes): this Limba lacks the add-on that does.")
+    return None

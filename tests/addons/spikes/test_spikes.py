@@ -9,14 +9,17 @@ import jax
 import numpy as np
 import pytest
 
+from limba.addons import table
+from limba.addons.spikes import going_back
+from limba.addons.spikes.spike_rule import Figures, find
 from limba.checkpoint_files.small_files import load_files, write_files
 from limba.checkpoints import checkpointing
 from limba.data.contract import Document
 from limba.reports import writers
 from limba.train import train
+from limba.training import spike_guard
 from limba.training.loop import NanLossError
-from limba.training.spikes import going_back
-from limba.training.spikes.spike_rule import Figures, SpikeGuard
+from limba.training.spike_guard import SpikeGuard
 from tests.limba import small
 
 # A tiny model learns one batch by heart: its loss falls from 6.3 to 4.3 in 24 steps, and is 5.9 on other targets.
@@ -34,31 +37,31 @@ def test_a_loss_is_measured_in_robust_deviations_above_the_median():
     before = _losses(4.0, 4.1, 3.9, 4.2, 3.8)  # median 4.0, distances 0, .1, .1, .2, .2: their median is 0.1
     guard = SpikeGuard(window=5, least=5, spread=10.0)
     limit = 4.0 + 10 * 1.4826 * 0.1
-    assert guard.find(before, Figures(limit - 1e-6)) is None
-    reason = guard.find(before, Figures(limit + 1e-3))
+    assert find(guard, before, Figures(limit - 1e-6)) is None
+    reason = find(guard, before, Figures(limit + 1e-3))
     assert reason == "its loss is 5.484, 10 deviations above the median of 5 steps, 4"
-    assert guard.find(before[:4], Figures(100.0)) is None  # fewer than `least`
-    assert guard.find(before, Figures(0.0)) is None  # below
+    assert find(guard, before[:4], Figures(100.0)) is None  # fewer than `least`
+    assert find(guard, before, Figures(0.0)) is None  # below
 
 
 def test_a_window_forgets_and_equal_losses_have_a_least_deviation():
     guard = SpikeGuard(window=4, least=4, spread=5.0)
     before = _losses(100.0, 100.0, 100.0, *[2.0] * 4)
-    assert guard.find(before, Figures(2.0 + 5 * 0.02 - 1e-6)) is None
-    assert guard.find(before, Figures(2.0 + 5 * 0.02 + 1e-6)) is not None
+    assert find(guard, before, Figures(2.0 + 5 * 0.02 - 1e-6)) is None
+    assert find(guard, before, Figures(2.0 + 5 * 0.02 + 1e-6)) is not None
 
 
 def test_norms_are_compared_by_their_logarithms():
     guard = SpikeGuard(window=4, least=4, gradient_spread=3.0)
     before = [Figures(2.0, 0.5)] * 4  # the least deviation of a logarithm is 0.2
-    assert guard.find(before, Figures(2.0, 0.5 * math.exp(0.6) - 1e-6)) is None
-    assert "the norm of its gradient is 0.9112" in guard.find(before, Figures(2.0, 0.5 * math.exp(0.6) + 1e-4))
-    assert guard.find([Figures(2.0)] * 4, Figures(2.0, 1e9)) is None  # norms were not measured
+    assert find(guard, before, Figures(2.0, 0.5 * math.exp(0.6) - 1e-6)) is None
+    assert "the norm of its gradient is 0.9112" in find(guard, before, Figures(2.0, 0.5 * math.exp(0.6) + 1e-4))
+    assert find(guard, [Figures(2.0)] * 4, Figures(2.0, 1e9)) is None  # norms were not measured
 
 
 @pytest.mark.parametrize("figures", [Figures(math.nan), Figures(math.inf), Figures(2.0, math.nan)])
 def test_what_is_not_finite_is_a_spike_at_once(figures):
-    assert SpikeGuard().find([], figures) is not None
+    assert find(SpikeGuard(), [], figures) is not None
 
 
 @pytest.mark.parametrize(
@@ -291,3 +294,15 @@ def test_a_record_of_a_spike_that_no_run_writes_is_set_aside(tmp_path):
         (run / going_back.FILE_NAME).write_text(json.dumps(record) + "\n")
         _train(run, {}, total_steps=7)
         assert json.loads((run / f"{going_back.FILE_NAME}.damaged").read_text()) == record
+
+
+def test_files_of_before_name_the_guard_where_it_was():
+    from limba.training.spikes import spike_rule
+
+    assert spike_rule.SpikeGuard is SpikeGuard
+
+
+def test_without_the_addon_a_run_looks_for_none_and_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(table, "ADDONS", {name: row for name, row in table.ADDONS.items() if name != "spikes"})
+    assert spike_guard.begin(SpikeGuard(), step=0) is None
+    assert caplog.messages == ["This run looks for no spikes (train.spikes): this Limba lacks the add-on that does."]
