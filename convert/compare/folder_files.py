@@ -37,17 +37,20 @@ _NO_PART = re.compile(
 
 
 def compare(label: str, model: Model, hints: ModelHints) -> Iterator[Comparison]:
-    """The rows of a folder's other files; none for a checkpoint.
+    """The rows of a folder's other files; none for a checkpoint, whose report, if it has one, must be readable.
 
     Args:
       label: of the model in the table.
       model: that was opened with the hints.
     """
     folder = Path(str(model.path))
-    if model.folder is None or not folder.is_dir():
+    if not folder.is_dir():
+        return
+    report = read_report(folder)
+    if model.folder is None:
         return
     names = sorted(file.name for file in folder.iterdir())
-    if report := read_report(folder):
+    if report:
         there = [name for name in {*names, *(report.get("files") or ())} if (folder / name).is_file()]
         yield from exported_files.compare(label, folder, report, there, by_hash=False)
     yield from _damaged(label, folder, names)

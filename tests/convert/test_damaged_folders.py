@@ -22,6 +22,7 @@ from convert.compare import encoder_outputs, folder_tokens
 from convert.model_files import any_format
 from convert.tensors import safetensors_files
 from convert.to_hf import to_hf
+from convert.to_t5x import to_t5x
 from limba.addons.engines.to_ct2 import to_ct2
 from limba.addons.engines.to_gguf import to_gguf
 from limba.addons.engines.to_onnx import to_onnx
@@ -455,3 +456,12 @@ def test_what_a_checkpoint_without_a_vocabulary_does_not_say_is_named(t5, limba_
         "A and B are the same model in what was compared. Not compared: settings of generate (those of A "
     )
     assert "texts with other tokens (A has no vocabulary)" in last
+
+
+def test_a_damaged_report_of_a_checkpoint_is_found(t5, limba_alone, tmp_path, capsys):
+    to_t5x(t5, tmp_path / "t5x", format_="classic", verify=False)
+    (checkpoint,) = (tmp_path / "t5x").glob("checkpoint_*")
+    assert __main__.main(["check", str(t5), str(tmp_path / "t5x")]) == 0
+    (checkpoint / REPORT).write_bytes(NOISE)
+    assert __main__.main(["check", str(t5), str(tmp_path / "t5x")]) == 1
+    assert str(checkpoint / REPORT) in capsys.readouterr().err.splitlines()[-1]
