@@ -235,7 +235,9 @@ def test_an_encoder(new_encoder, tokenizer_file, tmp_path, variant):  # noqa: F8
     assert by_word.owners.tolist() == [0] * 4 + [1] * 4
     with pytest.raises(ValueError, match=r"text 0 has 52 tokens, and the model reads at most 48: texts are not cut"):
         scorer.score([" ".join(["w7"] * 50)])
-    with pytest.raises(ValueError, match=r"text 1 cannot be scored: a sentence has the special token '\[MASK\]' in its text"):
+    with pytest.raises(
+        ValueError, match=r"text 1 cannot be scored: a sentence has the special token '\[MASK\]' in its text"
+    ):
         scorer.score(["w7", "w8 [MASK]"])
     with pytest.raises(ValueError, match="text 1 has no token to score"):
         scorer.score(["w7", ""])
