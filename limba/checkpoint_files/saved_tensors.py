@@ -4,7 +4,6 @@ Opening a checkpoint reads only its index. Tensors are read on request, and only
 shards of its own devices.
 """
 
-import ast
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -34,6 +33,9 @@ _READERS = 8
 _MOST_KEY_LENGTH = 1000
 # A part of a tensor's name is part of a folder's, too.
 _PART = re.compile(r"[^/\0]+")
+# Not by `ast`: CPython 3.11.7's fails at random (SystemError) while another thread uses it, too.
+_QUOTED = re.compile(r"'([^'\\]+)'")
+_KEY = re.compile(r"\('[^'\\]+'(?:, '[^'\\]+')*,?\)")
 # They say where the tensors are, and are read before them.
 _METADATA = {"zarr": ".zarray", "zarr3": "zarr.json"}
 _SMALL = ("manifest.ocdbt", *_METADATA.values())
@@ -177,14 +179,10 @@ def _orbax_specs(directory: AnyPath) -> dict[str, dict[str, Any]]:
 
 def _key_parts(key: str) -> tuple[str, ...]:
     """The parts of a tensor's name, which Orbax writes as a tuple: "('target', 'encoder')". () for anything else."""
-    if len(key) > _MOST_KEY_LENGTH:
+    if len(key) > _MOST_KEY_LENGTH or not _KEY.fullmatch(key):
         return ()
-    try:
-        parts = ast.literal_eval(key)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return ()
-    is_name = isinstance(parts, tuple) and all(isinstance(part, str) and _PART.fullmatch(part) for part in parts)
-    return parts if is_name else ()
+    parts = tuple(_QUOTED.findall(key))
+    return parts if all(map(_PART.fullmatch, parts)) else ()
 
 
 def _from_tensorstore(store: ts.TensorStore, where: str) -> SavedTensor:
