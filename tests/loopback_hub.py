@@ -49,6 +49,11 @@ class LoopbackHub:
         self.refuses: dict[str, int] = {}  # from the beginning of a request to the status that it gets
         # What goes wrong with a request: None, the status of an answer, or "drop" for half a body.
         self.fault: Callable[[str], int | str | None] = lambda asked: None
+        # Of a stranger: answers to requests, and of a file its ETag, its size and the commit it is of.
+        self.says: dict[str, bytes] = {}
+        self.etag: Callable[[str], str | None] = lambda path: None
+        self.size: Callable[[str], int | None] = lambda path: None
+        self.commit: Callable[[str], str | None] = lambda path: None
         self.page_size = 1000  # files of a listing
         self.has_ranges = True
         self.served_bytes = 0
@@ -171,6 +176,9 @@ def _handler(hub: LoopbackHub) -> type[http.server.BaseHTTPRequestHandler]:
                 if asked.startswith(begin):
                     self.answer(status, {"error": "You may not do that."})
                     return
+            if asked in hub.says:
+                self.answer(200, hub.says[asked])
+                return
             fault = hub.fault(asked)
             self.drops = fault == "drop"
             if isinstance(fault, int):
@@ -306,11 +314,12 @@ def _handler(hub: LoopbackHub) -> type[http.server.BaseHTTPRequestHandler]:
                 self.refuse(404, "EntryNotFound")
                 return
             data, entry = files[path], _entry(path, files[path])
+            etag, size = hub.etag(path), hub.size(path)
             headers = {
-                "X-Repo-Commit": sha or "",
-                "ETag": f'"{entry.get("lfs", entry)["oid"]}"',
+                "X-Repo-Commit": hub.commit(path) or sha or "",
+                "ETag": f'"{entry.get("lfs", entry)["oid"] if etag is None else etag}"',
                 "Accept-Ranges": "bytes",
-                "X-Linked-Size": str(len(data)),
+                "X-Linked-Size": str(len(data) if size is None else size),
             }
             wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
             if wanted and hub.has_ranges:

@@ -19,6 +19,7 @@ _REASONS: dict[tuple[str, str], str] = {
     ("convert/__main__.py", "os.environ"): _START,
     ("limba/addons/surgery/check.py", "os.environ"): _START,
     ("convert/compare/transformers_library.py", "os.environ"): _IMPORT,
+    ("convert/model_files/hf/hub_models.py", "file_download._normalize_etag"): _LIBRARY,
     (
         "limba/addons/engines/onnx/onnx_graphs.py",
         "warnings.catch_warnings",

@@ -21,20 +21,7 @@ def newest_checkpoint(run_dir: str) -> str:
     return distributed.from_first("checkpoint", lambda: str(checkpointing.find_checkpoint(run_dir)))
 
 
-def gin_file_of(run_dir: str) -> str:
-    """The configuration of a run, or of one of its checkpoints.
-
-    Raises:
-      FileNotFoundError: if it has none.
-    """
-    checkpoint = storage.as_path(newest_checkpoint(run_dir))
-    if (file := run_folder.find_gin(checkpoint)) is None:
-        raise FileNotFoundError(f"{checkpoint} has no run/config.gin; give the run's gin files.")
-    _remember_modules(checkpoint)
-    return str(file)
-
-
-def _remember_modules(checkpoint: AnyPath) -> None:
+def remember_modules(checkpoint: AnyPath) -> None:
     """Keeps where the run's modules were, for the message if one is missing here."""
     if run_folder.has_run_info(checkpoint):
         import_errors.remember(run_folder.load_run_info(checkpoint).get("modules", {}))
@@ -54,7 +41,7 @@ def parse(flags: argparse.Namespace, gin_file: str, bindings: Mapping[str, Any],
     if flags.run_dir:
         checkpoint = storage.as_path(newest_checkpoint(flags.run_dir))
         gin = checkpoint / run_folder.FOLDER / run_folder.GIN
-        _remember_modules(checkpoint)
+        remember_modules(checkpoint)
         files = [str(gin), gin_file, *files]
         without_tasks = "" if needs_tasks else str(gin)
         if vocabulary := run_folder.find_vocabulary(checkpoint):

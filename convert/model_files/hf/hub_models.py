@@ -4,18 +4,23 @@ The hub, the token and the cache are where that library has them: HF_ENDPOINT, H
 """
 
 import contextlib
+import hashlib
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator
+from concurrent import futures
 from pathlib import Path
 from types import ModuleType
 
 from limba.convert.model_files.hf import stray_weights
 from limba.convert.tensors import weight_files
+from limba.files.untrusted_files import cut
 
 TOKEN_REMEDY = "set HF_TOKEN, or run `hf auth login`"
 # Of what the hub says about a request that it refuses.
 _MOST_CHARACTERS = 300
+# What the library raises for an answer that no hub gives.
+_ODD_ANSWERS = (AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 def is_name(text: str) -> bool:
@@ -26,10 +31,17 @@ def is_name(text: str) -> bool:
 def client() -> ModuleType:
     """The library huggingface_hub."""
     import huggingface_hub
-    import huggingface_hub.constants
-    import huggingface_hub.errors
+    from huggingface_hub import constants, errors, file_download  # noqa: F401
 
+    file_download._normalize_etag = _name_in_cache
     return huggingface_hub
+
+
+def _name_in_cache(etag: str | None) -> str | None:
+    """Of a file's content, which the library would also write to `../x` and `/x`, if the hub calls it so."""
+    name = etag and etag.lstrip("W/").strip('"')
+    is_name = name is None or re.fullmatch(r"(?a)\w[\w.-]{,127}", name)
+    return name if is_name else hashlib.sha256(name.encode()).hexdigest()
 
 
 def unreachable(hf: ModuleType) -> tuple[type[BaseException], ...]:
@@ -45,7 +57,7 @@ def plain_errors(hf: ModuleType, name: str, writes: bool = False) -> Iterator[No
     """Errors of the hub become an OSError with the cause in one sentence and the remedy; see `explain`.
 
     Raises:
-      ValueError: if `name` cannot be one on the hub.
+      ValueError: if `name` cannot be one on the hub, or the hub does not answer as one.
     """
     try:
         yield
@@ -53,7 +65,16 @@ def plain_errors(hf: ModuleType, name: str, writes: bool = False) -> Iterator[No
         raise ValueError(
             f"{name!r} is not a name on the hub: give NAME or ORG/NAME, of letters, digits, '-', '_' and '.'."
         ) from error
-    except (hf.errors.LocalEntryNotFoundError, hf.errors.HfHubHTTPError, *unreachable(hf)) as error:
+    except (hf.errors.LocalEntryNotFoundError, hf.errors.HfHubHTTPError) as error:
+        raise explain(hf, name, error, writes) from error
+    except _ODD_ANSWERS as error:
+        said = cut(f"{type(error).__name__}: {error}")
+        raise ValueError(
+            f"{hf.constants.ENDPOINT} answers about {name} as no hub does ({said}). Check HF_ENDPOINT."
+        ) from error
+    except (OSError, *unreachable(hf)) as error:
+        if type(error).__module__ == "builtins" and (type(error) is not OSError or error.errno):  # of the disk, or ours
+            raise
         raise explain(hf, name, error, writes) from error
 
 
@@ -133,14 +154,24 @@ def download(name: str, with_weights: bool = True) -> Path:
     hf = client()
     with plain_errors(hf, name):
         try:
-            there = [file.rfilename for file in hf.HfApi().model_info(name).siblings or ()]
-        except hf.errors.HfHubHTTPError:
+            there = [str(file.rfilename) for file in hf.HfApi().model_info(name).siblings or ()]
+        except (hf.errors.HfHubHTTPError, *_ODD_ANSWERS):
             raise
         except unreachable(hf) as error:
             return _cached(hf, name, error)
-        if with_weights and not weight_files.formats(there):
-            _check_no_others(name, there)
-        return Path(hf.snapshot_download(name, allow_patterns=wanted(there, with_weights)))
+    if with_weights and not weight_files.formats(there):
+        _check_no_others(name, there)
+    with plain_errors(hf, name):
+        return _folder(hf, name, wanted(there, with_weights) or ["config.json"])
+
+
+def _folder(hf: ModuleType, name: str, files: list[str], is_offline: bool = False) -> Path:
+    """The folder of the cache with files. One by one, the library looks where in its cache the hub wants them."""
+    with futures.ThreadPoolExecutor(8) as pool:
+        paths = pool.map(lambda file: hf.hf_hub_download(name, file, local_files_only=is_offline), files)
+        if len(folders := {Path(path).parent for path in paths}) > 1:
+            raise ConnectionError(f"{name} has changed while it was downloaded. Give the command again.")
+    return folders.pop()
 
 
 def _check_no_others(name: str, there: Collection[str]) -> None:
@@ -156,19 +187,18 @@ def _cached(hf: ModuleType, name: str, error: BaseException) -> Path:
     is_off = isinstance(error, hf.errors.OfflineModeIsEnabled)
     why = "HF_HUB_OFFLINE is set" if is_off else _no_connection(endpoint, error)
     try:
-        # Newer versions look whether the files are all there, and do not know which weights were wanted.
-        folder = hf.snapshot_download(name, local_files_only=True, allow_patterns=["config.json"])
+        folder = _folder(hf, name, ["config.json"], is_offline=True)
     except hf.errors.LocalEntryNotFoundError:
         raise ConnectionError(
             f"{why}, and {name} is not in the cache, {cache}. Connect, or give a folder of this machine."
         ) from error
     print(f"{why}: {name} is taken from the cache, {folder}.", file=sys.stderr)
-    return Path(folder)
+    return folder
 
 
 def wanted(there: Iterable[str], with_weights: bool = True) -> list[str]:
     """Of a model's files those that are needed: configuration, tokenizer, and the weights in the preferred format."""
-    names = [name for name in there if "/" not in name]
+    names = [name for name in there if re.fullmatch(r"(?a)\w[\w.-]{,199}", name)]
     chosen = [name for name in names if name.endswith((".json", ".model"))]
     for format_ in weight_files.formats(names)[: int(with_weights)]:
         chosen += weight_files.of_format(names, format_)

@@ -137,21 +137,6 @@ def temporary_file(content: bytes) -> Path:
     return folder / FILE
 
 
-def with_blank_before(file: str | Path) -> Path:
-    """A byte-level tokenizer.json that reads a blank before each text, as transformers' `add_prefix_space` makes it.
-
-    The file itself where it is of another kind, or does so already.
-    """
-    content = untrusted_json.read_object(Path(file))
-    part = content.get("pre_tokenizer") or {}
-    found = [x for x in part.get("pretokenizers") or [part] if x.get("add_prefix_space") is False]
-    # The post-processor keeps that blank in the characters of the first piece.
-    for step in (*found, *_processors(content.get("post_processor"))):
-        if "add_prefix_space" in step:
-            step["add_prefix_space"] = True
-    return temporary_file(json_text.dumps(content, ensure_ascii=False).encode()) if found else Path(file)
-
-
 def _open(file: str | Path) -> Any:
     from limba.tasks.vocabularies import TokenizerVocabulary
 
@@ -189,7 +174,7 @@ def renumber(content: dict[str, Any], number: Callable[[int], int]) -> None:
     content["added_tokens"] = sorted(content.get("added_tokens") or (), key=lambda token: token["id"])
     if content.get("padding"):
         content["padding"]["pad_id"] = int(number(content["padding"]["pad_id"]))
-    for processor in _processors(content.get("post_processor")):
+    for processor in processors(content.get("post_processor")):
         for name in ("cls", "sep"):
             if isinstance(processor.get(name), list):
                 processor[name][1] = int(number(processor[name][1]))
@@ -198,11 +183,11 @@ def renumber(content: dict[str, Any], number: Callable[[int], int]) -> None:
             token["ids"] = [int(number(id_)) for id_ in token["ids"]]
 
 
-def _processors(processor: Any) -> Iterator[dict[str, Any]]:
+def processors(processor: Any) -> Iterator[dict[str, Any]]:
     if isinstance(processor, dict):
         yield processor
         for inner in processor.get("processors") or ():
-            yield from _processors(inner)
+            yield from processors(inner)
 
 
 def _check_exchanged(before: Mapping[str, Any], after: Mapping[str, Any], other: Mapping[int, int], where: str) -> None:

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 
 from limba.addons.instructions.instruction_tasks import register_instruction_task
+from limba.convert.model_files.hf import hub_models
 from limba.files import written_files
 from limba.tasks import pretraining, sources
 
@@ -48,9 +49,7 @@ def bring_vocabulary(file: pathlib.Path) -> None:
     """Downloads T5 1.1's vocabulary, unless the file is there."""
     if file.is_file():
         return
-    import huggingface_hub
-
-    found = huggingface_hub.hf_hub_download(VOCABULARY, "spiece.model", revision=VOCABULARY_COMMIT)
+    found = hub_models.client().hf_hub_download(VOCABULARY, "spiece.model", revision=VOCABULARY_COMMIT)
     file.parent.mkdir(parents=True, exist_ok=True)
     with written_files.writing(file) as unfinished:
         shutil.copyfile(found, unfinished)

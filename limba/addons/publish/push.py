@@ -87,11 +87,13 @@ def push(out: str | Path, repo: str, *, public: bool = False, check: bool = True
     api = hf.HfApi(library_name="limba", library_version=VERSION)
     with hub_models.plain_errors(hf, repo, writes=True):
         repo = api.create_repo(repo, private=not public, exist_ok=True).repo_id
-        if bool(api.model_info(repo).private) == public:
-            raise ValueError(
-                f"{hf.constants.ENDPOINT}/{repo} is there and {'private' if public else 'public'}. Change that in its "
-                f"settings, or {'leave out' if public else 'give'} --public."
-            )
+        is_private = bool(api.model_info(repo).private)
+    if is_private == public:
+        raise ValueError(
+            f"{hf.constants.ENDPOINT}/{repo} is there and {'private' if public else 'public'}. Change that in its "
+            f"settings, or {'leave out' if public else 'give'} --public."
+        )
+    with hub_models.plain_errors(hf, repo, writes=True):
         try:
             api.upload_folder(
                 repo_id=repo,

@@ -11,7 +11,7 @@ from typing import Any
 
 import tokenizers
 
-from limba.addons.run import given_config
+from limba.addons.run import blank_before, given_config
 from limba.checkpoint_files import run_folder
 from limba.convert import from_hf
 from limba.convert.families import byt5, heads
@@ -136,7 +136,7 @@ class StartingModel:
         file = self.opened.vocabulary_file
         if network != "TokenClassifier" or self.labels or self.opened.family.model_type != "roberta" or file is None:
             return self
-        spaced = run_folder.with_vocabulary_file(self.vocabulary, str(tokenizer_folder.with_blank_before(file)))
+        spaced = run_folder.with_vocabulary_file(self.vocabulary, str(blank_before.with_blank_before(file)))
         settings = self.opened.tokenizer_settings
         settings = dataclasses.replace(settings, config={**settings.config, "add_prefix_space": True})
         opened = dataclasses.replace(self.opened, vocabulary=spaced, tokenizer_settings=settings)
@@ -506,8 +506,7 @@ def _local_tokenizer(tokenizer: str) -> Path:
     hf = hub_models.client()
     logger.info("There is no file or folder %s: %s is asked for %s.", path, hf.constants.ENDPOINT, tokenizer)
     try:
-        with hub_models.plain_errors(hf, tokenizer):
-            return Path(hf.snapshot_download(tokenizer, allow_patterns=["*.json", "*.model"]))
+        return hub_models.download(tokenizer, with_weights=False)
     except (FileNotFoundError, ConnectionError) as error:
         raise type(error)(
             f"tokenizer_name is {tokenizer!r}, and there is no file or folder {path}: `limba vocab build` makes one. "

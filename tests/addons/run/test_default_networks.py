@@ -102,11 +102,11 @@ def test_a_tokenizer_that_is_no_folder_here_may_be_meant_so(tmp_path, monkeypatc
     hub = hub_models.client()
     asked = []
 
-    def refuse(name, **unused):
+    def refuse(self, name):
         asked.append((name, caplog.text))
         raise hub.errors.LocalEntryNotFoundError("no connection")
 
-    monkeypatch.setattr(hub, "snapshot_download", refuse)
+    monkeypatch.setattr(hub.HfApi, "model_info", refuse)
     caplog.set_level("INFO")
     for name in ("vocab", "runs/vocab"):
         with pytest.raises(

@@ -8,8 +8,7 @@ import pytest
 import tokenizers
 import transformers
 
-from convert.model_files.hf import tokenizer_folder
-from limba.addons.run import starting_model
+from limba.addons.run import blank_before, starting_model
 from tasks.vocabularies import TokenizerVocabulary
 
 WORDS = ["the", "old", "cat", "don't", "U.S.", ",", "!", "É", "日本", "x-y", "3.5", "sleeps", "🙂", "''s", "n't"]
@@ -43,10 +42,10 @@ def folder(tmp_path_factory):
 def test_tokens_and_first_pieces_are_those_of_run_ner(folder, tmp_path):
     """Also of first words of one character, whose piece begins with the blank that is put before the text."""
     theirs = transformers.AutoTokenizer.from_pretrained(folder, add_prefix_space=True)
-    spaced = tokenizer_folder.with_blank_before(folder / "tokenizer.json")
+    spaced = blank_before.with_blank_before(folder / "tokenizer.json")
     content = json.loads(spaced.read_text())
     assert content["post_processor"] == json.loads(theirs.backend_tokenizer.to_str())["post_processor"]
-    assert tokenizer_folder.with_blank_before(spaced) == spaced
+    assert blank_before.with_blank_before(spaced) == spaced
     # A file that says of the blank only that it is put there: then offsets are without it.
     content["post_processor"]["add_prefix_space"] = False
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))

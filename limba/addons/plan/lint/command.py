@@ -26,6 +26,7 @@ from gin import config as gin_config
 
 from limba import command_line
 from limba.addons.plan.lint import lint_training
+from limba.checkpoint_files import run_folder
 from limba.checkpoints import run_configuration
 from limba.checkpoints.train_state import TrainStateInitializer
 from limba.data import contract
@@ -262,13 +263,26 @@ def report(findings: Sequence[Finding]) -> int:
     return 1 if errors else 0
 
 
+def _gin_file_of(run_dir: str) -> str:
+    """The configuration of a run, or of one of its checkpoints.
+
+    Raises:
+      FileNotFoundError: if it has none.
+    """
+    checkpoint = storage.as_path(run_configuration.newest_checkpoint(run_dir))
+    if (file := run_folder.find_gin(checkpoint)) is None:
+        raise FileNotFoundError(f"{checkpoint} has no run/config.gin; give the run's gin files.")
+    run_configuration.remember_modules(checkpoint)
+    return str(file)
+
+
 def main(argv: Sequence[str]) -> int:
     """Parses flags and gin, and prints the findings."""
     parser = command_line.argument_parser("lint", __doc__ or "", takes_run=True)
     parser.add_argument("--num_devices", type=int, metavar="N", help="devices of the mesh (the fewest possible)")
     flags = command_line.parse_flags(parser, argv)
     if flags.run_dir:
-        flags.gin_file.insert(0, run_configuration.gin_file_of(flags.run_dir))
+        flags.gin_file.insert(0, _gin_file_of(flags.run_dir))
     if not flags.gin_file:
         parser.error("give RUN, or at least one gin file, for example gin/recipes/quickstart.gin")
     if flags.num_devices is not None and flags.num_devices < 1:

@@ -185,3 +185,70 @@ def test_without_a_connection_the_cache_has_to_do(loopback, folder, monkeypatch,
     match = rf"^{reason}, and org/other is not in the cache, .*home/hub\. Connect, or give a folder of this machine\.$"
     with pytest.raises(ConnectionError, match=match):
         hub_models.download("org/other")
+
+
+@pytest.mark.parametrize("etag", ["../../../../../FILE", "OUTSIDE/FILE", "/etc/hostname", "", ".", "x" * 3000])
+def test_no_name_that_the_hub_gives_a_file_s_content_leads_out_of_the_cache(loopback, folder, tmp_path, etag):
+    """The library calls the content in its cache as the header says."""
+    (outside := tmp_path / "outside").mkdir()
+    loopback.add(MODEL, folder)
+    loopback.etag = lambda path: etag.replace("OUTSIDE", str(outside)).replace("FILE", f"{path}.evil")
+    downloaded = hub_models.download(MODEL)
+    cache = tmp_path / "home/hub"
+    assert {path.resolve().parent for path in downloaded.iterdir()} == {cache / "models--org--model/blobs"}
+    assert not [path for path in tmp_path.rglob("*evil*") if cache not in path.parents] and not any(outside.iterdir())
+
+
+# What the hub says of a model, and what of it is no answer of a hub.
+ODD_ANSWERS = {
+    "a page": (b"<html>log in</html>", "JSONDecodeError"),
+    "a list": (b"[1, 2]", "TypeError"),
+    "nothing": (b"{}", "KeyError"),
+    "brackets": (b"[" * 200_000, "RecursionError"),
+    "a number": (b'{"id":' + b"9" * 5000 + b"}", "ValueError: Exceeds the limit"),
+    "a date": (b'{"id": "x", "lastModified": "now"}', "ValueError: Cannot parse"),
+    "no names": (b'{"id": "x", "siblings": "abc"}', "TypeError"),
+}
+
+
+@pytest.mark.parametrize("what", ODD_ANSWERS)
+def test_an_answer_that_no_hub_gives_is_one_message(loopback, folder, what):
+    answer, said = ODD_ANSWERS[what]
+    loopback.add(MODEL, folder)
+    loopback.says["GET /api/models/org/model"] = answer
+    with pytest.raises(
+        ValueError, match=rf"^{loopback.url} answers about org/model as no hub does \({said}.*HF_ENDPOINT\.$"
+    ):
+        hub_models.download(MODEL)
+
+
+def test_the_hub_s_list_names_no_commit_that_is_believed(loopback, folder, tmp_path):
+    """The library would take the folder of that name, and write what it calls a commit beside it."""
+    loopback.add(MODEL, folder)
+    files = json.dumps(
+        [{"rfilename": file} for file in (*SMALL_FILES, "../x.json", "*.json", "a\0.json", "é" * 300 + ".json")]
+    )
+    loopback.says["GET /api/models/org/model"] = (
+        f'{{"id": "x", "sha": "../../../../../x", "siblings": {files}}}'.encode()
+    )
+    downloaded = hub_models.download(MODEL, with_weights=False)
+    assert names(downloaded) == SMALL_FILES and downloaded.name == loopback.repos[MODEL].sha()
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_file_of_another_size_than_the_hub_says(loopback, folder):
+    loopback.add(MODEL, folder)
+    loopback.size = lambda path: 1
+    with pytest.raises(OSError, match=r"^huggingface_hub did not finish with org/model\. Give the command again"):
+        hub_models.download(MODEL)
+
+
+def test_a_model_that_changes_while_it_is_downloaded(loopback, folder):
+    loopback.add(MODEL, folder).commits.append({})
+    repo = loopback.repos[MODEL]
+    repo.commits[1] = dict(repo.commits[0])
+    loopback.commit = lambda path: repo.sha(len(path) % 2)
+    with pytest.raises(
+        ConnectionError, match=r"^org/model has changed while it was downloaded\. Give the command again\.$"
+    ):
+        hub_models.download(MODEL)
