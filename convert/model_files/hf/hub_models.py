@@ -39,9 +39,9 @@ def client() -> ModuleType:
 
 def _name_in_cache(etag: str | None) -> str | None:
     """Of a file's content, which the library would also write to `../x` and `/x`, if the hub calls it so."""
-    name = etag and etag.lstrip("W/").strip('"')
-    is_name = name is None or re.fullmatch(r"(?a)\w[\w.-]{,127}", name)
-    return name if is_name else hashlib.sha256(name.encode()).hexdigest()
+    name = (etag or "").lstrip("W/").strip('"')
+    is_name = etag is None or re.fullmatch(r"(?a)\w[\w.-]{,127}", name)
+    return etag and name if is_name else hashlib.sha256(name.encode()).hexdigest()
 
 
 def unreachable(hf: ModuleType) -> tuple[type[BaseException], ...]:
@@ -72,7 +72,7 @@ def plain_errors(hf: ModuleType, name: str, writes: bool = False) -> Iterator[No
         raise ValueError(
             f"{hf.constants.ENDPOINT} answers about {name} as no hub does ({said}). Check HF_ENDPOINT."
         ) from error
-    except (OSError, *unreachable(hf)) as error:
+    except (hf.errors.FileMetadataError, OSError, *unreachable(hf)) as error:
         if type(error).__module__ == "builtins" and (type(error) is not OSError or error.errno):  # of the disk, or ours
             raise
         raise explain(hf, name, error, writes) from error

@@ -54,7 +54,8 @@ class HttpStatusError(Exception):
 def _failures() -> tuple[type[Exception], ...]:
     import urllib3
 
-    return urllib3.exceptions.HTTPError, OSError  # requests' own errors are OSErrors
+    # requests' own errors are OSErrors, but of some addresses to which a server leads it has Python's ValueError.
+    return urllib3.exceptions.HTTPError, OSError, ValueError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +93,7 @@ def fetch(url: str, headers: Headers) -> Document:
                             )
                 return Document(bytes(content), response.links.get("next", {}).get("url", ""))
             except _failures() as error:
-                retries.wait_after(error)
+                retries.wait_after(error, is_final=isinstance(error, ValueError))
 
 
 def size_of(url: str, headers: Headers = dict) -> int:
@@ -121,7 +122,7 @@ def size_of(url: str, headers: Headers = dict) -> int:
         except HttpStatusError as error:
             raise FileNotFoundError(f"{error}; check the address.") from error
         except _failures() as error:
-            retries.wait_after(error)
+            retries.wait_after(error, is_final=isinstance(error, ValueError))
             continue
         if not length.isdigit():
             raise ValueError(
@@ -198,7 +199,7 @@ class _HttpFile(seekable.SeekableReader):
                 data = self._receive(min(wanted, self._end - self._at))
             except _failures() as error:
                 self._disconnect()
-                self._retries.wait_after(error)
+                self._retries.wait_after(error, is_final=isinstance(error, ValueError))
                 continue
             self._position += len(data)
             return data

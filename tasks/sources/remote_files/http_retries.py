@@ -18,7 +18,7 @@ LONGEST_WAIT_SECONDS = 64.0
 MAX_FAILURES = 14
 # Before training a person waits for the message: half a minute.
 MAX_FAILURES_AT_START = 6
-# `Retry-After` is obeyed up to this: a server that asks for more is not coming back for this run.
+# `Retry-After` is obeyed up to this, of all failures in a row: who asks for more is not coming back for this run.
 LONGEST_RETRY_AFTER_SECONDS = 300.0
 
 _DIGITS = re.compile(r"\s*(\d+)\s*")
@@ -42,27 +42,26 @@ class Retries:
     def __init__(self, name: str, max_failures: int | None = None):
         self._name = redaction.redact(name)
         self._max_failures = max_failures
-        self._failures = 0
+        self.succeed()
 
     def succeed(self) -> None:
-        self._failures = 0
+        self._failures, self._may_ask = 0, LONGEST_RETRY_AFTER_SECONDS
 
-    def wait_after(self, error: Exception) -> None:
-        """Raises BrokenFileError after too many failures."""
+    def wait_after(self, error: Exception, is_final: bool = False) -> None:
+        """Raises BrokenFileError after too many failures, or one that does not change."""
         self._failures += 1
         # requests puts the URL into its messages, also the signed one of a redirect.
         said = redaction.redact(str(error))
         cause = f"{type(error).__name__.lstrip('_')}: {said}" if said else type(error).__name__
         most = self._max_failures or MAX_FAILURES
-        if self._failures >= most:
-            message = f"{self._name} stays unreadable: {most} requests in a row failed, the last with {cause}"
-            raise BrokenFileError(message) from error
+        if is_final or self._failures >= most:
+            failed = "a request" if self._failures == 1 else f"{self._failures} requests in a row"
+            raise BrokenFileError(f"{self._name} stays unreadable: {failed} failed, the last with {cause}") from error
         seconds = min(FIRST_WAIT_SECONDS * 2 ** (self._failures - 1), LONGEST_WAIT_SECONDS)
         # Not from the global generator: reading must not change anyone's random numbers.
         seconds *= random.SystemRandom().uniform(0.5, 1.5)
-        asked = getattr(error, "wait_seconds", None)
-        if asked is not None:
-            seconds = max(seconds, min(asked, LONGEST_RETRY_AFTER_SECONDS))
+        asked = min(getattr(error, "wait_seconds", None) or 0.0, self._may_ask)
+        self._may_ask, seconds = self._may_ask - asked, max(seconds, asked)
         # One failure is ordinary: servers close connections that idle while a chunk is trained on.
         level = logging.INFO if self._failures == 1 else logging.WARNING
         logger.log(level, "%s: %s; failure %d, again in %.1f s.", self._name, cause, self._failures, seconds)
@@ -77,7 +76,7 @@ def asked_wait(headers: Mapping[str, str]) -> float | None:
     if asked:
         try:
             return max(0.0, email.utils.parsedate_to_datetime(asked).timestamp() - time.time())
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
     # Hugging Face answers a limit with `RateLimit: "resolvers";r=0;t=142`.
     reset = re.search(r";\s*r=0\s*;\s*t=(\d+)", headers.get("RateLimit", ""))

@@ -138,7 +138,7 @@ def test_what_the_server_asks_for_is_waited(server, waits):
     server.behave = lambda handler, number: number <= len(asked) and handler.say(429, **asked[number - 1])
     assert server.file().open().read() == CONTENT
     assert waits[0] == 17 and 35 < waits[1] <= 40 and waits[2] == 55
-    assert waits[3] == http_retries.LONGEST_RETRY_AFTER_SECONDS and waits[4] <= 24
+    assert sum(waits[:4]) == pytest.approx(http_retries.LONGEST_RETRY_AFTER_SECONDS) and waits[4] <= 24
 
 
 def test_stalled_and_crawling_connections(server, monkeypatch):
@@ -259,3 +259,28 @@ def test_a_server_that_does_not_answer_is_named(server, monkeypatch, caplog):
     assert server.file().open().read() == CONTENT
     said = [text for text in caplog.messages if text.startswith("Waiting for ")]
     assert said and all(f"Waiting for http://127.0.0.1:{server.port}/a (" in text for text in said) and len(said) <= 3
+
+
+def test_a_server_that_asks_to_wait_each_time_is_obeyed_for_five_minutes_in_all(server, waits):
+    server.behave = lambda handler, number: handler.say(429, Retry_After="200")
+    with pytest.raises(http_files.BrokenFileError, match="14 requests in a row"):
+        server.file().open().read()
+    assert waits[0] == 200 and waits[1] == 100 and sum(waits[2:]) <= 1.5 * (4 + 8 + 16 + 32 + 7 * 64)
+
+
+@pytest.mark.parametrize("location", ["file:///etc/passwd", "gopher://x/y", "http://[::"])
+def test_a_redirect_to_what_is_no_address_ends_at_once(server, waits, location):
+    server.behave = lambda handler, number: handler.say(302, Location=location)
+    with pytest.raises(http_files.BrokenFileError, match=r"^a shard stays unreadable: a request failed, the last with"):
+        server.file().open().read()
+    for ask in (http_files.size_of, lambda url: http_files.fetch(url, dict)):
+        with pytest.raises(http_files.BrokenFileError, match=r"^http://127.*: a request failed"):
+            ask(server.file().url)
+    assert waits == []
+
+
+@pytest.mark.parametrize(
+    "asked", ["Fri, 31 Dec 99999999999 23:59:59 GMT", "x" * 1000, "-1", "1 Jan 1 1:1:1 +99999999999999"]
+)
+def test_a_wait_that_is_none_is_not_obeyed(asked):
+    assert http_retries.asked_wait({"Retry-After": asked}) is None
