@@ -124,7 +124,7 @@ def size_of(url: str, headers: Headers = dict) -> int:
         except _failures() as error:
             retries.wait_after(error, is_final=isinstance(error, ValueError))
             continue
-        if not length.isdigit():
+        if not re.fullmatch(r"[0-9]{1,18}", length):
             raise ValueError(
                 f"The server of {redaction.redact(url)} does not say how long the file is, so an interrupted read "
                 "would go unnoticed; download the file and read it from disk."

@@ -284,3 +284,10 @@ def test_a_redirect_to_what_is_no_address_ends_at_once(server, waits, location):
 )
 def test_a_wait_that_is_none_is_not_obeyed(asked):
     assert http_retries.asked_wait({"Retry-After": asked}) is None
+
+
+@pytest.mark.parametrize("length", ["9" * 5000, "99999999999999999999", "\xb2", "*", ""])
+def test_a_length_that_is_none_names_the_address(server, length):
+    server.behave = lambda handler, number: handler.say(206, Content_Range=f"bytes 0-0/{length}")
+    with pytest.raises(ValueError, match=rf"^The server of {server.file().url} does not say how long the file is"):
+        http_files.size_of(server.file().url)
