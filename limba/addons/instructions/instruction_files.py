@@ -7,6 +7,7 @@ Each instance becomes a row: the task's name, its definition, its examples and t
 """
 
 import dataclasses
+import fnmatch
 import functools
 import glob
 import json
@@ -16,8 +17,9 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from limba.files import json_text, number_ranges, untrusted_json
+from limba.files import json_text, number_ranges, untrusted_files, untrusted_json
 from limba.files.number_ranges import AT_LEAST_1
+from limba.files.untrusted_files import cut
 from limba.tasks.sources import arrow_tables
 from limba.tasks.sources.arrow_tables import FormatError
 from limba.tasks.sources.sharded import ShardedSource, Splits
@@ -31,6 +33,9 @@ _LISTS = {
     "validation": ("dev_tasks.txt", "test_tasks.txt"),
     "test": ("test_tasks.txt",),
 }
+# As of a line of a data file. The largest of Super-NaturalInstructions' tasks is far smaller.
+_MOST_BYTES = 256 * 2**20
+_LONGEST_NAME = 200
 _INSTANCES, _DEFINITION = "Instances", "Definition"
 _EXAMPLES = {"positive_examples": "Positive Examples", "negative_examples": "Negative Examples"}
 
@@ -58,7 +63,9 @@ class TaskFile:
           FormatError: for another format; it names the field.
         """
         task = pathlib.PurePath(str(getattr(file, "name", "task.json"))).name.partition(".json")[0]
-        fields = _parse(file.read())
+        if len(content := file.read(_MOST_BYTES + 1)) > _MOST_BYTES:
+            raise FormatError(f"it has more than {_MOST_BYTES:,} bytes, which a file of instances may have")
+        fields = _parse(content)
         definition = fields.get(_DEFINITION)
         shared = {"task": task, "definition": _text_of(definition, _DEFINITION)}
         for column, field in _EXAMPLES.items():
@@ -156,7 +163,7 @@ class InstructionSource(ShardedSource):
         found = {}
         for split, names in _LISTS.items():
             if (file := next((lists / name for name in names if (lists / name).is_file()), None)) is not None:
-                found[split] = file.read_text(encoding="utf-8").split()
+                found[split] = untrusted_files.read_text(file).split()
         if "test" in found and not (lists / _LISTS["validation"][0]).is_file():
             _log_test_as_validation(str(lists))
         return found
@@ -170,10 +177,17 @@ class InstructionSource(ShardedSource):
         names = self._names()
         if split not in names:
             raise ValueError(f"There is no split {split!r}; {str(self._folder)!r} has {', '.join(map(repr, names))}.")
+        if not names[split]:
+            raise ValueError(f"The split {split!r} of {str(self._folder)!r} names no task.")
         files: dict[pathlib.Path, None] = {}
-        for name in names[split]:
+        for name in dict.fromkeys(names[split]):
+            if "/" in name or len(name) > _LONGEST_NAME:
+                raise ValueError(
+                    f"{cut(name)!r} is no name of a task (split {split!r} of {str(self._folder)!r}): give the name of "
+                    "a file of its folder of tasks, without .json, or a pattern of such names."
+                )
             is_pattern = glob.has_magic(name)
-            matching = sorted(folder.glob(f"{name}.json")) if is_pattern else [folder / f"{name}.json"]
+            matching = _matching(folder, f"{name}.json") if is_pattern else [folder / f"{name}.json"]
             if not matching or not matching[0].is_file():
                 kind = "matches the pattern" if is_pattern else "is called"
                 raise FileNotFoundError(
@@ -181,6 +195,10 @@ class InstructionSource(ShardedSource):
                 )
             files |= dict.fromkeys(path.absolute() for path in matching)
         return list(files)
+
+
+def _matching(folder: pathlib.Path, pattern: str) -> list[pathlib.Path]:
+    return sorted(path for path in folder.iterdir() if fnmatch.fnmatchcase(path.name, pattern))
 
 
 @functools.cache  # once for a folder, whose lists are read often

@@ -1,6 +1,7 @@
 """A folder of tasks in Super-NaturalInstructions' format: texts to the letter, caps, lists, rates, messages."""
 
 import json
+import os
 
 import pytest
 
@@ -194,3 +195,48 @@ def test_texts_end_with_punctuation_of_their_script(folder):
     made = _inputs(register_instruction_task("scripts", folder, vocabulary=BYTES, num_positive=0))
     assert {text.partition("\n\n")[0] for text in made} == {"Definition: Antwort。"}
     assert [text.partition("Input: ")[2].partition("\n")[0] for text in made] == [*texts[:5], "5 €.", "так."]
+
+
+NO_NAME = r"is no name of a task \(split 'train' of '.*'\): give the name of a file of its folder of tasks"
+# What a list of a stranger's has, and how the error says it.
+LISTS = {
+    b"../../secret": NO_NAME,
+    b"../../sec*": NO_NAME,
+    b"/etc/*": NO_NAME,
+    b"**/" * 200 + b"*": NO_NAME,
+    b"a" * 5000: NO_NAME,
+    b"\xff": r"train_tasks\.txt is not UTF-8: byte 0xff at line 1",
+    b"": "The split 'train' of .* names no task",
+}
+
+
+@pytest.mark.parametrize("names", LISTS, ids=range(len(LISTS)))
+def test_a_list_of_a_stranger_leads_to_no_other_file(folder, names):
+    (folder.parent / "secret.json").write_text(json.dumps(_task(1)))
+    (folder / "splits/default/train_tasks.txt").write_bytes(names)
+    with pytest.raises(ValueError, match=LISTS[names]):
+        InstructionSource(folder).task_names()
+
+
+def test_a_list_that_is_a_link_to_the_environment_is_not_shown(folder):
+    (folder / "splits/default/train_tasks.txt").unlink()
+    (folder / "splits/default/train_tasks.txt").symlink_to("/proc/self/environ")
+    with pytest.raises(ValueError, match="is of the kernel, not a file") as raised:
+        InstructionSource(folder).task_names()
+    assert "PATH" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        (
+            "tasks/task001_things.json",
+            "task001_things.json cannot be read from row 0 on: it has more than 268,435,456 bytes",
+        ),
+        ("splits/default/train_tasks.txt", "train_tasks.txt has 21,474,836,480 bytes; a file of this kind has at most"),
+    ],
+)
+def test_files_with_holes_cost_no_memory(folder, file, said):
+    os.truncate(folder / file, 20 * 2**30)
+    with pytest.raises((ValueError, RuntimeError), match=said):
+        list(InstructionSource(folder).documents("train"))
