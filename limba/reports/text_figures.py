@@ -48,7 +48,12 @@ def rows(line: Mapping[str, float], first: Mapping[str, float] | None = None) ->
 
 def headline(line: Mapping[str, float]) -> float | None:
     """Nats per text token among pieces of text alone; None for a line without figures of text."""
-    return line.get(_RENORMALIZED, line.get(_NATS))
+    return line.get(headline_name(line))
+
+
+def headline_name(line: Mapping[str, float]) -> str:
+    """The name of `headline` in metrics.jsonl."""
+    return _RENORMALIZED if _RENORMALIZED in line else _NATS
 
 
 def when(first: Mapping[str, float]) -> str:

@@ -19,6 +19,8 @@ from limba.training.trainer import BaseTrainer
 from limba.workers import code_versions
 
 _NATS, _UNIGRAM = "nats_per_target_token", "unigram_nats_per_target_token"
+# Nats by which an evaluation may be above the best one, from one to the next.
+_NOISE = 0.02
 
 logger = logging.getLogger(__name__)
 
@@ -27,18 +29,10 @@ def log_start(run: Run, first_step: int) -> None:
     """Logs directory, parameters, batch, steps and mesh."""
     trained, count = freezing.count_trained(run.trainer.model.optimizer_def, run.trainer.param_shapes)
     part = f" ({trained:,} of them trained, {trained / count:.2%})" if trained < count else ""
-    logger.info(
-        "%s: %s parameters%s, batch %d x %s, steps %d to %d, mesh %s on %s",
-        run.model_dir,
-        f"{count:,}",
-        part,
-        run.dataset.batch_size,
-        dict(run.dataset.task_feature_lengths or {}),
-        first_step,
-        max(first_step, run.periods.total_steps),
-        dict(run.trainer.partitioner.mesh.shape),
-        jax.devices()[0].platform,
-    )
+    steps = f"steps {first_step} to {max(first_step, run.periods.total_steps)}"
+    lengths, mesh = dict(run.dataset.task_feature_lengths or {}), dict(run.trainer.partitioner.mesh.shape)
+    batch = f"batch {run.dataset.batch_size} x {lengths}, {steps}, mesh {mesh} on {jax.devices()[0].platform}"
+    logger.info("%s: %s parameters%s, %s", run.model_dir, f"{count:,}", part, batch)
 
 
 def warn_of_another_schedule(run: Run, first_step: int) -> None:
@@ -56,14 +50,12 @@ def warn_of_another_schedule(run: Run, first_step: int) -> None:
     step, before = last["step"], last["learning_rate/current"]
     now = float(rate_fn(jnp.int32(step - 1)))  # A schedule counts from the step before the update.
     if not math.isclose(now, before, rel_tol=1e-4):
-        logger.warning(
-            "The learning rate of step %d was %.6g; this start's schedule has %.6g there, and the run uses it. "
-            "The gin files or TRAIN_STEPS have changed since. The bindings of before are in %s.",
-            step,
-            before,
-            now,
-            checkpointing.checkpoint_path(run.model_dir, first_step) / "run" / "config.gin",
+        text = (
+            f"The learning rate of step {step} was {before:.6g}; this start's schedule has {now:.6g} there, and the "
+            "run uses it. The gin files or TRAIN_STEPS have changed since. The bindings of before are in "
+            f"{checkpointing.checkpoint_path(run.model_dir, first_step) / 'run' / 'config.gin'}."
         )
+        logger.warning("%s", text)
 
 
 def record(trainer: BaseTrainer) -> dict[str, Any]:
@@ -102,7 +94,11 @@ def print_validation_losses(model_dir: Path) -> None:
         else:
             _print_loss(task, lines)
             losses = [line.get(_NATS) for line in lines]
-        _warn_of_worse(task, [line["step"] for line in lines], losses)
+        known = [(loss, line["step"]) for loss, line in zip(losses, lines, strict=True) if loss is not None]
+        if len(known) > 1 and known[-1][0] > known[0][0]:
+            _warn_of_worse(task, known)
+        elif len(known) > 1 and text_figures.rows(lines[-1]):
+            _warn_of_overfitting(task, known, text_figures.headline_name(lines[-1]))
 
 
 def _print_loss(task: str, lines: Sequence[dict]) -> None:
@@ -126,21 +122,25 @@ def _print_text_figures(task: str, lines: Sequence[dict]) -> None:
     print(f"All targets{left_out}: {last[_NATS]:.4f} nats; best constant (unigram) predictor: {last[_UNIGRAM]:.4f}.")
 
 
-def _warn_of_worse(task: str, steps: Sequence[int], losses: Sequence[float | None]) -> None:
+def _warn_of_worse(task: str, known: Sequence[tuple[float, int]]) -> None:
     """Says of a run that ends above its first evaluation which one was best, and what to do."""
-    known = [(loss, step) for loss, step in zip(losses, steps, strict=True) if loss is not None]
-    if len(known) < 2 or not known[-1][0] > known[0][0]:
-        return
     (first, began), (last, ended), (best, at) = known[0], known[-1], min(known)
     lowest = "no evaluation was better than the first" if at == began else f"the best was {best:.4f} at step {at:,}"
-    logger.warning(
-        "Validation of %s is worse than at the beginning: %.4f nats at step %s, %.4f at step %s; %s. Train for more "
-        "steps, or lower the rate (schedules.create_learning_rate_scheduler.base_learning_rate). A small corpus that "
-        "is read many times wants DROPOUT_RATE = 0.1 and fewer steps.",
-        task,
-        last,
-        f"{ended:,}",
-        first,
-        f"{began:,}",
-        lowest,
+    text = (
+        f"Validation of {task} is worse than at the beginning: {last:.4f} nats at step {ended:,}, {first:.4f} at step "
+        f"{began:,}; {lowest}. Train for more steps, or lower the rate (schedules.create_learning_rate_scheduler."
+        "base_learning_rate). A small corpus that is read many times wants DROPOUT_RATE = 0.1 and fewer steps."
     )
+    logger.warning("%s", text)
+
+
+def _warn_of_overfitting(task: str, known: Sequence[tuple[float, int]], metric: str) -> None:
+    """Says of a run that ends above its best evaluation, by more than noise, how to have the best."""
+    (last, ended), (best, at) = known[-1], min(known)
+    text = (
+        f"Validation of {task} was best at step {at:,}, {best:.4f} nats; at step {ended:,} it is {last:.4f}. So more "
+        "steps learn the training texts by heart. DROPOUT_RATE = 0.1 or fewer steps end lower. `limba convert to-hf "
+        f"RUN OUT --best min:training_eval/{task}/{metric}` takes the best of the checkpoints that are left."
+    )
+    if last > best + _NOISE:
+        logger.warning("%s", text)
