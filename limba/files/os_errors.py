@@ -1,8 +1,10 @@
 """Errors of the operating system, of TensorStore and of the hub as one sentence with the file and what helps."""
 
 import errno
+import io
 import re
 import resource
+import traceback
 
 # What a command found, and what to do.
 _WORDS = {
@@ -15,7 +17,10 @@ _WORDS = {
     errno.EROFS: "is on a file system that can only be read: choose another place.",
     errno.ENOSPC: "cannot be written: the disk is full. Make room, or choose another place.",
     errno.EDQUOT: "cannot be written: this user's share of the disk is full. Make room, or choose another place.",
+    errno.EIO: "cannot be read or written: its disk or network has an error. Take a copy on another disk.",
+    errno.ESTALE: "is no longer what was opened: its file server has another. Give the command again.",
 }
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 # TensorStore's word for what is wrong, and the rest of its message, without its settings.
 _TENSORSTORE = re.compile(
     r"(NOT_FOUND|OUT_OF_RANGE|DATA_LOSS|FAILED_PRECONDITION|INVALID_ARGUMENT): ((?:Error|chunk) .*?)(?: \[\w+=.*)?",
@@ -43,8 +48,8 @@ def describe(error: BaseException, text: str | None = None) -> str | None:
     if (quoted := _QUOTED.search(text)) and int(quoted[1]) in _WORDS:
         return text.replace(quoted[0], f"{quoted[2]} {_WORDS[int(quoted[1])]}")
     # Of a file that is open; in gin's copy of an error its text alone has the number.
-    if (unnamed := _UNNAMED.fullmatch(text)) and (code := int(unnamed[1])) in (errno.ENOSPC, errno.EDQUOT):
-        return f"A file {_WORDS[code]}"
+    if (unnamed := _UNNAMED.fullmatch(text)) and (code := int(unnamed[1])) in (*_FULL, errno.EIO, errno.ESTALE):
+        return f"{_opened(error, code in _FULL) or 'A file'} {_WORDS[code]}"
     if isinstance(error, ValueError | OSError) and (found := _TENSORSTORE.fullmatch(text)):
         file = _FILE.search(found[2])
         name = file[1] if file else "A checkpoint"
@@ -52,6 +57,17 @@ def describe(error: BaseException, text: str | None = None) -> str | None:
     if remedy := _hub_remedy(error, text):
         return f"{text.strip().removesuffix('.')}. {remedy}"
     return None
+
+
+def _opened(error: BaseException, is_full: bool) -> str | None:
+    """The file of which the system refused bytes, which it does not name: of the innermost call that has one."""
+    found = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for value in frame.f_locals.values():
+            if isinstance(value, io.IOBase) and not (is_full and str(getattr(value, "mode", "")).startswith("r")):
+                name = getattr(value, "name", None)
+                found = name if isinstance(name, str) else found
+    return found
 
 
 # Of `datasets` and huggingface_hub; TensorFlow keeps nothing but the texts of errors in a generator of the user's.

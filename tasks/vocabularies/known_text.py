@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from limba.files.untrusted_files import shown
-from limba.tasks.sources import corpora
 from limba.tasks.vocabularies import alphabets, normalization
 from limba.tasks.vocabularies.vocabulary import encode_batch
 
@@ -90,17 +88,3 @@ def describe_inputs(vocabulary: Any, texts: Sequence[str]) -> str:
     )
     which = f"{len(concerned):,} of {len(texts):,} inputs have" if len(texts) > 1 else "The text has"
     return f"{which} {what}; the model reads each as unknown."
-
-
-def texts_of_files(files: list[str], text_column: str, most: int) -> Iterator[tuple[str, str]]:
-    """The texts of a column, each with its file and row.
-
-    Raises:
-      FileNotFoundError, ValueError, OSError: if they cannot be read, or hold something else.
-    """
-    source = corpora.HuggingFaceSource({"train": files}, [text_column])
-    for file, row, document in itertools.islice(source.numbered_documents("train"), most):
-        if isinstance(text := document[text_column], str):
-            yield text, f"{file}, row {row}"
-        elif text is not None:
-            raise ValueError(f"Column {text_column!r} of {file} has {shown(text)} in row {row}, which is not text.")

@@ -381,10 +381,11 @@ def _measure(vocabulary: Mapping[str, Any], args: argparse.Namespace) -> _OfText
     """Prints how much of the user's text is unknown."""
     if args.data_files is None:
         return _OfText()
+    from limba.addons.surgery import text_columns
     from limba.tasks.pretraining import masked_text
     from limba.tasks.vocabularies import known_text
 
-    texts = known_text.texts_of_files(args.data_files, args.text_column, args.max_documents)
+    texts = text_columns.texts_of_files(args.data_files, args.text_column, args.max_documents)
     measure = known_text.measure(masked_text.open_vocabulary(vocabulary), texts)
     for line in measure.describe():
         print(line)

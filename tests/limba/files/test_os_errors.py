@@ -65,3 +65,41 @@ def test_without_access_to_a_data_set_the_token_is_named(monkeypatch, error, tok
     monkeypatch.setattr("huggingface_hub.get_token", lambda: token)
     assert re.search(rf"{remedy}", os_errors.describe(error))
     assert os_errors.describe(ValueError("it is private: set HF_TOKEN (GatedRepoError)")) is None
+
+
+def _refuse(file, code):
+    raise OSError(code, "the system's word")
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [(errno.EIO, "read"), (errno.ESTALE, "read"), (errno.ENOSPC, "written"), (errno.EDQUOT, "written")],
+)
+def test_the_file_that_the_system_does_not_name_is_that_of_the_innermost_call(tmp_path, code, named):
+    """A full disk is never the file's that is read."""
+    (tmp_path / "read").touch()
+
+    def copy():
+        with (tmp_path / "written").open("wb") as written, (tmp_path / "read").open("rb") as read:
+            _refuse((written, read)[code == errno.EIO], code)
+
+    try:
+        with (tmp_path / "outer").open("w"):
+            copy()
+    except OSError as error:
+        raised = error
+    assert os_errors.describe(raised).startswith(
+        f"{tmp_path / named} cannot be " if code != errno.ESTALE else str(tmp_path)
+    )
+    # gin keeps the text alone, and where it was.
+    copied = ValueError(str(raised)).with_traceback(raised.__traceback__)
+    assert os_errors.describe(copied) == os_errors.describe(raised)
+    assert os_errors.describe(OSError(code, "the system's word")).startswith("A file ")
+
+
+def test_an_error_of_a_connection_names_no_file(tmp_path):
+    with (tmp_path / "log").open("w") as log:
+        try:
+            _refuse(log, errno.ECONNRESET)
+        except OSError as error:
+            assert os_errors.describe(error) is None

@@ -74,9 +74,9 @@ ATTACKS = {
         f"from t5x import gin_utils\n{TARGET} = @gin_utils.summarize_gin_config()",
         "it acts, and is no value",
     ),
-    "the text of a file": (
-        f"from tasks.vocabularies import known_text\n{TARGET} = @known_text.texts_of_files()",
-        "it is limba.tasks.vocabularies.known_text.texts_of_files",
+    "what a text has": (
+        f"from tasks.vocabularies import known_text\n{TARGET} = @known_text.measure()",
+        "it is limba.tasks.vocabularies.known_text.measure",
     ),
     "a log": (f"from limba.reports import writers\n{TARGET} = @writers.JsonLinesWriter()", "it writes files"),
     "a log that another function makes": (

@@ -163,7 +163,11 @@ def test_build_and_check_count_the_same_unknown_characters(normalization, corpus
         normalization=normalization,
     )
     said = [line for line in capsys.readouterr().err.splitlines() if "left out: " in line]
-    texts = known_text.texts_of_files([str(file)], "text", 10_000)
+    texts = [
+        (row["text"], "")
+        for batch in corpora.HuggingFaceSource({"train": str(file)}).documents("train")
+        for row in batch
+    ]
     measure = known_text.measure(SentencePieceVocabulary(str(out), extra_ids=100), texts)
     found = [line for line in measure.describe() if line.startswith(("unknown: ", "other unknown characters: "))]
     assert measure.unknown.counts == {"\ue000": 2, "\x80": 1, "\x99": 1, "☃": 1, "🦊": 1}
