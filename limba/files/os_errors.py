@@ -62,7 +62,7 @@ def describe(error: BaseException, text: str | None = None) -> str | None:
 def _opened(error: BaseException, is_full: bool) -> str | None:
     """The file of which the system refused bytes, which it does not name: of the innermost call that has one."""
     found = None
-    for frame, _ in traceback.walk_tb(error.__traceback__):
+    for frame, _ in traceback.walk_tb((error.__cause__ or error).__traceback__):
         for value in frame.f_locals.values():
             if isinstance(value, io.IOBase) and not (is_full and str(getattr(value, "mode", "")).startswith("r")):
                 name = getattr(value, "name", None)
