@@ -68,7 +68,8 @@ def run(args: argparse.Namespace) -> None:
     (in_transformers if None in settings.values() else of_folders).extend(folder_settings.compare(*settings.values()))
     is_checkpoint = any(model.vocabulary is None and model.folder is None for model in (a, b))
     (in_transformers if is_checkpoint else of_folders).extend(folder_tokens.compare_all(a, b))
-    for label, model in (("A", a), ("B", b)):
+    for label, model, other in (("A", a, b), ("B", b, a)):
+        of_folders += [row for part in table.parts("folder") for row in part.compare_written(label, model, other)]
         in_transformers += folder_tokens.compare(label, model, args.text)
         of_folders += folder_files.compare(label, model, hints)
         if (found := settings[label]) is not None:

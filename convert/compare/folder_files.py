@@ -29,7 +29,7 @@ _READ = (
     *(tokenizer_settings.CONFIG, tokenizer_settings.SPECIAL_TOKENS_MAP, *tokenizer_settings.FILES),
 )
 # What people, trainers and the hub leave beside a model, and folders.
-_NO_PART = re.compile(
+NO_PART = re.compile(
     r"(?i)^\.|\.(md|png|jpe?g|gif|svg|webp|pdf|ipynb|log|jsonl|lock|gin)$|^(licen[cs]e|notice|use_policy)"
     r"|^(trainer_state|(all|eval|train|predict|test|generate)_results|all_metrics|run|model_index|rescale|repair)\.json$|^events\.out"
     r"|^(optimizer|scheduler|scaler|rng_state|training_args)\b|^[^.]*$"
@@ -117,7 +117,7 @@ def _unknown(names: list[str], has_decoder: bool) -> Iterator[str]:
     older = (older_tokenizers.BYTES,) if has_decoder else older_tokenizers.FILES
     tokenizer = {hf_tokenizer.SPIECE} if has_decoder and hf_tokenizer.SPIECE in names else {*itertools.chain(*older)}
     for name in names:
-        if name not in _READ and name not in tokenizer and not _NO_PART.search(name):
+        if name not in _READ and name not in tokenizer and not NO_PART.search(name):
             yield name
 
 

@@ -51,7 +51,8 @@ PARTS: Mapping[str, str] = {
     "check": "a kind of folder of `limba convert check`: kind(report), compare(model, folder, report)",
     "check_alone": "a check of a model alone by `limba convert check A`: add_flags(parser), check_flags(args), "
     "is_asked(args), run(model, args)",
-    "folder": "`limba convert check` of a folder alone: check(model, hints)",
+    "folder": "`limba convert check` of a folder alone: check(model, hints); and of an export's files beside the other "
+    "model: compare_written(label, model, other)",
     "serve": "a run for a faster engine of `limba serve`: kept_folder(checkpoint, average, part, say)",
     "sparse_attention": "`EncoderConfig.sparse_attention`: of_json(fields), of_deepspeed(name, fields), "
     "check(sparse, num_heads, longest_row), visible(config, segments), seen_keys(config, length), "

@@ -364,10 +364,26 @@ def _other_position(folder: Path) -> None:
     onnx.save(model, folder / "model.onnx")
 
 
+def _strip_spaces(content: Any) -> None:
+    content["added_tokens_decoder"]["1"]["lstrip"] = True
+
+
 # By somebody who writes the report's hashes, too; engines and the rows of a check do not see these.
 FORGED: dict[str, dict[str, Damage]] = {
-    "safetensors": {"dtype": _set("config.json", torch_dtype="float16")},
+    "safetensors": {
+        "dtype": _set("config.json", torch_dtype="float16"),
+        "class": _set("config.json", architectures=["T5EncoderModel"]),
+        "no cache": _set("config.json", use_cache=False),
+        "draws": _set("generation_config.json", prompt_lookup_num_tokens=4),
+        "no length": lambda folder: _change_json(folder / "generation_config.json", lambda x: x.pop("max_new_tokens")),
+        "flags": lambda folder: _change_json(folder / "tokenizer_config.json", _strip_spaces),
+        "side": _set("tokenizer_config.json", padding_side="left"),
+        "decoder": lambda folder: _change_json(folder / "tokenizer.json", lambda x: x.update(decoder=None)),
+        "another file": lambda folder: (folder / "added_tokens.json").write_text("{}"),
+    },
     "bert": {
+        "rate": _set("config.json", initializer_range=9.0),
+        "names": _set("tokenizer_config.json", model_input_names=["input_ids"]),
         "dtype": _set("config.json", dtype="bfloat16"),
         "no tokenizer": lambda folder: (folder / "tokenizer.json").unlink(),
     },
@@ -439,7 +455,7 @@ def test_hashes_of_changed_files_prove_nothing(kind, written, limba_alone, tmp_p
         error = capsys.readouterr().err.splitlines()[-1]
         said = (
             *("files written otherwise, B: 1", "dtype 'float128'", "weights that transformers rounds, B: 1"),
-            "texts with other tokens (B has no vocabulary)",
+            *("texts with other tokens (B has no vocabulary)", "files that to-hf writes otherwise, B ("),
         )
         assert any(message in error for message in said), (name, error)
 

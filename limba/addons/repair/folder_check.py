@@ -1,12 +1,14 @@
-"""What `limba convert check` asks of a folder alone."""
+"""What `limba convert check` asks of a folder alone, and of an export beside the model that it is of."""
 
 import shlex
+from collections.abc import Iterator
 
-from limba.addons.repair import findings, looking
+from limba.addons.repair import findings, looking, written_again
 from limba.addons.repair.findings import Line
 from limba.convert import from_hf
+from limba.convert.compare.comparison_rows import Comparison
 from limba.convert.model_files.hf import hf_folder
-from limba.convert.model_files.model import ModelHints
+from limba.convert.model_files.model import Model, ModelHints
 
 # Without a tokenizer, or transformers, nothing can be said of it.
 _MAY_MISS = ("tokenizer", "vocabulary")
@@ -38,6 +40,11 @@ def check(model: str, hints: ModelHints) -> None:
     ends = [f" in what was looked at. Not looked at: {named}"] if named else []
     ends += [f"; read the note on {line.code}" for line in lines if line.is_note]
     print(f"{path} has no finding{''.join(ends)}.")
+
+
+def compare_written(label: str, model: Model, other: Model) -> Iterator[Comparison]:
+    """See `written_again.compare`."""
+    yield from written_again.compare(label, model, other)
 
 
 def _told(wrong: list[Line]) -> str:
