@@ -1,6 +1,7 @@
 """One run of a tracker, such as Weights & Biases, for one training, also after it resumes: the writers share this."""
 
 import math
+import re
 from pathlib import Path
 
 from limba.files import json_text, storage, untrusted_files
@@ -15,14 +16,15 @@ class TrackedRun:
       record: the file, `MODEL_DIR/wandb.json`.
       keep_until: the step from which training resumes, -1 for a new run.
       chosen_id: of the tracker's run, if somebody else has chosen it; else it is the record's.
+      ids: what the tracker takes for one, as a regular expression: a record of somebody else may have another.
 
     Attributes:
       id: of the tracker's run; None for a new one, until `begin`.
     """
 
-    def __init__(self, record: Path, keep_until: int, chosen_id: str | None = None):
+    def __init__(self, record: Path, keep_until: int, chosen_id: str | None = None, ids: str = ".*"):
         # A damaged record begins another run of the tracker; the training does not depend on it.
-        known = next(iter(json_lines.read_and_repair(record, _is_record)), {})
+        known = next(iter(json_lines.read_and_repair(record, lambda line: _is_record(line, ids))), {})
         self.id: str | None = chosen_id or known.get("id")
         self._record, self._keep_until = record, keep_until
         self._last_step = known.get("last_step", -1) if known.get("id") == self.id else -1
@@ -56,10 +58,10 @@ class TrackedRun:
         storage.replace_text(self._record, json_text.dumps({"id": self.id, "last_step": self._last_step}) + "\n")
 
 
-def _is_record(line: json_lines.Record) -> bool:
+def _is_record(line: json_lines.Record, ids: str) -> bool:
     """A record may come from somebody else, and a tracker names folders by the id."""
     known, step = line.get("id"), line.get("last_step", -1)
-    is_id = untrusted_files.is_inside(known) and str(known).isprintable()
+    is_id = untrusted_files.is_inside(known) and str(known).isprintable() and re.fullmatch(ids, str(known)) is not None
     return is_id and type(step) is int and json_lines.is_number(step)
 
 

@@ -77,7 +77,7 @@ class WandbWriter:
         import wandb
 
         # A W&B agent has already chosen the id.
-        self._tracked = TrackedRun(model_dir / _RECORD, keep_until, os.environ.get("WANDB_RUN_ID"))
+        self._tracked = TrackedRun(model_dir / _RECORD, keep_until, os.environ.get("WANDB_RUN_ID"), r"[\w.-]{1,64}")
         run_id = self._tracked.id or secrets.token_hex(4)
         written_files.make_folder(model_dir, "wandb")
         given = sys.argv[:]

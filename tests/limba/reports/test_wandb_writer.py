@@ -110,6 +110,15 @@ def test_an_agent_chooses_the_id(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "wandb.json").read_text())["id"] == "chosen7"
 
 
+@pytest.mark.parametrize("known", ["a/b", "*?[a]", "x" * 3000, " ", "a:b"])
+def test_an_id_that_is_none_of_wandb_s_begins_another_run(tmp_path, known):
+    """It came with a folder, and would end the training."""
+    (tmp_path / "wandb.json").write_text(json.dumps({"id": known}) + "\n")
+    WandbWriter(tmp_path).close()
+    assert len(json.loads((tmp_path / "wandb.json").read_text())["id"]) == 8
+    assert (tmp_path / "wandb.json.damaged").exists()
+
+
 def test_what_is_missing_is_said(tmp_path, monkeypatch):
     import wandb
 
