@@ -63,7 +63,7 @@ class ReadAhead(Generic[_T]):
             try:
                 item: Any = next(items, _END)
             except BaseException as error:
-                item = _Failure(error)
+                item = _Failure(error if isinstance(error, Exception) else ReadingError(repr(error)))
             with self._changed:
                 self._changed.wait_for(lambda: len(self._made) < self._depth or self._closed)
                 if self._closed:

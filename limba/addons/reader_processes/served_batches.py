@@ -141,7 +141,9 @@ def _make(
 
 
 def _sendable(error: BaseException) -> BaseException:
-    """The error, or its words where it cannot be pickled."""
+    """The error, or its words where it cannot be pickled, or would end the training as if it were well: sys.exit."""
+    if not isinstance(error, Exception):
+        return ReadingError(repr(error))
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

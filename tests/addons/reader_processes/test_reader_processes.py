@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import numpy as np
 import pytest
@@ -108,6 +109,34 @@ def test_an_error_of_a_reader_arrives(folder, monkeypatch):
     ):
         for _ in range(3000):
             next(batches)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Leaves(objectives.SpanCorruption):
+    """Ends the program in a reader, as a function of a user's own may."""
+
+    def corrupt(self, *args, **kwargs):
+        if multiprocessing.parent_process() or threading.current_thread() is not threading.main_thread():
+            raise SystemExit(0)
+        return super().corrupt(*args, **kwargs)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_reader_that_calls_exit_does_not_end_the_training_as_if_it_were_well(folder, monkeypatch, num_workers):
+    monkeypatch.setattr(blank_texts, "_MOST_DOCUMENTS", 1)
+    file = folder / "leaves.txt"
+    file.write_text("a document of some words\n" * 100, encoding="utf-8")
+    pretraining.register_pretraining_task(
+        "process_leaves",
+        data_files={"train": str(file)},
+        vocabulary=vocabularies.ByteVocabulary(100),
+        objective=_Leaves(),
+    )
+    config = dataclasses.replace(
+        batches_of_before.config_of("spans", "train"), mixture_or_task_name="process_leaves", num_workers=num_workers
+    )
+    with pytest.raises(RuntimeError, match=r"^Reading 'process_leaves' failed after 0 batches: SystemExit\(0\)"):
+        next(task_batches.get_train_batches(config))
 
 
 @dataclasses.dataclass(frozen=True)
