@@ -124,19 +124,18 @@ def _check_files(directory: AnyPath) -> None:
 
 def _check_metadata(specs: Mapping[str, dict[str, Any]], folder: AnyPath, context: ts.Context) -> None:
     """Raises ValueError if no tensor is there, or one's metadata is no JSON or too deep: TensorStore's parser calls
-    itself for every bracket, and 100,000 of them end the process.
-
-    What is missing of one tensor TensorStore says.
+    itself for every bracket, and 100,000 of them end the process. What is missing of one tensor TensorStore says.
     """
     base = storage.kvstore_spec(folder)
     is_packed = any(spec["kvstore"]["driver"] == "ocdbt" for spec in specs.values())
     store = ts.KvStore.open({"driver": "ocdbt", "base": base} if is_packed else base, context=context).result()
     before = "" if is_packed else base["path"]
-    reads = {
-        name: store.read(spec["kvstore"]["path"].removeprefix(before) + _METADATA[spec["driver"]])
-        for name, spec in specs.items()
-    }
-    found = {name: read.result() for name, read in reads.items()}
+    keys = {name: x["kvstore"]["path"].removeprefix(before) + _METADATA[x["driver"]] for name, x in specs.items()}
+    reads = {name: store.read(key) for name, key in keys.items()}
+    try:
+        found = {name: read.result() for name, read in reads.items()}
+    except ValueError as error:  # Not always with the file, which TensorStore leaves out.
+        raise ValueError(f"{folder} is damaged: {error}. Take another checkpoint, or a copy of this one.") from error
     if found and all(read.state == "missing" for read in found.values()):
         raise ValueError(f"{folder} holds no tensors")
     for name, read in found.items():

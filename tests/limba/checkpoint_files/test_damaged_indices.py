@@ -119,6 +119,19 @@ def test_metadata_of_a_tensor_do_not_end_the_process(tmp_path):
         saved_tensors.open_tensors(state(tmp_path, lambda _: b"[" * 100_000))
 
 
+def test_a_file_of_tensors_that_is_too_short_is_named(tmp_path):
+    """TensorStore says which bytes are missing, and where it reads several ranges at once, not of which file."""
+    spec = {"driver": "zarr", "kvstore": {"driver": "ocdbt", "base": f"file://{tmp_path}/state/", "path": "target.w/"}}
+    ts.open(spec, dtype="float32", shape=(3000,), create=True).result()[...] = np.arange(3000, dtype=np.float32)
+    metadata = {"tree_metadata": {KEY: ENTRY}, "use_ocdbt": True}
+    (tmp_path / "state" / "_METADATA").write_text(json.dumps(metadata))
+    for file in (tmp_path / "state" / "d").iterdir():
+        file.write_bytes(file.read_bytes()[:3])
+    with pytest.raises(ValueError, match="OUT_OF_RANGE") as error:
+        saved_tensors.open_tensors(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path}/state")
+
+
 def test_a_chunk_is_no_larger_than_its_tensor_or_64_mib(tmp_path):
     (tensor,) = saved_tensors.open_tensors(state(tmp_path / "own", dict)).values()
     np.testing.assert_array_equal(np.asarray(tensor), np.ones((3, 4)))
