@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from limba.checkpoint_files import saved_tensors
+from limba.checkpoint_files import state_checksums
 from limba.convert.model_files import any_format, lora_merge
 from limba.convert.model_files.model import NO_HINTS, ModelHints
 from limba.convert.t5x import limba_run
@@ -49,7 +49,7 @@ def from_t5x(
     model = any_format.open_checkpoint(checkpoint, hints)
     for warning in model.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    tensors = lora_merge.merged(saved_tensors.open_tensors(model.path), model.path)
+    tensors = lora_merge.merged(state_checksums.open_tensors(model.path), model.path)
     if not with_optimizer:
         tensors = without_optimizer(tensors)
     path = limba_run.write_run(model, tensors, network, local_path(out), verify, overwrite)

@@ -72,7 +72,7 @@ FACES = ("tasks.registry", "tasks.sources", "tasks.supervised", "tasks.t5")
 # Flags in files of tokenizers and of networks that are none took 30.
 # `limba vocab build` left it: 790; n-grams beside evaluations: 650; PyTorch's files: 560; the choice of kernels: 370;
 # words with labels: 430; spikes of the loss: 240.
-MOST_LINES_OF_THE_CORE = 55_920
+MOST_LINES_OF_THE_CORE = 55_960
 MOST_FLOORS, MOST_ROOMS_OF_A_PACKAGE = 10, 15
 # Above these numbers, look whether a file or folder has one subject. They are no budget: a subject is not cut to fit.
 MOST_FILES_OF_A_FOLDER, MOST_LINES_OF_A_FOLDER, MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 24, 4000, 700, 80

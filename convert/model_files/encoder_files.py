@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from limba.checkpoint_files import pretraining_parts, run_folder, saved_average, saved_tensors
+from limba.checkpoint_files import pretraining_parts, run_folder, saved_average, state_checksums
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor, from_array
 from limba.convert.families import heads, networks
 from limba.convert.families.config_files import encoder_config
@@ -54,7 +54,7 @@ def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> EncoderModel
             f"{path}/run/run.json does not describe an EncoderConfig of this version ({error})."
         ) from error
     family = find_encoder(config, head)
-    of_model = saved_average.chosen(saved_tensors.open_tensors(path), path, hints.average)
+    of_model = saved_average.chosen(state_checksums.open_tensors(path), path, hints.average)
     if hints.generator:
         of_model = pretraining_parts.of_generator(of_model, path)
     saved = lora_merge.chosen(of_model, path, hints.without_lora)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from limba.checkpoint_files import layer_layouts, run_folder, saved_average, saved_tensors
+from limba.checkpoint_files import layer_layouts, run_folder, saved_average, state_checksums
 from limba.checkpoint_files.run_folder import BYTES, SENTENCEPIECE
 from limba.checkpoint_files.saved_tensors import Index, SavedTensor
 from limba.convert.families import heads, networks
@@ -45,7 +45,7 @@ _MOST_NEW = 10
 
 def open_checkpoint(path: AnyPath, hints: ModelHints = NO_HINTS) -> T5Model:
     """Opens a checkpoint of Limba or T5X; see `any_format.open_model`."""
-    of_model = saved_average.chosen(saved_tensors.open_tensors(path), path, hints.average)
+    of_model = saved_average.chosen(state_checksums.open_tensors(path), path, hints.average)
     saved = lora_merge.chosen(of_model, path, hints.without_lora)
     info: Mapping[str, Any] = {}
     family: str | None = None

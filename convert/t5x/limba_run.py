@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from limba.checkpoint_files import run_folder
+from limba.checkpoint_files import run_folder, state_checksums
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.checkpoint_files.small_files import write_files
 from limba.convert.compare import comparison
 from limba.convert.model_files import any_format, t5_files
 from limba.convert.model_files.model import Model
-from limba.convert.t5x import model_gin
+from limba.convert.t5x import model_gin, t5x_state
 from limba.convert.t5x.t5x_checkpoint import NETWORKS, Compare, SourceCheckpoint, in_layout, write_checkpoint
 from limba.files import json_text, storage
 from limba.files.output_folder import choose_out, fingerprint
@@ -27,6 +27,8 @@ from limba.files.version import VERSION
 from limba.network.t5 import T5Config
 
 MODEL_GIN, LORA_GIN = "model.gin", "lora.gin"
+# Of the parameters of a run.
+_DTYPE = "float32"
 # They belong to a run and not to the network, and config.json has them.
 _RATES = ("dropout_rate", "attention_dropout_rate")
 
@@ -170,7 +172,8 @@ def write_files_of_run(
 
     def add_files(folder: Path) -> None:
         write_files(folder / "dataset", {})  # Another's place in the data means nothing to our readers.
-        write_files(folder / run_folder.FOLDER, files.of_checkpoint(source))
+        sums = state_checksums.of_tensors(t5x_state.as_saved(source.tensors, _DTYPE))
+        write_files(folder / run_folder.FOLDER, files.of_checkpoint(source) | state_checksums.to_file(sums))
 
     beside = {MODEL_GIN: files.gin.encode(), **files.settings_files}
     if files.lora_gin:
@@ -181,7 +184,7 @@ def write_files_of_run(
         if not overwrite and (out / name).exists() and (out / name).read_bytes() != file_content:
             raise ValueError(f"{out / name} is another model's; choose another OUT or give --overwrite.")
     digest = hashlib.sha256(json_text.dumps(files.info(source)).encode()).hexdigest()
-    path = write_checkpoint(source, out, "orbax", "float32", compare, verify, overwrite, add_files, digest)
+    path = write_checkpoint(source, out, "orbax", _DTYPE, compare, verify, overwrite, add_files, digest)
     if run_folder.TOKENIZER_SETTINGS not in beside:  # Of what was there before.
         (out / run_folder.TOKENIZER_SETTINGS).unlink(missing_ok=True)
     for name, file_content in beside.items():

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from limba.checkpoint_files import layer_layouts, saved_average, saved_tensors
+from limba.checkpoint_files import layer_layouts, saved_average, saved_tensors, state_checksums
 from limba.checkpoint_files.directories import checkpoint_path, find_checkpoint
 from limba.checkpoint_files.saved_tensors import SavedTensor
 from limba.convert.compare import comparison_rows
@@ -50,7 +50,7 @@ def open_source(checkpoint: str | AnyPath, network: str | None = None, with_opti
       ValueError: if it is damaged.
     """
     path = find_checkpoint(checkpoint)
-    tensors = lora_merge.merged(saved_average.without(saved_tensors.open_tensors(path)), path)
+    tensors = lora_merge.merged(saved_average.without(state_checksums.open_tensors(path)), path)
     step = int(np.asarray(tensors["state/step"])) if "state/step" in tensors else 0
     if not with_optimizer:
         tensors = without_optimizer(tensors)

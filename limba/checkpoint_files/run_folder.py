@@ -4,7 +4,7 @@ run/run.json       the record: network, vocabulary, seeds, lengths, versions
 run/config.gin     the operative configuration
 run/spiece.model   the SentencePiece model, or tokenizer.json; none if the vocabulary is bytes
 run/tokenizer_settings.json   what the folder of Hugging Face said of its tokenizer, if the model came from one
-run/state_checksums.json   of the tensors (`limba.checkpoints.state_checksums`)
+run/state_checksums.json   of the tensors (`limba.checkpoint_files.state_checksums`)
 """
 
 from collections.abc import Mapping

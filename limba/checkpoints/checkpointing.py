@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import multihost_utils
 
-from limba.checkpoint_files import assignment_maps, classic_format, run_folder
+from limba.checkpoint_files import assignment_maps, classic_format, run_folder, state_checksums
 from limba.checkpoint_files.directories import (
     PINNED,
     PREFIX,
@@ -31,7 +31,7 @@ from limba.checkpoint_files.directories import (
 )
 from limba.checkpoint_files.run_folder import load_run_info
 from limba.checkpoint_files.small_files import forget_files, load_files, write_files
-from limba.checkpoints import state_checksums, state_transformations
+from limba.checkpoints import state_transformations
 from limba.checkpoints.best import metric_values, nearest_metrics
 from limba.checkpoints.restore import (
     CheckpointMismatchError,

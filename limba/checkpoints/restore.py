@@ -19,11 +19,12 @@ from limba.checkpoint_files import (
     run_folder,
     saved_average,
     saved_tensors,
+    state_checksums,
 )
 from limba.checkpoint_files.assignment_maps import AssignmentMap
 from limba.checkpoint_files.directories import all_checkpoints, find_checkpoint, given_directory, is_checkpoint
 from limba.checkpoint_files.saved_tensors import SavedTensor
-from limba.checkpoints import initial_values, state_checksums, state_transformations
+from limba.checkpoints import initial_values, state_transformations
 from limba.checkpoints.state_transformations import RestoreStateTransformationFn
 from limba.checkpoints.train_state import TrainState
 from limba.files import storage
@@ -243,7 +244,7 @@ def load_params(path: str | AnyPath) -> dict[str, PyTree]:
 
     The path is a checkpoint, or a run's directory for its newest one.
     """
-    opened = saved_tensors.open_tensors(find_checkpoint(path))
+    opened = state_checksums.open_tensors(find_checkpoint(path))
     tensors = {name: tensor for name, tensor in opened.items() if name.startswith("target/")}
     wanted = {name: jax.ShapeDtypeStruct(tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
     return assignment_maps.unflatten_state_dict(saved_tensors.read_tensors(tensors, wanted))["target"]

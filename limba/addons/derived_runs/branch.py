@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from limba.addons.derived_runs import source_run
-from limba.checkpoint_files import run_folder
+from limba.checkpoint_files import run_folder, state_checksums
 from limba.checkpoint_files.directories import checkpoint_path
-from limba.checkpoints import state_checksums
 from limba.files import json_text, storage
 from limba.files.output_folder import fingerprint
 from limba.files.storage import AnyPath

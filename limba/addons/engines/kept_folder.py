@@ -20,8 +20,7 @@ from pathlib import Path
 
 from limba.addons.engines import engine_folder, to_ct2
 from limba.addons.engines.ct2 import ct2_library
-from limba.checkpoint_files import run_folder
-from limba.checkpoints import state_checksums
+from limba.checkpoint_files import run_folder, state_checksums
 from limba.convert.model_files.model import ModelHints
 from limba.files import disk, local_paths, storage, written_files
 from limba.files.output_folder import REPORT, changed, complete_or_absent, fingerprint, read_report

@@ -10,7 +10,7 @@ import numpy as np
 
 from limba.addons.peft.peft_config import REMEDY
 from limba.addons.peft.peft_folder import Adapter, ModuleFactors
-from limba.checkpoint_files import run_folder, saved_average, saved_tensors
+from limba.checkpoint_files import run_folder, saved_average, state_checksums
 from limba.checkpoint_files.saved_tensors import SavedTensor, from_array
 from limba.convert.model_files.model import Model
 from limba.convert.tensors.table import Tensor
@@ -46,7 +46,7 @@ def of_checkpoint(path: AnyPath, average: bool = False) -> Factors:
     Raises:
       ValueError: if it is not of a LoRA, or its factors are damaged.
     """
-    tensors = saved_average.chosen(saved_tensors.open_tensors(path), path, average)
+    tensors = saved_average.chosen(state_checksums.open_tensors(path), path, average)
     names = [n for n in tensors if n.startswith("target/") and n.endswith(f"/{lora.A}")]
     info = run_folder.load_run_info(path) if run_folder.has_run_info(path) else {}
     if not names or "lora" not in info:

@@ -3,6 +3,7 @@
 Hashes do not show what somebody changed who wrote a report with the hashes of the changed files.
 """
 
+import dataclasses
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,26 +34,43 @@ def compare(label: str, model: Model, other: Model) -> Iterator[Comparison]:
     folder = Path(str(model.path))
     if model.folder is None or not folder.is_dir() or not (report := read_report(folder)):
         return
-    with tempfile.TemporaryDirectory(prefix="limba-check-") as name:
-        right = Path(name) if other.folder is None else Path(str(other.path))
-        if other.folder is None:
-            try:
-                _write(right, other, report, str(model.dtype))
-            except FileNotFoundError:  # It has no vocabulary; the row of the tokenizer's settings says so.
-                return
-        elif not right.is_dir() or not read_report(right):
+    if other.folder is not None:
+        right = Path(str(other.path))
+        if not right.is_dir() or not read_report(right):
             return
-        names, found = _files(right), _files(folder)
-        differ = [cut(name) for name in sorted(names ^ found)]
-        for name in sorted(names & found):
-            is_right = model.folder.content.get(_DTYPE[1]) == str(model.dtype)
-            known = {_DTYPE[1]} if is_right and name == _DTYPE[0] else set()
-            differ += _differences(right / name, folder / name, known)
-    what = f"files that to-hf writes otherwise, {label}"
-    if differ:
-        yield Comparison(what, None, 0, f"{exported_files.NOT_COMPARED}{some(differ)}")
+        found = [_differences_of_folders(right, model)]
     else:
-        yield Comparison(what, 0, 0, f"of {len(names)}, by their keys")
+        try:
+            found = [_differences_from_written(kind, model, report) for kind in _kinds(other)]
+        except FileNotFoundError:  # It has no vocabulary; the row of the tokenizer's settings says so.
+            return
+    what = f"files that to-hf writes otherwise, {label}"
+    if all(found):
+        yield Comparison(what, None, 0, f"{exported_files.NOT_COMPARED}{some(found[0])}")
+    else:
+        yield Comparison(what, 0, 0, f"of {len(_files(folder))}, by their keys")
+
+
+def _kinds(model: Model) -> Iterator[Model]:
+    """A model, and the same as a copy in T5X's files is, which says nothing of the lengths of its training."""
+    yield model
+    yield dataclasses.replace(model, info={x: value for x, value in model.info.items() if x != "feature_lengths"})
+
+
+def _differences_from_written(other: Model, model: Model, report: dict[str, Any]) -> list[str]:
+    with tempfile.TemporaryDirectory(prefix="limba-check-") as name:
+        _write(Path(name), other, report, str(model.dtype))
+        return _differences_of_folders(Path(name), model)
+
+
+def _differences_of_folders(right: Path, model: Model) -> list[str]:
+    folder = Path(str(model.path))
+    names, found = _files(right), _files(folder)
+    differ = [cut(name) for name in sorted(names ^ found)]
+    is_right = model.folder is not None and model.folder.content.get(_DTYPE[1]) == str(model.dtype)
+    for name in sorted(names & found):
+        differ += _differences(right / name, folder / name, {_DTYPE[1]} if is_right and name == _DTYPE[0] else set())
+    return differ
 
 
 def _write(folder: Path, model: Model, report: dict[str, Any], dtype: str) -> None:

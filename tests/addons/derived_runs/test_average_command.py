@@ -9,8 +9,8 @@ import pytest
 from limba.addons.derived_runs import configured_network, mean_checkpoint
 from limba.addons.derived_runs.average_command import average, main
 from limba.checkpoint_files import saved_tensors
+from limba.checkpoint_files.state_checksums import DamagedStateError
 from limba.checkpoints import checkpointing
-from limba.checkpoints.state_checksums import DamagedStateError
 from limba.files import json_text
 from tests.limba import small
 

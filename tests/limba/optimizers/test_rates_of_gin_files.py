@@ -20,6 +20,7 @@ RATES = [
     ("recipes/moods_pretrain.gin", 500, 1e-8, 0.03, 20, 3.21e-7),
     ("recipes/pretrain_base.gin", 65_536, 1e-8, 0.02, 10_000, 1e-8),
     ("recipes/pretrain_laptop.gin", 2000, 1e-8, 0.03, 500, 3.31e-8),
+    ("recipes/pretrain_small_corpus.gin", 5500, 1e-8, 0.03, 1375, 1e-8),
     ("recipes/quickstart.gin", 4500, 1e-8, 0.06, 20, 1e-8),
     ("recipes/quickstart_modern.gin", 4500, 1e-8, 0.06, 20, 1e-8),
     ("recipes/quickstart_vectors.gin", 400, 1e-8, 0.003, 50, 0.003),

@@ -5,6 +5,7 @@ odd weight that follows from its place. An odd multiple of a power of two below 
 always changes the sum. Sums do not depend on an order: each mesh gives the same.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from limba.checkpoint_files import assignment_maps, saved_average, small_files
+from limba.checkpoint_files import assignment_maps, saved_average, saved_tensors, small_files
 from limba.checkpoint_files.run_folder import FOLDER
+from limba.checkpoint_files.saved_tensors import Index, SavedTensor
 from limba.files import json_text, storage, untrusted_json
 from limba.files.storage import AnyPath
 from limba.files.untrusted_files import cut, some
@@ -34,6 +36,11 @@ def of_state(tree: Any) -> dict[str, list[Any]]:
     flat = assignment_maps.flatten_state_dict(tree)
     sums = {name: checksum(leaf) for name, leaf in flat.items()}
     return {name: [jnp.dtype(x.dtype).name, list(x.shape), int(sums[name])] for name, x in flat.items()}
+
+
+def of_tensors(tensors: Mapping[str, SavedTensor]) -> dict[str, list[Any]]:
+    """The same of tensors that are read for it, one after another."""
+    return {name: [np.dtype(x.dtype).name, list(x.shape), checksum(np.asarray(x))] for name, x in tensors.items()}
 
 
 def to_file(checksums: Mapping[str, list[Any]]) -> dict[str, bytes]:
@@ -93,6 +100,36 @@ class SavedChecksums:
 
     def _damaged(self, names: list[str]) -> DamagedStateError:
         return DamagedStateError(f"{self._path} is damaged: {some([*map(repr, names)], 3)} is not what was saved")
+
+
+def open_tensors(path: AnyPath) -> dict[str, SavedTensor]:
+    """The tensors of a checkpoint as `saved_tensors.open_tensors`; each is compared before a part of it is used.
+
+    Raises:
+      DamagedStateError: also by a tensor's first reading, which reads it whole, if it is not what was saved.
+    """
+    checksums, tensors = SavedChecksums(path), saved_tensors.open_tensors(path)
+    checksums.compare_shapes({name: tensor.shape for name, tensor in tensors.items()})
+    return {name: dataclasses.replace(x, read=_Compared(name, x, checksums).read) for name, x in tensors.items()}
+
+
+@dataclasses.dataclass
+class _Compared:
+    """A tensor that is compared when it is read for the first time."""
+
+    name: str
+    tensor: SavedTensor
+    checksums: SavedChecksums
+    is_done: bool = False
+
+    def read(self, index: Index) -> np.ndarray:
+        if self.is_done:
+            return self.tensor.read(index)
+        whole = self.tensor.read((slice(None),) * self.tensor.ndim)
+        self.checksums.compare({self.name: whole})
+        self.is_done = True
+        part = np.asarray(whole[index])
+        return part if part.size == whole.size else part.copy()  # `whole` is let go
 
 
 def _is_entry(value: Any) -> bool:

@@ -10,8 +10,8 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from limba.checkpoint_files import small_files
-from limba.checkpoints import checkpointing, restore, state_checksums
+from limba.checkpoint_files import small_files, state_checksums
+from limba.checkpoints import checkpointing, restore
 from limba.checkpoints.train_state import TrainState
 
 
@@ -117,3 +117,19 @@ def test_checksums_that_no_training_wrote_are_one_message(tmp_path, entry):
     small_files.write_files(tmp_path / "run", state_checksums.to_file({"target/w": entry}))
     with pytest.raises(state_checksums.DamagedStateError, match=r"checksums.json is damaged: .* checksum of target/w$"):
         state_checksums.SavedChecksums(tmp_path)
+
+
+def test_a_conversion_reads_no_tensor_that_is_not_what_was_saved(saved, tmp_path):
+    run, _ = saved
+    tensors = state_checksums.open_tensors(run / "checkpoint_2")
+    whole = np.asarray(tensors["target/w"])
+    np.testing.assert_array_equal(whole, _state(2).params["w"])
+    np.testing.assert_array_equal(tensors["target/w"].read((slice(1, 3), slice(None))), whole[1:3])
+    shutil.copytree(run / "checkpoint_1", tmp_path / "checkpoint_2")
+    shutil.copytree(run / "checkpoint_2/run", tmp_path / "checkpoint_2/run", dirs_exist_ok=True)
+    # The tensors of another step: a part is not read of what is damaged elsewhere, either.
+    damaged = state_checksums.open_tensors(tmp_path / "checkpoint_2")
+    with pytest.raises(state_checksums.DamagedStateError, match="'target/w' is not what was saved"):
+        damaged["target/w"].read((slice(0, 1), slice(None)))
+    with pytest.raises(state_checksums.DamagedStateError, match="'target/w' is not what was saved"):
+        np.asarray(damaged["target/w"])
