@@ -150,7 +150,7 @@ def test_a_wrong_environment_is_named(env, given, words):
 def test_wrong_recipes_are_named(env):
     unknown = launching.call("worker.sh", "quickstrat", env=env)
     assert unknown.returncode == 2 and "no recipe quickstrat; gin/recipes has " in unknown.stderr
-    assert " pretrain_base pretrain_laptop quickstart " in unknown.stderr
+    assert " pretrain_base pretrain_laptop pretrain_small_corpus quickstart " in unknown.stderr
     option = launching.call("worker.sh", "--gin.X=1", env=env)
     assert option.returncode == 2 and "--gin.X=1 stands where the recipe belongs" in option.stderr
 
