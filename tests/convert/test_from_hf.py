@@ -14,6 +14,7 @@ from convert.families.config_files import t5_config
 from convert.from_hf import from_hf
 from convert.model_files import any_format, t5_files
 from convert.tensors import weight_files
+from limba.checkpoint_files import saved_tensors
 from limba.checkpoints import checkpointing
 from limba.gin_config import gin_files
 from tests.loopback_hub import TOKEN, LoopbackHub
@@ -63,6 +64,9 @@ def test_limba_starts_from_it(saved, all_exported, tmp_path):
     params = checkpointing.load_params(restore.checkpoint)
     expected = all_exported["t5_1_1-t5"].params
     jax.tree.map(np.testing.assert_array_equal, params, expected)
+    # A bit that flips later is noticed: each tensor was compared just now.
+    sums = json.loads((tmp_path / "checkpoint_0/run/state_checksums.json").read_text())
+    assert sums.keys() == saved_tensors.open_tensors(tmp_path / "checkpoint_0").keys()
 
 
 def test_the_command_checks_it_and_says_how_to_go_on(saved, tmp_path, capsys):
