@@ -185,7 +185,9 @@ def _read_checkpoint(folder):
 
 def _read_record(folder):
     """The record of a run as a stranger writes it: its checksums are right."""
-    files = {file.name: file.read_bytes() for file in (folder / "run").iterdir() if "checksums" not in file.name}
+    files = {
+        file.name: file.read_bytes() for file in (folder / "run").iterdir() if not file.name.startswith("checksums-")
+    }
     small_files.write_files(folder / "run", files)
     run_folder.load_run_info(folder)
     any_format.open_checkpoint(folder)

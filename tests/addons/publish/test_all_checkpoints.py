@@ -75,9 +75,9 @@ def test_watching_follows_the_run_to_its_last_step(run, tmp_path):
     # The last checkpoint says that the run ends there.
     run_json = hidden / "run/run.json"
     content = json.dumps(json.loads(run_json.read_text()) | {"total_steps": 20}).encode()
-    from limba.checkpoint_files.small_files import write_files
+    from limba.checkpoint_files.small_files import load_files, write_files
 
-    write_files(hidden / "run", {"run.json": content})
+    write_files(hidden / "run", load_files(hidden, "run") | {"run.json": content})
 
     def train():
         time.sleep(1)

@@ -11,7 +11,7 @@ from convert.model_files import any_format, lora_merge
 from convert.to_hf import to_hf
 from convert.to_t5x import to_t5x
 from limba.checkpoint_files import saved_tensors
-from limba.checkpoint_files.small_files import write_files
+from limba.checkpoint_files.small_files import load_files, write_files
 from limba.checkpoints import checkpointing
 from limba.models import EncoderDecoderModel
 from limba.models.lora import LoRA
@@ -77,6 +77,6 @@ def test_what_cannot_be_merged(new_run, tmp_path):
     info = checkpointing.load_run_info(path)
     assert info["lora"] == {**ADAPTERS, "kernels": ["/.*/(query|key|value|out|wi|wi_0|wi_1|wo)/kernel"]}
     del info["lora"]
-    write_files(path / "run", {"run.json": json.dumps(info).encode()})
+    write_files(path / "run", load_files(path, "run") | {"run.json": json.dumps(info).encode()})
     with pytest.raises(ValueError, match="does not say the alpha"):
         any_format.open_checkpoint(path)

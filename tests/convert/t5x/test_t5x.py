@@ -98,7 +98,7 @@ def test_from_t5x_says_which_network_it_is(t5x_run, tmp_path, small_vocabulary):
         "decoder_start_token_id": 0,
     }
     files = checkpointing.load_files(checkpointing.find_checkpoint(tmp_path), "run")
-    assert files.keys() == {"run.json", "config.gin", "spiece.model"}
+    assert files.keys() == {"run.json", "config.gin", "spiece.model", "state_checksums.json"}
     gin_files.parse_gin_flags([str(checkpointing.find_checkpoint(tmp_path) / "run" / "config.gin")], [])
     bound = {name: gin.query_parameter(f"network.T5Config.{name}") for name in info["network"]}
     macros = {name: gin.query_parameter(f"%{name.upper()}") for name in ("vocab_size", "dropout_rate")}
