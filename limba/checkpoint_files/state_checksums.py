@@ -110,7 +110,9 @@ def open_tensors(path: AnyPath) -> dict[str, SavedTensor]:
     """
     checksums, tensors = SavedChecksums(path), saved_tensors.open_tensors(path)
     checksums.compare_shapes({name: tensor.shape for name, tensor in tensors.items()})
-    return {name: dataclasses.replace(x, read=_Compared(name, x, checksums).read) for name, x in tensors.items()}
+    # Without a checksum there is nothing to compare, and parts are read alone.
+    compared = {name: _Compared(name, tensors[name], checksums) for name in tensors.keys() & checksums._saved.keys()}
+    return tensors | {name: dataclasses.replace(tensors[name], read=x.read) for name, x in compared.items()}
 
 
 @dataclasses.dataclass

@@ -138,9 +138,9 @@ def _warn_of_overfitting(task: str, known: Sequence[tuple[float, int]], metric: 
     """Says of a run that ends above its best evaluation, by more than noise, how to have the best."""
     (last, ended), (best, at) = known[-1], min(known)
     text = (
-        f"Validation of {task} was best at step {at:,}, {best:.4f} nats; at step {ended:,} it is {last:.4f}. So more "
-        "steps learn the training texts by heart. DROPOUT_RATE = 0.1 or fewer steps end lower. `limba convert to-hf "
-        f"RUN OUT --best min:training_eval/{task}/{metric}` takes the best of the checkpoints that are left."
+        f"Validation of {task} was best at step {at:,}, {best:.4f} nats; at step {ended:,} it is {last:.4f}. If the "
+        "loss of training fell on, it learns the texts by heart: try DROPOUT_RATE = 0.1 or fewer steps. `limba "
+        f"convert to-hf RUN OUT --best min:training_eval/{task}/{metric}` takes the best checkpoint that is left."
     )
     if last > best + _NOISE:
         logger.warning("%s", text)

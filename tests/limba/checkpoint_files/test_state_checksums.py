@@ -1,5 +1,6 @@
 """A flipped bit anywhere in a checkpoint never changes the state that a run resumes from."""
 
+import dataclasses
 import random
 import shutil
 
@@ -133,3 +134,22 @@ def test_a_conversion_reads_no_tensor_that_is_not_what_was_saved(saved, tmp_path
         damaged["target/w"].read((slice(0, 1), slice(None)))
     with pytest.raises(state_checksums.DamagedStateError, match="'target/w' is not what was saved"):
         np.asarray(damaged["target/w"])
+
+
+def test_a_part_alone_is_read_of_a_tensor_without_a_checksum(saved, tmp_path, monkeypatch):
+    run, _ = saved
+    shutil.copytree(run / "checkpoint_2", tmp_path / "checkpoint_2")
+    asked, opened = [], state_checksums.saved_tensors.open_tensors
+
+    def watched(path):
+        return {
+            name: dataclasses.replace(x, read=lambda index, x=x: asked.append(index) or x.read(index))
+            for name, x in opened(path).items()
+        }
+
+    monkeypatch.setattr(state_checksums.saved_tensors, "open_tensors", watched)
+    part, whole = (slice(1, 3), slice(None)), (slice(None), slice(None))
+    for _ in range(2):
+        state_checksums.open_tensors(tmp_path / "checkpoint_2")["target/w"].read(part)
+        shutil.rmtree(tmp_path / "checkpoint_2/run", ignore_errors=True)
+    assert asked == [whole, part]

@@ -70,9 +70,9 @@ def test_a_run_that_ends_worse_than_it_began_says_so_and_what_to_do(tmp_path, ca
     )
     assert "no evaluation was better than the first" in end_with(4.0, 4.5)
     assert end_with(4.0, 3.5, 3.6, 3.53) == (
-        "Validation of t was best at step 10, 3.5000 nats; at step 30 it is 3.5300. So more steps learn the training "
-        "texts by heart. DROPOUT_RATE = 0.1 or fewer steps end lower. `limba convert to-hf RUN OUT --best "
-        "min:training_eval/t/nats_per_text_token_renormalized` takes the best of the checkpoints that are left."
+        "Validation of t was best at step 10, 3.5000 nats; at step 30 it is 3.5300. If the loss of training fell "
+        "on, it learns the texts by heart: try DROPOUT_RATE = 0.1 or fewer steps. `limba convert to-hf RUN OUT --best "
+        "min:training_eval/t/nats_per_text_token_renormalized` takes the best checkpoint that is left."
     )
 
 
